@@ -17,7 +17,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session import Session
-from claude_code_mcp.server.tools.status import report
+from claude_code_mcp.server.tools.session_report import report
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Place, temporary_place

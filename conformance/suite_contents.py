@@ -11,7 +11,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from claude_code_mcp.server.resources import unknown
+from claude_code_mcp.server.resource_addresses import unknown
 
 from .suite_tools import PNG, elicit, image, resource, text
 

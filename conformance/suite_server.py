@@ -19,12 +19,13 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
-from claude_code_mcp.server.contents import Asker
+from claude_code_mcp.server.content_handlers import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
-from claude_code_mcp.server.server import McpServer, tools_of
-from claude_code_mcp.server.tools.base import Reply
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.server import McpServer
+from claude_code_mcp.server.tools.call import Call
 from claude_code_mcp.server.tools.hub_contents import HubContents
+from claude_code_mcp.server.tools.tool import Reply
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import HttpServer, http_app, read_address
 

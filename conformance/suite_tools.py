@@ -16,8 +16,10 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from pydantic import ConfigDict
 
 from claude_code_mcp.core.errors import ClaudeCodeError
-from claude_code_mcp.server.tools.base import Arguments, Reply, Tool
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.rounds import RoundState
+from claude_code_mcp.server.tools.arguments import Arguments
+from claude_code_mcp.server.tools.call import Call
+from claude_code_mcp.server.tools.tool import Reply, Tool
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 _WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
@@ -194,13 +196,13 @@ class Asking:
     """Whether the client is given a state to bring back."""
 
     async def __call__(self, call: Call, _: NoArguments) -> Reply:
-        number = int(call.state.get("round", 0))
+        number = int(call.state.own.get("round", 0))
         questions = self.rounds[number]
         if all(_fits(question, call.responses.get(key)) for key, question in questions.items()):
             number += 1
         if number == len(self.rounds):
             return _content(text("state-ok: everything was answered"))
-        state = json.dumps({"round": number}) if self.remembers else None
+        state = RoundState(own={"round": number}).to_json() if self.remembers else None
         return types.InputRequiredResult(input_requests=dict(self.rounds[number]), request_state=state)
 
 

@@ -4,7 +4,6 @@ The scenarios need tools that sleep, fail and ask in a known way. They run as ta
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,9 +11,12 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.core.errors import ClaudeCodeError
+from claude_code_mcp.server.rounds import RoundState
 from claude_code_mcp.server.tasks import missing_capability
-from claude_code_mcp.server.tools.base import Arguments, Reply, Tool, ToolOutput
-from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.arguments import Arguments
+from claude_code_mcp.server.tools.call import Call
+from claude_code_mcp.server.tools.output import ToolOutput
+from claude_code_mcp.server.tools.tool import Reply, Tool
 
 
 class Output(ToolOutput):
@@ -86,7 +88,7 @@ async def ask_then_work(call: Call, _: Nothing) -> Reply:
 def _answers(call: Call) -> dict[str, Any]:
     """What was answered in this round and the ones before it."""
     now = {key: form.content for key, form in call.responses.items() if isinstance(form, types.ElicitResult)}
-    return {**call.state.get("answers", {}), **now}
+    return {**call.state.own.get("answers", {}), **now}
 
 
 def _ask(call: Call, questions: Mapping[str, str]) -> types.InputRequiredResult | None:
@@ -100,7 +102,9 @@ def _ask(call: Call, questions: Mapping[str, str]) -> types.InputRequiredResult 
     }
     if not left:
         return None
-    return types.InputRequiredResult(input_requests=dict(left), request_state=json.dumps({"answers": answers}))
+    return types.InputRequiredResult(
+        input_requests=dict(left), request_state=RoundState(own={"answers": answers}).to_json()
+    )
 
 
 def _tool(arguments: type[Arguments], run: Callable[[Call, Any], Awaitable[Reply]], name: str = "") -> Tool[Any]:

@@ -25,7 +25,7 @@ from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import parse_policy
-from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.__main__ import main as scripted_model
 from claude_code_mcp.testing.script import script, tool

@@ -37,6 +37,7 @@ SHARED_MODULE_NAMES: dict[str, str] = {
     "app": "a server, and a gateway of a fleet",
     "doctor": "the checks of a server, and those of a fleet",
     "provider": "of hubs, and of access tokens",
+    "prompts": "of the server, and at a terminal",
     "config": "the settings, and the command of that name",
     "sessions": "the session tools, and the command of that name",
     "transcripts": "those on this machine's disk, and those in the fleet's stream",

@@ -26,7 +26,7 @@ from claude_code_mcp.plugins.fleet.machines import Machine
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.runner import MachineParts, running_machine
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.server.tools.library import give_away
+from claude_code_mcp.server.tools.manage_session import give_away
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN

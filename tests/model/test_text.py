@@ -29,9 +29,9 @@ from claude_code_mcp.core.model.text import (
     size_of,
     visible,
 )
-from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.server.tools.base import Tool
-from claude_code_mcp.server.tools.status import SessionInfo
+from claude_code_mcp.server.tools.session_info import SessionInfo
+from claude_code_mcp.server.tools.tool import Tool
+from claude_code_mcp.server.tools.toolsets import tools_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

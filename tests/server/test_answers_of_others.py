@@ -11,7 +11,8 @@ from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, 
 from claude_code_mcp.core.questions import question_forms
 from claude_code_mcp.core.state.shares import Access
 from claude_code_mcp.server.dialogs import Dialogs
-from claude_code_mcp.server.tools.status import report
+from claude_code_mcp.server.rounds import RoundState
+from claude_code_mcp.server.tools.session_report import report
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -56,7 +57,7 @@ async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
 
     nowhere = cast("Any", None)  # nothing is pushed to this client
     bob = Dialogs(service, nowhere, pushes=False, can_push=lambda: False, principal="bob")
-    (form,) = (bob.as_result(session.id, [asked], {}).input_requests or {}).values()
+    (form,) = (bob.as_result(session.id, [asked], RoundState()).input_requests or {}).values()
     assert question_forms._SESSION not in str(form)
     forged = {"decision": question_forms._SESSION}
     bob.accept_form(session.id, asked.id, "accept", forged, {})

@@ -7,7 +7,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from claude_code_mcp.server.sdk import ResponseStream, notification_line, response_stream_of, response_streams
+from claude_code_mcp.server.http_streams import ResponseStream, response_stream_of, response_streams
+from claude_code_mcp.server.sdk import notification_line
 
 EVENT_STREAM = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 

@@ -8,9 +8,9 @@ import pytest
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.caller import LOCAL_CALLER
 from claude_code_mcp.core.model.outcome import OutcomeCode, State
-from claude_code_mcp.server.tools.base import ResultParts
-from claude_code_mcp.server.tools.sessions import session_list
-from claude_code_mcp.server.tools.status import finished_report
+from claude_code_mcp.server.tools.list_sessions import session_list
+from claude_code_mcp.server.tools.paging import ResultParts
+from claude_code_mcp.server.tools.turn_report import finished_report
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.conftest import StartService

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.startup.greeting.first_answers import GreetedInput
 from claude_code_mcp.startup.shared import hello
 from claude_code_mcp.startup.shared.hello import LONGEST_LINE, Lines, look, unreadable

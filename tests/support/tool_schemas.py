@@ -15,9 +15,11 @@ import mcp_types as types
 from mcp.client.session import ClientSession
 from pydantic import BaseModel
 
-from claude_code_mcp.server.tools import base
+from claude_code_mcp.server.tools import tool
+from claude_code_mcp.server.tools.arguments import Arguments
+from claude_code_mcp.server.tools.output import ToolOutput
 
-_made = functools.cache(base.compact_schema)
+_made = functools.cache(tool.compact_schema)
 _call_tool = ClientSession.call_tool
 _validator_of = ClientSession._output_schema_validator
 
@@ -29,12 +31,12 @@ def _shared(model: type[BaseModel]) -> dict[str, Any]:
 
 def share() -> None:
     """For the servers of this process, and of those that are forked from it, from now on."""
-    base.compact_schema = _shared
+    tool.compact_schema = _shared
 
 
 def make_all() -> None:
     """Makes those of every class that is imported, for processes that are forked later."""
-    waiting: list[type[BaseModel]] = [base.Arguments, base.ToolOutput]
+    waiting: list[type[BaseModel]] = [Arguments, ToolOutput]
     while waiting:
         model = waiting.pop()
         _made(model)

@@ -154,6 +154,7 @@ class RecordedServer(McpClient):
         self.machines: dict[str, str] = {}
         """Where sessions are, in a fleet."""
         self.moves: list[dict[str, Any]] = []
+        self.answers: list[dict[str, Any]] = []
 
     def take(self, message: str) -> None:
         if self.refusal:
@@ -197,8 +198,12 @@ class RecordedServer(McpClient):
             return {"sessionId": arguments["sessionId"], "message": DIFF, "source": "worktree"}
         if tool == "claude_manage_session" and arguments["action"] == "move":
             return self._move(arguments)
-        if tool == "claude_send_message":
-            self.take(arguments["message"])
+        if tool in ("claude_send_message", "claude_respond"):
+            if tool == "claude_send_message":
+                self.take(arguments["message"])
+            else:
+                self.answers.append(dict(arguments))
+                self._asks.pop(arguments["sessionId"])
             return {"sessionId": arguments["sessionId"]}
         raise CallFailed(f"{tool} was not recorded")
 

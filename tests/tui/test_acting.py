@@ -12,7 +12,7 @@ from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.core.installation import extra_command
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.conversation_view import ConversationView
-from claude_code_mcp.plugins.tui.screens import NewSession
+from claude_code_mcp.plugins.tui.dialogs import NewSession
 from claude_code_mcp.testing.script import script, text
 from tests.commands.conftest import program
 from tests.shared.support import SharedPlace
@@ -171,7 +171,7 @@ async def test_a_session_of_a_fleet_is_moved_and_machines_are_groups_of_the_list
         await screen.until(lambda: app.main.current == SHOP and app.pump.is_listed)
         await screen.shows("── desk", "── laptop")
         await pilot.press("f3", "down", "down", "down")  # over the names of the machines, which are no sessions
-        await screen.until(lambda: app.target == DOCS)
+        await screen.until(lambda: app.main.target == DOCS)
         await pilot.press("escape")
         await screen.until(lambda: app.main.current == SHOP and "preview" not in screen.text)
         app.main.query_one(ConversationView).focus()

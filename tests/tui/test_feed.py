@@ -8,7 +8,7 @@ from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.core.model.events import PartialRun
 from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.plugins.tui.blocks import ShownConversation
-from claude_code_mcp.server.resources import _fragment
+from claude_code_mcp.server.event_pages import _fragment
 from claude_code_mcp.testing.script import script, thinking, tool
 from tests.greeting.client import request
 from tests.shared.support import SharedPlace, opened

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.command import CommandPalette
 from textual.widgets import Input
 
 from claude_code_mcp.client.live_sessions import LiveSessions, OpenQuestion
 from claude_code_mcp.core.model.question import Question, QuestionKind
 from claude_code_mcp.plugins.tui import main_screen
-from claude_code_mcp.plugins.tui.application import NAMES, CommandPalette, Tui
+from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen
+from claude_code_mcp.plugins.tui.commands import NAMES, CommandProvider
 from claude_code_mcp.plugins.tui.input_box import MessageArea
 from claude_code_mcp.plugins.tui.screens import CostsScreen
 from claude_code_mcp.testing.script import script, tool
@@ -39,6 +41,7 @@ async def test_the_palette_finds_a_command_by_what_it_does_and_does_it() -> None
         assert set(app._commands) >= set(NAMES), "everything that is offered can be done"
         await pilot.press("ctrl+p")
         await screen.until(lambda: isinstance(app.screen, CommandPalette))
+        await screen.shows("go to the list of sessions")
         await screen.type("have cost")
         await pilot.press("enter")
         await screen.until(lambda: isinstance(app.screen, CostsScreen))
@@ -49,6 +52,37 @@ async def test_the_palette_finds_a_command_by_what_it_does_and_does_it() -> None
         await screen.until(lambda: app.screen is app.main)
         await pilot.press("a", "colon")
         assert app.main.query_one(MessageArea).text == "a:"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 6)], ids=["80x24", "20x6"])
+async def test_enter_right_after_the_name_runs_that_command(size: tuple[int, int]) -> None:
+    """Textual searches in the background; Enter must not run what an earlier search has found."""
+    app = recorded_app()
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.main.current == SHOP and app.pump.is_listed)
+        await pilot.press("ctrl+p")
+        await screen.until(lambda: isinstance(app.screen, CommandPalette) and "new" in screen.text)
+        for key in (*"costs", "enter"):
+            app.simulate_key(key)  # without a pause, as a terminal delivers what was typed ahead
+        await screen.until(lambda: isinstance(app.screen, CostsScreen))
+
+
+async def test_a_command_is_the_first_to_be_found_by_its_name() -> None:
+    app = recorded_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await Screen(app, pilot).until(lambda: app.main.current == SHOP)
+        provider = CommandProvider(app.main)
+        for name in NAMES:
+            hits = [hit async for hit in provider.search(name)]
+            assert max(hits, key=lambda hit: hit.score).text == name
+        assert {hit.text for hit in [hit async for hit in provider.discover()]} == set(NAMES)
+        assert [hit.text async for hit in provider.search("another machine")] == ["move"]
+        app.main.open_session(None)
+        await Screen(app, pilot).until(lambda: app.main.target is None)
+        offered = {hit.text for hit in [hit async for hit in provider.discover()]}
+        assert {"new", "costs", "quit"} <= offered
+        assert "delete" not in offered
 
 
 async def test_ctrl_c_copies_what_is_selected_and_otherwise_twice_leaves() -> None:

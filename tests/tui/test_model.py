@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.core.model.question import Question, QuestionKind
-from claude_code_mcp.plugins.tui.blocks import LONGEST, MOST_BLOCKS, ChunkedText, ShownConversation
+from claude_code_mcp.plugins.tui.blocks import MOST_BLOCKS, ShownConversation
+from claude_code_mcp.plugins.tui.chunked_text import LONGEST, ChunkedText
 from claude_code_mcp.plugins.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.plugins.tui.input_box import commands, files, word_before
-from claude_code_mcp.plugins.tui.question_panel import PartAnswers
+from claude_code_mcp.plugins.tui.part_answers import PartAnswers
 from claude_code_mcp.plugins.tui.screens import budget_lines
-from claude_code_mcp.plugins.tui.session_list import arranged, asking_elsewhere, row_of, top_line
+from claude_code_mcp.plugins.tui.session_list import arranged, asking_elsewhere, row_of
+from claude_code_mcp.plugins.tui.status_lines import top_line
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
 

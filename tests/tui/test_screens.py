@@ -13,8 +13,8 @@ from textual.containers import Vertical
 from textual.events import Paste
 
 from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.dialogs import Dialog
 from claude_code_mcp.plugins.tui.input_box import MessageArea
-from claude_code_mcp.plugins.tui.screens import Dialog
 
 from . import recorded
 from .conftest import Screen
@@ -27,7 +27,6 @@ SMALL = {
     "permission": "Permission",
     "permission-focused": "Claude Code",
     "question": "How many",
-    "palette": "what to do",
     "help": "Everywhere",
 }
 """What is looked at in terminals that have hardly any room, and a text that fits there."""
@@ -71,7 +70,6 @@ STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
     "question": (recorded.USER_QUESTION, answering, "How many mistakes"),
     "help": (None, pressed("f1"), "Everywhere"),
     "new-session": (None, pressed("f2"), "New session"),
-    "palette": (None, pressed("ctrl+p"), "what to do"),
     "costs": (None, pressed("f4"), "Costs by day"),
     "servers": (None, pressed("f5"), "github"),
     "commands": (None, pressed("slash", "m", "o"), "model"),
@@ -114,7 +112,10 @@ async def compare(
             await screen.until(lambda: screen.panel.asked is not None)
         await act(screen)
         await screen.shows(wanted)
-        await pilot.pause()
+        before = ""
+        while before != screen.text:  # until the layout has settled
+            before = screen.text
+            await pilot.pause(0.1)
         drawn = "\n".join(line.rstrip() for line in lines_of(screen)) + "\n"
     file = SCREENS / f"{name}-{size[0]}x{size[1]}.txt"
     if os.environ.get("UPDATE_SCREENS"):

@@ -7,11 +7,10 @@ the other channels too; the first answer wins, and the dialog of a question that
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -27,12 +26,11 @@ from ..core.model.question import Answer, Closure, Question, Resolution
 from ..core.questions.presentation import as_offered, without_secrets
 from ..core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from ..core.service import Service
+from .rounds import RoundState
 from .sdk import is_modern, log_pushed
 
 log = logging.getLogger(__name__)
 
-SHOWN = "shown"
-"""In the state of a call, the ids of the questions that its last round has shown."""
 _WITH_ARRAYS = "2025-11-25"
 _FORMS_AT_ONCE = 1 << 19
 """Characters of all forms in one result; what does not fit is asked in the next round."""
@@ -86,7 +84,7 @@ class Dialogs:
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
         self._taken_away: dict[str, str] = {}
-        """By session, the last question whose dialog was open here when somebody else answered it."""
+        """By session, the last question whose dialog was open here when it was answered elsewhere."""
         self._change = asyncio.Event()
         service.broker.add_channel(self)
 
@@ -142,8 +140,6 @@ class Dialogs:
             for question in self.undismissed(session_id):
                 self._show_if_possible(question)
 
-    # -- pushing ----------------------------------------------------------------------------------------------
-
     def offer(self, question: Question) -> None:
         self._show_if_possible(question)
         self._changed()
@@ -176,7 +172,7 @@ class Dialogs:
         self._changed()
 
     def taken_away(self, session_id: str) -> str:
-        """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
+        """Who answered a question of the session while its dialog was open here, once; else an empty text. The
         protocol has no way to say that to the dialog itself."""
         question_id = self._taken_away.pop(session_id, None)
         return self._service.broker.why_closed(session_id, question_id).message if question_id is not None else ""
@@ -220,8 +216,6 @@ class Dialogs:
         asked = self._service.access.as_asked_of(question, self._principal)
         return without_secrets(asked, self._service.redaction)
 
-    # -- returning and taking answers -------------------------------------------------------------------------
-
     def _dismiss(self, question_id: str) -> None:
         self._dismissed.add(question_id)
         self._changed()
@@ -244,16 +238,13 @@ class Dialogs:
         ids = [question.id for question in self._service.broker.pending(session_id)]
         return bool(ids) and all(id_ in self._shown and id_ not in self._dismissed for id_ in ids)
 
-    def as_result(
-        self, session_id: str, questions: list[Question], offsets: Mapping[str, int], **state: Any
-    ) -> types.InputRequiredResult:
+    def as_result(self, session_id: str, questions: list[Question], state: RoundState) -> types.InputRequiredResult:
         """The questions as the result of a call, which the client repeats with the answers and with `state`. The first
-        question always, further ones as far as they fit; the rest follow when the call is repeated. `offsets` says how
-        far the person has read in each."""
+        question always, further ones as far as they fit; the rest follow when the call is repeated."""
         requests: dict[str, types.ElicitRequest] = {}
         room = _FORMS_AT_ONCE
         for question in questions:
-            message, schema = self._form(question, offsets)
+            message, schema = self._form(question, state.offsets)
             room -= len(message)
             if requests and room < 0:
                 break
@@ -261,7 +252,7 @@ class Dialogs:
             requests[question.id] = types.ElicitRequest(params=params)
         return types.InputRequiredResult(
             input_requests=dict(requests),
-            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), SHOWN: [*requests], **state}),
+            request_state=replace(state, session=session_id, shown=[*requests]).to_json(),
         )
 
     def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:

@@ -3,8 +3,8 @@
 Every result and every failure of a call leaves through `_call_tool`: an expected error becomes a refusal with its code,
 an unexpected one an INTERNAL refusal whose details are only in the log, and known secrets are removed from both.
 
-`refusing_server` is run instead when the settings cannot be used: many clients show nobody what a process writes to
-stderr, so that every call reports the problem in the protocol.
+`refusing_server` is run instead when the settings cannot be used: many clients do not show what a process writes to
+stderr, so every call reports the problem in the protocol.
 """
 
 import logging
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -30,49 +30,40 @@ from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets
 from ..core.rate_limit import MinuteLimit
 from ..core.service import Service
-from ..startup.shared.hello import PERSON
-from . import sdk
-from .changes import Subscriptions
-from .contents import Asker, Contents, refusing_handlers
+from . import app_page, sdk
+from .client_capabilities import can_be_asked, declares_person, declares_tasks
+from .content_handlers import Asker, ContentHandlers, refusing_handlers
 from .dialogs import Dialogs
-from .sdk import Context, OpenStreams
+from .http_streams import OpenStreams
+from .rounds import HeldEvents, RoundState
+from .sdk import Context
+from .subscriptions import Subscriptions
 from .tasks import Tasks
-from .tools import base
-from .tools.base import Tool, ToolOutput
-from .tools.code import code_tools
-from .tools.context import (
-    Call,
-    HeldEvents,
-    can_be_asked,
-    declares_tasks,
-    end_turns,
-    instructions,
-    point_to_remedy,
-    read_state,
-)
-from .tools.library import CARE_TOOLS
-from .tools.query import query_tools
-from .tools.sessions import TOOLS as SESSION_TOOLS
+from .tools.call import Call
+from .tools.guidance import instructions, point_to_remedy
+from .tools.output import ToolOutput
+from .tools.tool import Tool
+from .tools.toolsets import offers_sessions, tools_for_person, tools_of, unknown_tool
+from .tools.waiting import end_turns
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
+    from ..hub.provider import LazyHub
     from .tools.hub_contents import HubContents
     from .tools.hub_proxy import HubProxy
     from .transports.running_calls import RunningCalls
     from .transports.stdio import Inbox, Outbox
 
+    HubHost = Hub | LazyHub
+    """A hub, or what becomes one as soon as there are servers."""
+
 log = logging.getLogger(__name__)
+
+
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
-_LONGEST_CLIENT_NAME = 60
-
-
-class HubHost(Protocol):
-    """A hub, or what becomes one as soon as there are servers."""
-
-    opened: "Hub | None"
-    """The hub; None while there is none yet."""
+_MAX_CLIENT_NAME = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +72,7 @@ class Connected:
     those of this process."""
 
     user: Caller
-    host: HubHost | None
+    host: "HubHost | None"
     proxy: "HubProxy | None" = None
     """The hub's tools, where they are offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
@@ -105,7 +96,7 @@ class McpServer:
         self,
         service: Service,
         on_disconnect: str = "keep",
-        hub: HubHost | None = None,
+        hub: "HubHost | None" = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
@@ -131,7 +122,7 @@ class McpServer:
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._offers_sessions = offers_sessions(service.settings)
-        self._contents = Contents(
+        self._contents = ContentHandlers(
             service,
             self.subscriptions,
             lambda: self._connections,
@@ -141,7 +132,7 @@ class McpServer:
         )
         self._here = self._connected_to(None, hub)
         self._here_as = {name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hosts.items()}
-        """The same for callers who share the hub with nobody."""
+        """The same for callers who have a hub of their own."""
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
@@ -172,8 +163,8 @@ class McpServer:
             self._contents.register_skills(server)
         self._tasks.register(server)
         if self._offers_sessions:
-            server.extensions[base.EXTENSION] = {}
-        # The SDK's own has a span for each request, which costs something also where nobody is sent any.
+            server.extensions[app_page.EXTENSION] = {}
+        # The SDK's own has a span for each request, which costs time even if no spans are exported.
         tracing = server.middleware if self.service.settings.otel else ()
         server.middleware[:] = [
             *tracing,
@@ -215,12 +206,12 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, environment: ClientEnvironment | None, host: HubHost | None) -> Connected:
+    def _connected_to(self, environment: ClientEnvironment | None, host: "HubHost | None") -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
         hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:
             return Connected(user, host)
-        # Without an environment there is nobody to share with: `_here` is just being made.
+        # Without an environment there is no other client to share with: `_here` is just being made.
         known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
         if sharing is not None:
@@ -244,7 +235,7 @@ class McpServer:
         return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(client.caller())])
 
     async def _set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """A client of the 2025 protocol says from which level on it wants to hear what servers log during its calls."""
+        """Set the level from which a client of the 2025 protocol is sent what servers log during its calls."""
         self._dialogs(context).log_level = params.level
         hub = self._client(context).hub
         if hub is not None:
@@ -252,7 +243,7 @@ class McpServer:
         return types.EmptyResult()
 
     def _content_handlers(self) -> dict[str, Any]:
-        """The handlers for what there is besides tools; where there is nothing, only of changes can be heard."""
+        """The handlers for everything besides tools. A server without resources and prompts only announces changes."""
         if self._offers_sessions or self._offers_hub_tools:
             return self._contents.handlers()
         return {"on_subscriptions_listen": self.subscriptions.listen}
@@ -291,7 +282,7 @@ class McpServer:
             client.hub,
             client.proxy,
             params.input_responses or {},
-            read_state(params),
+            RoundState.from_json(params.request_state),
             self._on_disconnect,
         )
         round_ = partial(self._run_round, params, tool)
@@ -299,7 +290,7 @@ class McpServer:
             # The SDK passes on a result of an extension's own kind; its types do not say so.
             return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
         # Reached only if the transport has ended the call, which the context leaves quietly.
-        raise MCPError(types.INVALID_REQUEST, "The caller is no longer let in, or not to this session.")
+        raise MCPError(types.INVALID_REQUEST, "The caller no longer has access to this server or session.")
 
     async def _run_round(
         self, params: types.CallToolRequestParams, tool: Tool[Any] | None, call: Call
@@ -335,9 +326,9 @@ class McpServer:
     def _for_person(self, name: str, context: Context) -> Tool[Any] | None:
         """A tool to look after sessions or the hub, for the person at this machine, who is here without a model: the
         toolsets are chosen for models, and the same can be done in a shell."""
-        if not self._offers_sessions or context.request is not None or not _has_person(context):
+        if not self._offers_sessions or context.request is not None or not declares_person(context):
             return None
-        return {**CARE_TOOLS, **_hub_tools()}.get(name)
+        return tools_for_person().get(name)
 
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
@@ -430,50 +421,6 @@ class McpServer:
             self.service.start_task(end_turns(self.service, unshared, stop=stop))
 
 
-def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The tools of the chosen toolsets, in a fixed order."""
-    chosen = [make for toolset, make in _tool_makers(settings).items() if toolset in settings.toolsets]
-    return {name: tool for make in chosen for name, tool in make().items()}
-
-
-def _tool_makers(settings: Settings) -> Mapping[str, Callable[[], Mapping[str, Tool[Any]]]]:
-    return {
-        "sessions": lambda: SESSION_TOOLS,
-        "code": lambda: code_tools(settings),
-        "query": query_tools,
-        "care": lambda: CARE_TOOLS,
-        "hub": _hub_tools,
-        "hub-search": _search_tools,
-    }
-
-
-def unknown_tool(name: str, settings: Settings) -> str:
-    """That there is no such tool, and of one that this server could have, how it would be offered."""
-    refusal = f"Unknown tool: {name[:100]}"
-    found = next((toolset for toolset, make in _tool_makers(settings).items() if name in make()), None)
-    if found is None or found in settings.toolsets:
-        return refusal
-    wanted = ",".join((*settings.toolsets, found))
-    return f"{refusal}. The toolset {found!r} has it, which this server was not started with: --toolsets {wanted}"
-
-
-def offers_sessions(settings: Settings) -> bool:
-    """Whether clients have to do with sessions at all, and not only with the servers of the hub."""
-    return bool({"sessions", "code", "query", "care"}.intersection(settings.toolsets))
-
-
-def _hub_tools() -> Mapping[str, Tool[Any]]:
-    from .tools.hub_admin import hub_tools  # noqa: PLC0415 - a server without a hub does not pay for one
-
-    return hub_tools()
-
-
-def _search_tools() -> Mapping[str, Tool[Any]]:
-    from .tools.hub_admin import search_tools  # noqa: PLC0415
-
-    return search_tools()
-
-
 def _connected(context: Context) -> Connected:
     """The client on whose connection the request came."""
     found = context.lifespan_context
@@ -481,23 +428,10 @@ def _connected(context: Context) -> Connected:
     return found
 
 
-def _has_person(context: Context) -> bool:
-    """Whether the client says that a person is before it, and no model."""
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and PERSON in (capabilities.experimental or {})
-
-
-def without_person(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """A client over HTTP cannot say that it is the person at the machine, who may do more."""
-    experimental = {key: value for key, value in (capabilities.get("experimental") or {}).items() if key != PERSON}
-    rest = {key: value for key, value in capabilities.items() if key != "experimental"}
-    return {**rest, **({"experimental": experimental} if experimental else {})}
-
-
 def client_name(context: Context) -> str:
     """What the client calls itself, fit to be shown."""
     params = context.session.client_params
-    return one_line(visible(params.client_info.name), _LONGEST_CLIENT_NAME) if params is not None else ""
+    return one_line(visible(params.client_info.name), _MAX_CLIENT_NAME) if params is not None else ""
 
 
 def principal() -> str:
@@ -535,8 +469,7 @@ def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.
 def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]:
     """Answers the handshake and lists the tools of these settings as usual; refuses every call with the problem."""
     error = InvalidArgument(
-        f"This server was started with something that it cannot use, and runs nothing. {problem.message} "
-        "Correct that and start the server again.",
+        f"Invalid configuration: {problem.message} Correct it and start the server again.",
         **problem.data,
     )
     listing = types.ListToolsResult(tools=[tool.listing() for tool in tools_of(settings).values()])

@@ -6,17 +6,16 @@ of this: a question that ends a round becomes an input request of the task, unde
 client's `tasks/update` starts the next round as a repeated call would. So task and turn are one thing, and what other
 channels answer is seen here too.
 
-A task belongs to the caller that started it; to everybody else it does not exist. After a restart it is told from its
-record: with its result if it had ended, else with what became of its session.
+A task belongs to the caller that started it; for everybody else it does not exist. After a restart it is answered from
+its record: with its result if it had ended, else with what became of its session.
 """
 
 import asyncio
-import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import mcp_types as types
@@ -24,26 +23,25 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER
 from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from ..core.errors import SessionNotFound
 from ..core.model.caller import Caller
-from ..core.model.text import iso
 from ..core.service import Service
 from ..core.state.shares import Access
 from ..core.state.task_records import ENDED, TaskRecord, TaskRecords
+from .client_capabilities import TASKS_EXTENSION, can_be_asked, declares_tasks
+from .rounds import RoundState
 from .sdk import Context
-from .tools.context import TASKS_EXTENSION, Call, can_be_asked, declares_tasks
+from .task import Task, brief, in_full
+from .tools.call import Call
 
 log = logging.getLogger(__name__)
+
 
 CallReply = types.CallToolResult | types.InputRequiredResult
 Round = Callable[[Call], Awaitable[CallReply]]
 """Runs one round of a tool's call. Refusals are results; MCPError is an error of the protocol."""
-
-_POLL_INTERVAL_MS = 1000
-_MAX_LISTED_KEYS = 100
-_ANSWER: TypeAdapter[types.ElicitResult] = TypeAdapter(types.ElicitResult)
 
 
 class TaskParams(types.RequestParams):
@@ -61,99 +59,6 @@ def missing_capability() -> MCPError:
         "The client does not declare the tasks extension.",
         {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
     )
-
-
-@dataclass(eq=False)
-class Task:
-    """One call that runs on behind its client's back. `begin` is called by the call itself, through `Call.detach`."""
-
-    tasks: "Tasks"
-    record: TaskRecord
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
-    input_requests: dict[str, Any] = field(default_factory=dict)
-    """The open questions as they go on the wire, by key."""
-    _question_of: dict[str, str] = field(default_factory=dict)
-    """The question behind each key that was ever used: a key is never used twice."""
-    _responses: dict[str, types.ElicitResult] = field(default_factory=dict)
-    _answered: asyncio.Event = field(default_factory=asyncio.Event)
-    run: "asyncio.Task[None] | None" = None
-    cancelling: bool = False
-
-    @property
-    def is_begun(self) -> bool:
-        return self.begun.is_set()
-
-    async def begin(self, session_id: str | None, message_id: str | None) -> None:
-        """The call goes on as a task from here. When this returns the task is on disk; a second call does nothing.
-
-        If it cannot be written (OSError) the call stays what it was: one that its client waits for.
-        """
-        if self.is_begun:
-            return
-        record = self.record.model_copy(update={"session_id": session_id, "message_id": message_id})
-        try:
-            await asyncio.to_thread(self.tasks.records.write, record)
-        except OSError as error:
-            log.warning(
-                "%s of %s does not become a task: its record cannot be written: %s", record.tool, record.owner, error
-            )
-            return
-        self.record = record
-        # In the table before the client is answered: it may ask for the task at once.
-        self.tasks.add(self)
-        self.begun.set()
-
-    def ask(self, requests: Mapping[str, types.InputRequest]) -> None:
-        """The round has ended with these questions."""
-        shown = {}
-        for question_id, request in requests.items():
-            key = next((key for key in self.input_requests if self._question_of[key] == question_id), None)
-            if key is None:
-                uses = sum(1 for used in self._question_of.values() if used == question_id)
-                key = question_id if not uses else f"{question_id}.{uses + 1}"
-                self._question_of[key] = question_id
-            shown[key] = request.model_dump(mode="json", by_alias=True, exclude_none=True)
-        self.input_requests = shown
-        self.changed("input_required")
-
-    def respond(self, responses: Mapping[str, Any]) -> None:
-        """Takes the client's answers; keys that are not open, and what is no answer, are ignored."""
-        for key in list(responses)[:_MAX_LISTED_KEYS]:
-            if key in self.input_requests:
-                try:
-                    answer = _ANSWER.validate_python(responses[key])
-                except ValidationError:
-                    continue
-                del self.input_requests[key]
-                self._responses[self._question_of[key]] = answer
-        if self._responses:
-            self.changed("input_required" if self.input_requests else "working")
-            self._answered.set()
-
-    async def next_responses(self, change: Coroutine[Any, Any, Any] | None) -> Mapping[str, types.ElicitResult]:
-        """Waits for answers of the client, or for a `change` of the questions elsewhere."""
-        # Both are cancelled below: the one that loses would wait for ever.
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._answered.wait())]
-        if change is not None:
-            waits.append(asyncio.ensure_future(change))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self._answered.clear()
-        responses, self._responses = self._responses, {}
-        return responses
-
-    def changed(self, status: str, **more: Any) -> None:
-        """Notes a new status, and tells those who listen if anything is new."""
-        self.record = self.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
-        self.tasks.publish(self)
-
-    def listing(self) -> dict[str, Any]:
-        """The task in full, as `tasks/get` returns and `notifications/tasks` sends it."""
-        waiting = {"inputRequests": self.input_requests} if self.record.status == "input_required" else {}
-        return {**brief(self.record), **waiting, **_end_of(self.record)}
 
 
 class Tasks:
@@ -177,7 +82,7 @@ class Tasks:
         server.add_request_handler("tasks/update", UpdateParams, self._update)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
-    def add(self, task: Task) -> None:
+    def _begun(self, task: Task) -> None:
         if not self._tasks:
             self.service.start_task(self._clean_up())
         self._tasks[task.record.task_id] = task
@@ -189,22 +94,18 @@ class Tasks:
         if task.is_begun:
             self._publish(task.record.owner, task.record.task_id, task.listing)
 
-    # -- running ----------------------------------------------------------------------------------------------
-
     async def start(self, call: Call, tool: str, round_: Round) -> "CallReply | dict[str, Any]":
         """Runs a call. Returns its task as soon as it has become one, or its reply if that comes before."""
         now = time.time()
-        task = Task(
-            self,
-            TaskRecord(
-                task_id=secrets.token_urlsafe(24),
-                owner=call.principal,
-                tool=tool,
-                created_at=now,
-                updated_at=now,
-                ttl_ms=self.service.settings.task_ttl_ms,
-            ),
+        record = TaskRecord(
+            task_id=secrets.token_urlsafe(24),
+            owner=call.principal,
+            tool=tool,
+            created_at=now,
+            updated_at=now,
+            ttl_ms=self.service.settings.task_ttl_ms,
         )
+        task = Task(record, self.records, self._begun, self.publish)
         # A task outlives its connection: its client has asked for that.
         call = replace(call, task=task, on_disconnect="keep")
         first = asyncio.ensure_future(round_(call))
@@ -244,12 +145,12 @@ class Tasks:
     async def _next_round(self, task: Task, call: Call, asked: types.InputRequiredResult) -> Call:
         """Waits, after a round that ended with questions, for what the next one is to be started with."""
         requests = asked.input_requests or {}
-        state = dict(json.loads(asked.request_state)) if asked.request_state else {}
+        state = RoundState.from_json(asked.request_state)
         responses: Mapping[str, types.ElicitResult] = {}
         if task.record.session_id is None:
             task.ask(requests)
             responses = await task.next_responses(None)
-        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(str(state.get("session")))}:
+        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(state.session or "")}:
             # Nothing is awaited between this look and the beginning of the wait, so no change is missed.
             change = call.dialogs.wait_for_change()
             task.ask(requests)
@@ -259,7 +160,7 @@ class Tasks:
         return replace(call, responses=responses, state=state, offsets={})
 
     async def _end(self, task: Task, status: str, **more: Any) -> None:
-        """The record is on disk before anybody is told."""
+        """Write the record, then publish the end."""
         ended = task.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
         try:
             await asyncio.to_thread(self.records.write, ended)
@@ -292,13 +193,11 @@ class Tasks:
                 task.cancelling = True
                 task.run.cancel()
 
-    # -- requests ---------------------------------------------------------------------------------------------
-
     async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         found = await self._find(context, params)
         if isinstance(found, Task):
             return {"resultType": "complete", **found.listing()}
-        return {"resultType": "complete", **brief(found), **_end_of(found)}
+        return {"resultType": "complete", **in_full(found)}
 
     async def _update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
         found = await self._find(context, params)
@@ -368,23 +267,6 @@ class Tasks:
         ended = record.model_copy(update={"status": "completed", "updated_at": time.time(), "result": result})
         await asyncio.to_thread(self.records.write, ended)
         return ended
-
-
-def brief(record: TaskRecord) -> dict[str, Any]:
-    """The fields that every mention of a task has."""
-    return {
-        "taskId": record.task_id,
-        "status": record.status,
-        "createdAt": iso(record.created_at),
-        "lastUpdatedAt": iso(record.updated_at),
-        "ttlMs": record.ttl_ms,
-        "pollIntervalMs": _POLL_INTERVAL_MS,
-    }
-
-
-def _end_of(record: TaskRecord) -> dict[str, Any]:
-    ends = {"result": record.result, "error": record.error}
-    return {name: value for name, value in ends.items() if value is not None}
 
 
 def _check_header(context: Context, task_id: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.server.tools import context
+from claude_code_mcp.server.tools import progress
 from claude_code_mcp.testing.script import Step, script, text, tool
 from tests.server.connection import Reply
 
@@ -54,7 +54,7 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
 async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
     server: Server, make_place: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "_PROGRESS_INTERVAL", 10 * LONG)  # who answered is told before the result
+    monkeypatch.setattr(progress, "_PROGRESS_INTERVAL", 10 * LONG)  # who answered is told before the result
     place = make_place("ann")
     one, two = [await server.connect(place.client(name), can_be_asked=True, name=name) for name in ("one", "two")]
     mute = await server.connect(place.client("mute"), name="a script")

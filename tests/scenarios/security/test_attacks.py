@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from claude_code_mcp.core.config import ALL_TOOLSETS, load_settings
-from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.testing.script import script, tool
 from tests.server.connection import Connection, Reply
 

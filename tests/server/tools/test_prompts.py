@@ -10,8 +10,8 @@ from mcp import MCPError
 
 from claude_code_mcp.core.config import Toolset, load_settings
 from claude_code_mcp.core.policy.policy import parse_policy
-from claude_code_mcp.server.contents import Prompts
-from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.prompts import Prompts
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.testing.script import script
 from tests.support.tables import every_row
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from claude_code_mcp.server.tools.query import NotificationQueue, Numbered
+from claude_code_mcp.server.tools.notification_queue import NotificationQueue, Numbered
 from tests.support.clock import settled
 
 

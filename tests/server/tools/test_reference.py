@@ -6,9 +6,9 @@ from typing import Any
 
 from claude_code_mcp.core import errors
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.server.server import tools_of
-from claude_code_mcp.server.tools.base import Tool
-from claude_code_mcp.server.tools.status import SessionReport
+from claude_code_mcp.server.tools.session_report import SessionReport
+from claude_code_mcp.server.tools.tool import Tool
+from claude_code_mcp.server.tools.toolsets import tools_of
 from tests.support.tables import every_row
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")

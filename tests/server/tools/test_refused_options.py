@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.server.tools.base import checked_arguments
+from claude_code_mcp.server.tools.arguments import checked_arguments
 from claude_code_mcp.server.tools.sessions import GetStatus
 from claude_code_mcp.testing.script import script
 

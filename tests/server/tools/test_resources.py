@@ -15,7 +15,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 from claude_code_mcp.core.transcripts.transcript_reader import Extent
 from claude_code_mcp.plugins.console.event_frames import turn_row
-from claude_code_mcp.server.resources import ResourceAddress, parse
+from claude_code_mcp.server.resource_addresses import ResourceAddress, parse
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.sessions.support import end_of, options, parked, say

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools import sessions
-from claude_code_mcp.server.tools.status import SessionReport
+from claude_code_mcp.server.tools.session_report import SessionReport
+from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.testing.script import script
 from tests.support.tool_schemas import strict
 

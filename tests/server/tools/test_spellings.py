@@ -6,11 +6,12 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import DIRECTORY_NAMES
-from claude_code_mcp.server.tools.base import Arguments, checked_arguments
+from claude_code_mcp.server.tools.arguments import Arguments, checked_arguments
 from claude_code_mcp.server.tools.code import ClaudeCode
-from claude_code_mcp.server.tools.library import CostArguments
+from claude_code_mcp.server.tools.cost_report import CostArguments
+from claude_code_mcp.server.tools.list_sessions import ListSessions
 from claude_code_mcp.server.tools.query import Query
-from claude_code_mcp.server.tools.sessions import CreateSession, GetStatus, Interrupt, ListSessions
+from claude_code_mcp.server.tools.sessions import CreateSession, GetStatus, Interrupt
 from claude_code_mcp.testing.script import script
 
 from .conftest import ToolCaller

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.config import ALL_TOOLSETS, Toolset, load_settings
-from claude_code_mcp.server.server import tools_of, unknown_tool
-from claude_code_mcp.server.tools.context import how_to_answer, how_to_wait, instructions
+from claude_code_mcp.server.tools.guidance import how_to_answer, how_to_wait, instructions
+from claude_code_mcp.server.tools.toolsets import tools_of, unknown_tool
 from claude_code_mcp.testing.script import ask_user, plan, script, stall, text, tool
 from claude_code_mcp.testing.script import question as asking
 from tests.support.tables import every_row

@@ -39,7 +39,7 @@ from ...core.errors import (
 )
 from ...core.model.session_id import is_session_id
 from ...core.model.text import cut
-from ...server.tools.base import Arguments, checked_arguments
+from ...server.tools.arguments import Arguments, checked_arguments
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

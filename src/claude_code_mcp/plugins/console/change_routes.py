@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.service import Service
 from ...core.transcripts.edited_files import LONGEST
-from ...server.tools.base import Arguments, Name
+from ...server.tools.arguments import Arguments, Name
 from .answers import answer, arguments_of, session_id_of, text_of
 from .guard import WebUser
 

@@ -5,7 +5,6 @@ as long as they may end with the beginning of a known secret. An id is given onl
 resumes behind it misses nothing and gets nothing twice.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -43,8 +42,8 @@ from ...core.transcripts.conversation import ConversationTurn, Item, frame_items
 from ...core.transcripts.session_catalogue import Entry
 from ...core.transcripts.transcript_export import item_without_secrets
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, shortened
-from ...server.tools.base import dump
-from ...server.tools.status import limit_info, retrying_line
+from ...server.tools.output import dump
+from ...server.tools.session_report import limit_info, retrying_line, silent_seconds
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
@@ -291,7 +290,7 @@ def live_row(session: Session, redactor: Redaction) -> dict[str, Any]:
         "costUsd": round(session.usage.cost_usd, 6),
         "queued": session.queued,
         "retrying": retrying_line(session),
-        "stalledSeconds": _stalled_seconds(session),
+        "stalledSeconds": silent_seconds(session) if session.stalled else None,
         "onLimit": session.options.on_limit or "end",
         "limit": None if limit is None else dump(limit),
         "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
@@ -328,11 +327,6 @@ def unanswered(session: Session) -> dict[str, str] | None:
     if last.seq < since:
         return None
     return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
-
-
-def _stalled_seconds(session: Session) -> int | None:
-    noticed = session.events.latest(Stalled, 1) if session.stalled else []
-    return next((int(time.time() - stall.at + stall.seconds) for stall in noticed if isinstance(stall, Stalled)), None)
 
 
 def listed_row(

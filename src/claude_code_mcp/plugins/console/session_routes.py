@@ -18,19 +18,13 @@ from ...core.state.shares import Access
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
-from ...server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
-from ...server.tools.context import AnswerTexts, ModeAfterPlan, answer_from
-from ...server.tools.library import (
-    MARKS,
-    TeamGrouping,
-    budget_rows,
-    cost_report,
-    everybodys_report,
-    give_away,
-    steer_limit,
-)
+from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
+from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
+from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
+from ...server.tools.manage_session import MARKS, give_away, steer_limit
+from ...server.tools.output import dump
+from ...server.tools.session_report import interruption, status_of
 from ...server.tools.sessions import CreateSession, session_options
-from ...server.tools.status import interruption, status_of
 from .answers import ANSWER_HEADERS, Nothing, answer, arguments_of, flag_of, number_of, session_id_of, text_of
 from .event_frames import item_fields, listed_row, most_urgent_first, question_row, session_in_memory, turn_row
 from .guard import WebUser

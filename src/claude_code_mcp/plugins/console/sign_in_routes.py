@@ -28,7 +28,7 @@ from ...core.config import Settings
 from ...core.errors import InvalidArgument, UpstreamUnavailable
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
-from ...server.tools.base import Arguments
+from ...server.tools.arguments import Arguments
 from ...server.transports.callers import Callers
 from ..team.access_tokens import is_safe_page
 from ..team.known_people import Identity, SignIns

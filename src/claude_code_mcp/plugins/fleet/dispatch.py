@@ -22,8 +22,8 @@ from ...core.errors import PermissionDenied, SessionBusy, SessionNotFound, Upstr
 from ...core.model.outcome import OutcomeCode
 from ...core.redaction import Redactor
 from ...server import sdk
+from ...server.client_capabilities import without_person
 from ...server.sdk import Context
-from ...server.server import without_person
 from . import merged_results, names
 from .connection import FleetConnection
 from .gateway_client import MOST_FOLLOWED, GatewayClient, Listening

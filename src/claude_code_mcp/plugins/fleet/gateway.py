@@ -28,12 +28,14 @@ from ...core.model.caller import ClientEnvironment
 from ...core.model.events import AuditEvent
 from ...core.state.database import Database
 from ...core.state.state_directory import database_in
-from ...server import sdk
-from ...server.contents import refusing_handlers
-from ...server.sdk import Context, OpenStreams
-from ...server.server import NAME, offers_sessions, principal, refusal, tools_of
-from ...server.tools import base
-from ...server.tools.context import TASKS_EXTENSION, instructions
+from ...server import app_page, sdk
+from ...server.client_capabilities import TASKS_EXTENSION
+from ...server.content_handlers import refusing_handlers
+from ...server.http_streams import OpenStreams
+from ...server.sdk import Context
+from ...server.server import NAME, principal, refusal
+from ...server.tools.guidance import instructions
+from ...server.tools.toolsets import offers_sessions, tools_of
 from ...server.transports.running_calls import RunningCalls
 from ...server.transports.stdio import Inbox, Outbox
 from . import names
@@ -183,7 +185,7 @@ class Gateway:
         )
         server.extensions[TASKS_EXTENSION] = {}
         if offers_sessions(self._settings):
-            server.extensions[base.EXTENSION] = {}
+            server.extensions[app_page.EXTENSION] = {}
         server.middleware[:] = [sdk.with_line_outbox, self._forward]
         return server
 

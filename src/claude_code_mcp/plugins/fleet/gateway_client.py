@@ -22,8 +22,8 @@ from mcp.shared.exceptions import MCPError
 
 from ...core.errors import InvalidArgument
 from ...server import sdk
+from ...server.client_capabilities import without_person
 from ...server.sdk import Context
-from ...server.server import without_person
 from .machine_link import Exchange, JsonObject, MachineLink, MachineUnavailable, Notification, open_link
 from .nats_client import Client
 from .routing import FleetView, ListenFilter, MachineIdentity, session_of, split_id, with_machine

@@ -14,7 +14,7 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
 from ...core.rate_limit import MinuteLimit
-from ...server.tools.base import Arguments
+from ...server.tools.arguments import Arguments
 from ..console.answers import Nothing, answer, arguments_of
 from ..console.guard import WebUser
 from .delivery import Status

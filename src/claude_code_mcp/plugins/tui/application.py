@@ -1,155 +1,34 @@
-"""The application: the connection to the server, the keys, and everything that can be done, by name: for the palette,
-for commands in the input, and for the help.
+"""The application: the connection to the server, the keys, and what each command does.
 
 It is a client of the server and holds nothing of its own: when it ends, however it ends, sessions and questions are as
 they were.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rich.text import Text
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.command import Provider
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input, OptionList, TextArea
-from textual.widgets.option_list import Option
+from textual.widgets import Input, TextArea
 from textual.worker import Worker, WorkerState
 
 from ...client.connections import McpClient
+from .commands import NAMES, CommandProvider, PatientPalette
 from .conversation_view import ConversationView, even_if_late
+from .dialogs import Help
 from .input_box import InputBox, MessageArea
-from .main_screen import STYLE, MainScreen
-from .pump import Pump, ServerLink
+from .main_screen import SHORT, STYLE, MainScreen
+from .pump import Pump
 from .question_panel import QuestionPanel
-from .screens import AgentScreen, CostsScreen, Dialog, Help, ServersScreen
+from .screens import AgentScreen, CostsScreen, ServersScreen
+from .server_link import ServerLink
 from .session_actions import SessionActions, SessionOnScreen
 from .session_list import SessionSidebar
-
-
-@dataclass(frozen=True, slots=True)
-class PersonCommand:
-    """Something that a person can have done; `/name` in the input does the same as choosing it."""
-
-    name: str
-    summary: str
-    keys: str = ""
-    """The keys that do the same, for people."""
-    for_session: bool = False
-    """Whether it is done to a session, and is not there without one."""
-
-
-COMMANDS = (
-    PersonCommand("new", "begin a session: task, directory, model, mode, worktree", "F2"),
-    PersonCommand("sessions", "go to the list of sessions", "F3"),
-    PersonCommand("question", "go to the next open question, of any session", "Ctrl+N"),
-    PersonCommand("search", "find a text in this conversation", "Ctrl+F", True),
-    PersonCommand("copy", "copy the selected block, or the last answer", "y", True),
-    PersonCommand("interrupt", "stop the turn and keep the session", "Esc", True),
-    PersonCommand("wait", "wait for the reset of a usage limit and continue then, or not", "F6", True),
-    PersonCommand("continue", "continue now with what a usage limit has stopped", "F7", True),
-    PersonCommand("model", "switch the model", "", True),
-    PersonCommand("mode", "switch the permission mode", "", True),
-    PersonCommand("diff", "what the session has changed; a worktree is merged or discarded there", "F9", True),
-    PersonCommand("merge", "merge its worktree into the branch that it began on", "", True),
-    PersonCommand("discard", "remove its worktree and its branch", "", True),
-    PersonCommand("rewind", "take the files back to a message, where there are checkpoints", "", True),
-    PersonCommand("move", "have it go on at another machine of the fleet", "", True),
-    PersonCommand("rename", "give it a title", "", True),
-    PersonCommand("tag", "give it a tag", "", True),
-    PersonCommand("pin", "keep it at the top of the list", "", True),
-    PersonCommand("unpin", "let it go down the list again", "", True),
-    PersonCommand("archive", "leave it out of the list", "", True),
-    PersonCommand("unarchive", "put it back on the list", "", True),
-    PersonCommand("fork", "copy the conversation into a session of its own", "", True),
-    PersonCommand("export", "write the conversation to a file", "", True),
-    PersonCommand("share", "let somebody else watch it, or answer too", "", True),
-    PersonCommand("unshare", "take that back from somebody", "", True),
-    PersonCommand("cancel", "end the session: it takes no more messages", "", True),
-    PersonCommand("delete", "remove the session for good", "", True),
-    PersonCommand("costs", "what sessions have cost", "F4"),
-    PersonCommand("mcp", "the MCP servers of the hub", "F5"),
-    PersonCommand("list", "hide or show the list of sessions", "Ctrl+B"),
-    PersonCommand("theme", "light or dark", "Ctrl+T"),
-    PersonCommand("help", "all keys", "F1"),
-    PersonCommand("quit", "leave; sessions run on", "Ctrl+Q, Ctrl+C twice"),
-)
-NAMES = tuple(command.name for command in COMMANDS)
-
-
-def matching(commands: Iterable[PersonCommand], wanted: str) -> list[PersonCommand]:
-    """The commands with all of these words in name or summary; those whose name begins with the text first."""
-    terms = wanted.casefold().split()
-    found = [command for command in commands if all(term in f"{command.name} {command.summary}" for term in terms)]
-    return sorted(found, key=lambda command: not command.name.startswith("".join(terms)))
-
-
-class CommandPalette(Dialog):
-    """Takes a text, and shows the commands that fit; the value is the name of the one that was chosen."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,ctrl+n", "move(1)", "Down", show=False, priority=True),
-        Binding("up,ctrl+p", "move(-1)", "Up", show=False, priority=True),
-        Binding("pagedown", "move(8)", "Page down", show=False, priority=True),
-        Binding("pageup", "move(-8)", "Page up", show=False, priority=True),
-    ]
-
-    def __init__(self, *, has_session: bool) -> None:
-        super().__init__()
-        self._possible = [command for command in COMMANDS if has_session or not command.for_session]
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Input(placeholder="what to do", compact=True, select_on_focus=False)
-            yield OptionList(markup=False, compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one(OptionList).can_focus = False
-        self.query_one(Input).focus()
-        self._show("")
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        self._show(event.value)
-
-    def _show(self, wanted: str) -> None:
-        listing = self.query_one(OptionList)
-        found = matching(self._possible, wanted)
-        listing.set_options([Option(_line(command), command.name) for command in found])
-        listing.highlighted = 0 if found else None
-
-    def action_move(self, step: int) -> None:
-        listing = self.query_one(OptionList)
-        if listing.option_count:
-            at = (listing.highlighted or 0) + step
-            listing.highlighted = (
-                min(max(0, at), listing.option_count - 1) if abs(step) > 1 else at % (listing.option_count)
-            )
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        chosen = self.query_one(OptionList).highlighted_option
-        if chosen is not None:
-            self.dismiss(chosen.id)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.dismiss(event.option.id)
-
-
-def _line(command: PersonCommand) -> Text:
-    keys = f" ({command.keys})" if command.keys else ""
-    line = Text(command.name, "bold", no_wrap=True, overflow="ellipsis", end="")
-    return line.append(f"  {command.summary}{keys}", "not bold")
-
-
-# -- the application --------------------------------------------------------------------------------------------------
-
 
 _LEAVE_WITHIN = 3.0
 """Seconds in which a second Ctrl-C leaves."""
@@ -159,22 +38,23 @@ class Tui(App[None]):
     """`open_client` connects to the server, and is called again when the connection is lost."""
 
     TITLE = "claude-code-mcp"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
     CSS = STYLE
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (SHORT, "-tall")]  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+n", "command('question')", "Question"),
-        Binding("ctrl+p", "commands", "All", priority=True),
         Binding("f3,ctrl+s", "command('sessions')", "Sessions"),
         Binding("f2", "command('new')", "New"),
         Binding("f9", "command('diff')", "Diff"),
-        Binding("f4", "command('costs')", "Costs"),
-        Binding("f5", "command('mcp')", "Servers"),
+        Binding("f4", "command('costs')", "Costs", show=False),
+        Binding("f5", "command('mcp')", "Servers", show=False),
         Binding("f1", "command('help')", "Help"),
-        Binding("ctrl+q", "quit", "Leave"),
+        Binding("ctrl+q", "quit", "Leave", show=False),
         Binding("f6", "command('wait')", "Wait for the limit", show=False, priority=True),
         Binding("f7", "command('continue')", "Continue now", show=False, priority=True),
-        Binding("f8", "commands", "All", show=False),
-        Binding("colon", "commands", "All", show=False),
+        Binding("ctrl+p", "command_palette", "Commands", show=False, priority=True),
+        Binding("f8", "command_palette", "Commands", show=False),
+        Binding("colon", "command_palette", "Commands", show=False),
         Binding("question_mark", "command('help')", "Help", show=False),
         Binding("ctrl+f", "command('search')", "Search", show=False, priority=True),
         Binding("ctrl+b", "command('list')", "Hide sessions", show=False),
@@ -220,7 +100,7 @@ class Tui(App[None]):
     def on_main_screen_ready(self) -> None:
         main = self.main
         area = main.query_one(MessageArea)
-        on_screen = SessionOnScreen(lambda: self.target, main.open_session, area.put_back)
+        on_screen = SessionOnScreen(lambda: main.target, main.open_session, area.put_back)
         self._actions = SessionActions(self, self.link, main.pump, self._directory, on_screen)
         self._commands = {
             **self._actions.commands(),
@@ -233,7 +113,7 @@ class Tui(App[None]):
             "list": lambda _: main.layout_by_size.show_list(not main.layout_by_size.is_list_shown),
             "theme": lambda _: self._switch_theme(),
             "help": lambda _: self.push_screen(Help()),
-            "commands": lambda _: self.action_commands(),
+            "commands": lambda _: self.action_command_palette(),
             "quit": lambda _: self.exit(),
         }
         box = main.query_one(InputBox)
@@ -269,8 +149,6 @@ class Tui(App[None]):
             self.main.problem = ""
         self.main.draw_lines()
 
-    # -- what the input needs ---------------------------------------------------------------------------------
-
     def on_input_box_sent(self, event: InputBox.Sent) -> None:
         """Does what a command of ours says; every other text is a message."""
         name, _, rest = event.text.strip().partition(" ")
@@ -289,8 +167,6 @@ class Tui(App[None]):
     def on_conversation_view_agent_wanted(self, event: ConversationView.AgentWanted) -> None:
         self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent, lambda: self.pump.progress))
 
-    # -- commands ---------------------------------------------------------------------------------------------
-
     def action_command(self, name: str, argument: str = "") -> None:
         """Does what the palette has under this name. Keys that belong to the main screen do nothing on another one."""
         if self.screen is self.main and name in self._commands:
@@ -298,17 +174,12 @@ class Tui(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of the main screen are not offered on another one, where they would do nothing."""
-        if action in ("command", "commands") and self.screen_stack and self.screen is not self.main:
+        if action in ("command", "command_palette") and self.screen_stack and self.screen is not self.main:
             return False
         return super().check_action(action, parameters)
 
-    def action_commands(self) -> None:
-        def choose(name: str | None) -> None:
-            if name is not None:
-                self._commands[name]("")
-
-        if self.screen is self.main and self._commands:
-            self.push_screen(CommandPalette(has_session=self.target is not None), choose)
+    def action_command_palette(self) -> None:
+        self.push_screen(PatientPalette())
 
     def action_copy_or_leave(self) -> None:
         """Copies what is selected; otherwise the first Ctrl-C says what the second one does, which leaves."""
@@ -326,19 +197,9 @@ class Tui(App[None]):
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
         self.main.repaint()
 
-    # -- sessions and questions -------------------------------------------------------------------------------
-
     def _go_to_list(self) -> None:
         self.main.layout_by_size.show_list(True)
         self.main.query_one(SessionSidebar).focus_filter()
-
-    @property
-    def target(self) -> str | None:
-        """The highlighted session while the list has the focus, else the one that is shown."""
-        focused = self.main.focused
-        if isinstance(focused, OptionList) and focused.highlighted_option is not None:
-            return focused.highlighted_option.id
-        return self.main.current
 
     def on_question_panel_left(self, event: QuestionPanel.Left) -> None:
         # It also leaves when the application ends, and then there is no screen any more.

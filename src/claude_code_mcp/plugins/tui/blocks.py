@@ -1,8 +1,4 @@
-"""A conversation as blocks, folded from what the server sends; a text that is being written, in chunks. Pure.
-
-While an answer streams only its last chunk changes, so that only this one has to be drawn again: a chunk ends at an
-empty line outside of code before a line that is not indented, or when it is too long; code that is torn apart goes on
-in a block of its own. Each character is looked at a bounded number of times, and no more than `LONGEST` are kept.
+"""A conversation as blocks, folded from what the server sends. Pure.
 
 Two sources tell of the same things: the transcript (`add_history`, backwards, page by page) and the feed of a session
 that is at work (`fold`). A block has the id of what it shows, so that whatever comes twice is one block. A window of
@@ -17,95 +13,7 @@ from typing import Any
 from ...client.styled_lines import call_line, result_text
 from ...core.model.outcome import BUSY_STATUSES, call_statuses
 from ...core.model.text import clip_line, cut, visible
-
-LONGEST = 200_000
-"""Characters that are kept of one text; the oldest chunks go first."""
-_LONG_CHUNK = 4_000
-_FENCES = ("```", "~~~")
-
-
-class ChunkedText:
-    def __init__(self, text: str = "") -> None:
-        self.chunks: list[str] = []
-        """Those that stay as they are, oldest first."""
-        self.left_out = 0
-        """Characters of the beginning that are no longer kept, and"""
-        self.dropped = 0
-        """in how many chunks."""
-        self._lines: list[str] = []
-        """The whole lines of the last chunk."""
-        self._size = 0
-        self._kept = 0
-        self._rest: list[str] = []
-        """The pieces of a line that is not whole."""
-        self._rest_size = 0
-        self._fence = ""
-        """The line that has begun the code in which we are."""
-        if text:
-            self.append(text)
-
-    def append(self, text: str) -> None:
-        *whole, rest = text.split("\n")
-        for line in whole:
-            self._take_line("".join((*self._rest, line)))
-            self._rest, self._rest_size = [], 0
-        if rest:
-            self._rest.append(rest)
-            self._rest_size += len(rest)
-            # A text without a line break would otherwise be joined anew for each fragment, which is quadratic.
-            if self._rest_size > _LONG_CHUNK:
-                self._take_line("".join(self._rest))
-                self._rest, self._rest_size = [], 0
-
-    @property
-    def tail(self) -> str:
-        """The chunk that is being written; empty if there is none."""
-        return "\n".join((*self._lines, *(("".join(self._rest),) if self._rest else ())))
-
-    @property
-    def size(self) -> int:
-        return self._kept + self._size + self._rest_size
-
-    @property
-    def text(self) -> str:
-        """All that is kept."""
-        return "\n".join(filter(None, (*self.chunks, self.tail)))
-
-    def _take_line(self, line: str) -> None:
-        if self._lines and not self._fence and not self._lines[-1].strip() and line[:1].strip():
-            self._end_chunk()
-        self._lines.append(line)
-        self._size += len(line) + 1
-        self._follow_fence(line)
-        if self._size > _LONG_CHUNK:
-            fence = self._fence
-            if fence:
-                self._lines.append(fence.lstrip()[:3])
-            self._end_chunk()
-            if fence:
-                self._lines, self._size = [fence], len(fence) + 1
-
-    def _follow_fence(self, line: str) -> None:
-        mark = line.strip()
-        if not self._fence and mark.startswith(_FENCES):
-            self._fence = line[:100]
-        elif self._fence and mark.startswith(self._fence.strip()[:3]) and not mark.strip(mark[0]):
-            self._fence = ""
-
-    def _end_chunk(self) -> None:
-        chunk = "\n".join(self._lines)
-        self._lines, self._size = [], 0
-        self.chunks.append(chunk)
-        self._kept += len(chunk)
-        while self._kept > LONGEST:
-            gone = len(self.chunks.pop(0))
-            self._kept -= gone
-            self.left_out += gone
-            self.dropped += 1
-
-
-# -- blocks -----------------------------------------------------------------------------------------------------------
-
+from .chunked_text import ChunkedText
 
 MOST_BLOCKS = 400
 MOST_CHARACTERS = 3_000_000
@@ -182,8 +90,6 @@ class ShownConversation:
         self._by_id: dict[str, ConversationBlock] = {}
         self._stream: ConversationBlock | None = None
         self._writing_input = 0
-
-    # -- the feed ---------------------------------------------------------------------------------------------
 
     def fold(self, page: Mapping[str, Any]) -> None:
         """Takes a page of the feed."""
@@ -346,8 +252,6 @@ class ShownConversation:
         self._end_stream()
         self._add(ConversationBlock("message", message_id, body))
 
-    # -- history ----------------------------------------------------------------------------------------------
-
     @property
     def first_id(self) -> str:
         """The id of the oldest block that the transcript knows; empty if there is none."""
@@ -405,8 +309,6 @@ class ShownConversation:
                 self._by_id.pop(block.id, None)
             # Where the pages go on is not known any more: `load_older` looks for the oldest block that is left.
             self.previous, self.has_older = None, True
-
-    # -- what is drawn beside it ------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:

@@ -15,13 +15,13 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widgets import Static
+from textual.widgets import Footer, Static
 
 from ...client.styled_lines import DiffRow, LineComments, diff_rows
 from ...client.styled_lines import Style as LineStyle
 from ...core.model.text import clip_line, visible
+from .dialogs import AskLine
 from .drawn_blocks import Palette, lines_of
-from .screens import AskLine, KeyLine
 
 _GUTTER = 2
 
@@ -73,8 +73,6 @@ class DiffView(ScrollView, can_focus=True):
     def row(self) -> DiffRow:
         return self._rows[self.selected]
 
-    # -- drawing ----------------------------------------------------------------------------------------------
-
     def on_resize(self, _: events.Resize) -> None:
         self.redraw()
 
@@ -115,8 +113,6 @@ class DiffView(ScrollView, can_focus=True):
         if start < top or end > top + height:
             # The beginning of a row that is higher than the screen.
             self.scroll_to(y=max(0, min(start, end - height if start >= top else start)), animate=False, immediate=True)
-
-    # -- keys -------------------------------------------------------------------------------------------------
 
     def action_select(self, step: int) -> None:
         self._select(self.selected + step)
@@ -168,7 +164,7 @@ class ChangesScreen(Screen[ChangesAct | None]):
     def compose(self) -> ComposeResult:
         yield Static(self._title(), id="title", markup=False)
         yield DiffView(self._diff, self._comments, Palette(dark=self.app.current_theme.dark))
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def _title(self) -> str:
         files = sum(line.startswith("diff --git ") for line in self._diff.split("\n"))

@@ -93,8 +93,6 @@ class ConversationView(ScrollView, can_focus=True):
         self._portion: Timer | None = None
         """Draws the next of those that are not drawn yet."""
 
-    # -- what is shown ----------------------------------------------------------------------------------------
-
     def show(self, conversation: ShownConversation) -> None:
         """Shows another conversation, from its end."""
         self.conversation = conversation
@@ -202,8 +200,6 @@ class ConversationView(ScrollView, can_focus=True):
     def on_resize(self, _: events.Resize) -> None:
         self.redraw()
 
-    # -- blocks -----------------------------------------------------------------------------------------------
-
     def on_click(self, event: events.Click) -> None:
         number = self._number_at(event.y + round(self.scroll_y))
         if number is not None:
@@ -270,8 +266,6 @@ class ConversationView(ScrollView, can_focus=True):
     def action_follow(self) -> None:
         self.following, self.selected = True, None
         self.redraw()
-
-    # -- searching --------------------------------------------------------------------------------------------
 
     def search(self, text: str) -> int:
         """Selects the last block that contains the text; the value is how many do."""

@@ -70,9 +70,6 @@ def files(directory: str, beginning: str) -> list[str]:
     return [prefix + entry for entry in sorted(found) if prefix + entry != beginning][:MOST]
 
 
-# -- input box --------------------------------------------------------------------------------------------------------
-
-
 _MOST_KEPT = 100
 _OPENS = {"question_mark": "help", "colon": "commands"}
 """Keys that mean something else as long as nothing is typed."""
@@ -223,8 +220,6 @@ class MessageArea(TextArea):
         """What could not be sent stands here again, before what was typed meanwhile."""
         self.text = f"{text}\n{self.text}" if self.text else text
         self.move_cursor(self.document.end)
-
-    # -- completing -------------------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
         self.run_worker(self._look_up(), exclusive=True, group="completing")

@@ -16,18 +16,21 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Static
+from textual.widgets import Footer, OptionList, Static
 
 from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
+from .dialogs import AskLine
 from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
-from .pump import Pump, ServerLink, sought
-from .question_panel import QuestionPanel, QuestionQueue
-from .screens import AskLine, KeyLine
-from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere, status_line, top_line
+from .pump import Pump, sought
+from .question_panel import QuestionPanel
+from .question_queue import QuestionQueue
+from .server_link import ServerLink
+from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere
+from .status_lines import status_line, top_line
 
 _SEARCHED_PAGES = 20
 P = ParamSpec("P")
@@ -48,15 +51,23 @@ STYLE = """
 .-short MessageArea, .-short MessageArea:focus { min-height: 1; max-height: 3; border: none; }
 .-short InputBox OptionList { max-height: 2; }
 .-short QuestionPanel { height: 1; border: none; }
-.-short QuestionPanel #keys, .-short QuestionPanel VerticalScroll { display: none; }
+.-short QuestionPanel #keys, .-short QuestionPanel QuestionText { display: none; }
+.-short QuestionPanel:focus #keys, .-short QuestionPanel:focus-within #keys { display: block; }
 .-short QuestionPanel:focus, .-short QuestionPanel:focus-within { height: 1fr; max-height: 100%; border: none; }
-.-short QuestionPanel:focus VerticalScroll, .-short QuestionPanel:focus-within VerticalScroll {
+.-short QuestionPanel:focus QuestionText, .-short QuestionPanel:focus-within QuestionText {
     display: block; height: 1fr; }
-.-short.-answering ConversationView, .-short.-answering #status, .-short.-answering InputBox { display: none; }
-.-tiny #top, .-tiny #parts, .-tiny KeyLine { display: none; }
+.-short.-answering ConversationView, .-short.-answering #status, .-short.-answering InputBox,
+.-short.-answering #top, .-short.-answering Footer { display: none; }
+.-tiny #top, .-tiny #parts, .-tiny Footer { display: none; }
 .-tiny #too-small { display: block; }
+CommandPalette SearchIcon { display: none; }
+CommandPalette #--input { padding: 0 1; }
+CommandPalette.-short > Vertical { margin-top: 0; }
+CommandPalette.-short #--input, CommandPalette.-short CommandInput { height: 1; border: none; }
+CommandPalette.-short CommandList { max-height: 100vh; border: none; }
 """
-"""The style sheet of the main screen; the application has it, since that of a screen counts for pushed ones only."""
+"""The style sheet of the main screen and of Textual's command palette. The application has it: the style sheet of a
+screen only applies once the screen was pushed."""
 
 
 def while_shown(draw: Callable[P, None]) -> Callable[P, None]:
@@ -249,7 +260,7 @@ class MainScreen(Screen[None]):
                 yield Static(id="status", markup=False)
                 yield QuestionPanel(self.palette, id="panel")
                 yield InputBox(id="input")
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.questions = QuestionQueue(self.query_one(QuestionPanel), self.pump, self.focus_input)
@@ -258,8 +269,6 @@ class MainScreen(Screen[None]):
         self.focus_input()
         self.draw_lines()
         self.post_message(self.Ready())
-
-    # -- the size and the parts -------------------------------------------------------------------------------
 
     def focus_input(self) -> None:
         """Has keys go to the message that is being typed."""
@@ -287,6 +296,14 @@ class MainScreen(Screen[None]):
         conversation = self.pump.conversation
         return conversation.session_id if conversation is not None else None
 
+    @property
+    def target(self) -> str | None:
+        """The highlighted session while the list has the focus, else the one that is shown."""
+        focused = self.focused
+        if isinstance(focused, OptionList) and focused.highlighted_option is not None:
+            return focused.highlighted_option.id
+        return self.current
+
     @while_shown
     def draw_lines(self) -> None:
         """Draws what stands above and below the conversation."""
@@ -299,8 +316,6 @@ class MainScreen(Screen[None]):
         top = top_line(title, asking, problem, palette, is_preview=self.preview.is_shown, sharing=sharing)
         self.query_one("#top", Static).update(top)
         self.query_one("#status", Static).update(status_line(self.pump.conversation, self._clock(), palette))
-
-    # -- what the pump reports --------------------------------------------------------------------------------
 
     @while_shown
     def list_changed(self) -> None:
@@ -339,8 +354,6 @@ class MainScreen(Screen[None]):
     def show_problem(self, problem: str) -> None:
         self.problem = visible(problem)
         self.draw_lines()
-
-    # -- sessions ---------------------------------------------------------------------------------------------
 
     def open_session(self, session_id: str | None) -> None:
         """Shows a session from now on; None: a new one, which begins with a message."""
@@ -383,8 +396,6 @@ class MainScreen(Screen[None]):
         self.layout_by_size.leave_list()
         self.focus_input()
         self.draw_lines()
-
-    # -- the conversation -------------------------------------------------------------------------------------
 
     def on_conversation_view_older_wanted(self) -> None:
         self.run_worker(self.search.load_older(), group="older", exclusive=True)

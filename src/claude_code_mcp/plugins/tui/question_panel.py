@@ -8,8 +8,9 @@ answer: no letter of a message that somebody is typing can allow anything, and n
 answers the next.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.style import Style
@@ -18,6 +19,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.errors import NoWidget
 from textual.message import Message
 from textual.widgets import Input, Static
 
@@ -25,66 +27,13 @@ from ...client.live_sessions import OpenQuestion
 from ...client.styled_lines import ACCEPT_EDITS, NoAnswer, decide, question_lines
 from ...core.model.question import Choice, QuestionKind
 from ...core.model.text import clip_line, visible
-from .drawn_blocks import DrawnAtAnyWidth, Palette, styled_lines
-from .pump import Pump
+from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
+from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
+_LOW = 3
+"""Lines of a question up to which a page has no line of the one before."""
 _KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
-
-
-class PartAnswers:
-    """The answers to a question with several parts, one after another: which part is being answered, what is marked in
-    it, and the answers so far."""
-
-    def __init__(self, asked: OpenQuestion) -> None:
-        self._choices = asked.question.choices
-        self._answers: list[str | list[str]] = []
-        self.cursor = 0
-        self.marked: set[int] = set()
-
-    @property
-    def part(self) -> Choice | None:
-        """The part that is being answered; None if the question has none."""
-        return self._choices[len(self._answers)] if len(self._answers) < len(self._choices) else None
-
-    @property
-    def progress(self) -> str:
-        return f"{len(self._answers) + 1} of {len(self._choices)}" if len(self._choices) > 1 else ""
-
-    def move(self, step: int) -> None:
-        if self.part is not None and self.part.labels:
-            self.cursor = (self.cursor + step) % len(self.part.labels)
-
-    def mark(self, number: int | None = None) -> None:
-        """Marks an option, or takes the mark away; where only one may be chosen, it is that one."""
-        number = self.cursor if number is None else number
-        if self.part is None or not 0 <= number < len(self.part.labels):
-            return
-        self.cursor = number
-        self.marked = self.marked ^ {number} if self.part.several else {number}
-
-    def confirm(self) -> dict[str, Any] | None:
-        """Answers the part with what is marked or, where one is to be chosen and none is marked, with the option at the
-        cursor. The arguments of `claude_respond` after the last part, None before it or if nothing is marked."""
-        part = self.part
-        if part is None or not part.labels:
-            return None
-        if part.several:
-            chosen = [part.labels[number] for number in sorted(self.marked)]
-            return self._answered(chosen) if chosen else None
-        return self._answered(part.labels[min(self.marked, default=self.cursor)])
-
-    def say(self, text: str) -> dict[str, Any] | None:
-        """Answers the part with a text."""
-        return self._answered(text.strip()) if text.strip() and self.part is not None else None
-
-    def _answered(self, answer: str | list[str]) -> dict[str, Any] | None:
-        self._answers.append(answer)
-        self.cursor, self.marked = 0, set()
-        return None if self.part is not None else {"decision": "allow", "answers": self._answers}
-
-
-# -- what it says ------------------------------------------------------------------------------------------------------
 
 
 def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
@@ -110,15 +59,32 @@ def question_body(
     plan = question.tool_input.get("plan")
     if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not as_source:
         return DrawnAtAnyWidth(visible(plan), palette, is_markdown=True)
-    return styled_lines(question_lines(question), palette)
+    # What "for this session" means stands beside its key.
+    return styled_lines(question_lines(replace(question, session_rules=())), palette)
 
 
 def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
     part = parts.part
     if part is None:
         return Text("This question has no parts that could be answered; it can be denied.")
-    head = Text(" ".join(filter(None, (visible(part.question), parts.progress))), palette.style("head"))
-    return Group(head, *(_option(part, number, parts, palette) for number in range(len(part.options))))
+    return Group(
+        part_head(parts, palette), *(_option(part, number, parts, palette) for number in range(len(part.options)))
+    )
+
+
+def option_lines(parts: PartAnswers, width: int, palette: Palette) -> tuple[int, int]:
+    """The first line of the option at the cursor and the first one behind it, as they are drawn at this width."""
+    part = parts.part
+    if part is None:
+        return 0, 0
+    drawn = [part_head(parts, palette), *(_option(part, each, parts, palette) for each in range(parts.cursor + 1))]
+    heights = [len(lines_of(line, width, palette)) for line in drawn]
+    return sum(heights[:-1]), sum(heights)
+
+
+def part_head(parts: PartAnswers, palette: Palette) -> Text:
+    asked = parts.part.question if parts.part is not None else ""
+    return Text(" ".join(filter(None, (visible(asked), parts.progress))), palette.style("head"))
 
 
 def _option(part: Choice, number: int, parts: PartAnswers, palette: Palette) -> Text:
@@ -131,17 +97,66 @@ def _option(part: Choice, number: int, parts: PartAnswers, palette: Palette) -> 
     return text
 
 
-def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> str:
-    """The keys that answer a question while its panel has the focus."""
-    go = ", o: open that session" if elsewhere else ""
-    match asked.question.kind:
-        case QuestionKind.PERMISSION:
-            session = ", s: for this session" if asked.for_session else ""
-            return f"a: allow once{session}, d: deny with a reason{go}, PgUp/PgDn: scroll, Esc: later"
-        case QuestionKind.PLAN_REVIEW:
-            edits = ", e: approve and accept edits" if ACCEPT_EDITS in asked.question.modes else ""
-            return f"a: approve{edits}, d: feedback, m: as written{go}, PgUp/PgDn: scroll, Esc: later"
-    return f"1-9 or ↑↓: choose, Space: mark, Enter: answer, t: type, d: decline{go}, Esc: later"
+class AnswerKey(NamedTuple):
+    """A key that answers a question, or does something with it."""
+
+    key: str
+    label: str
+    short: str
+    """The key and its label where there is hardly any room."""
+    action: str
+    needs_reading: bool = False
+    """Whether it approves of what is asked, and counts only after all of it was on the screen."""
+
+
+def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
+    """The keys for a question while its panel has the focus."""
+    question = asked.question
+    keys: list[AnswerKey] = []
+    if question.kind is QuestionKind.PERMISSION:
+        keys.append(AnswerKey("a", "allow once", "a allow", "decide('allow')", True))
+        if asked.for_session:
+            rules = session_meaning(question.session_rules)
+            label = f"for this session ({rules})" if rules else "for this session"
+            keys.append(AnswerKey("s", label, "s session", "decide('session')", True))
+        keys.append(AnswerKey("d", "deny with a reason", "d deny", "deny"))
+    elif question.kind is QuestionKind.PLAN_REVIEW:
+        keys.append(AnswerKey("a", "approve", "a approve", "decide('allow')", True))
+        if ACCEPT_EDITS in question.modes:
+            keys.append(AnswerKey("e", "approve and accept edits", "e +edits", "decide('edits')", True))
+        keys.append(AnswerKey("d", "feedback", "d feedback", "deny"))
+        keys.append(AnswerKey("m", "as written", "m source", "source"))
+    else:
+        keys.append(AnswerKey("↑↓ or 1-9", "choose", "↑↓", "move(1)"))
+        keys.append(AnswerKey("Space", "mark", "Space", "mark"))
+        keys.append(AnswerKey("Enter", "answer", "Enter", "confirm", True))
+        keys.append(AnswerKey("t", "type", "t type", "say"))
+        keys.append(AnswerKey("d", "decline", "d no", "deny"))
+    if elsewhere:
+        keys.append(AnswerKey("o", "open that session", "o open", "open_asking"))
+    return [*keys, AnswerKey("Esc", "later", "Esc", "leave")]
+
+
+def session_meaning(rules: Sequence[str]) -> str:
+    """What "for this session" allows, in words where it is a permission mode; empty if the server did not say."""
+    in_words = {f"mode {ACCEPT_EDITS}": "accepts all file edits"}
+    return visible(", ".join(in_words.get(rule, rule) for rule in rules))
+
+
+def keys_text(keys: Iterable[AnswerKey], lines_below: int, palette: Palette, *, is_short: bool) -> Text:
+    """The keys, which can be clicked. While lines below were not on the screen, it says how many, and keys that approve
+    are struck out."""
+    text = Text(overflow="fold")
+    if lines_below:
+        more = f"↓{lines_below} PgDn" if is_short else f"↓ {lines_below} more line{'s'[: lines_below != 1]}: PgDn"
+        text.append(more, palette.style("ask") + Style(meta={"action": "move(1, True)"}))
+    for key, label, short, action, needs_reading in keys:
+        text.append((" " if is_short else ", ") if text else "")
+        style = palette.style("quiet") + Style(meta={"action": action})
+        if needs_reading and lines_below:
+            style += Style(strike=True)
+        text.append(short if is_short else f"{key}: {label}", style)
+    return text
 
 
 def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
@@ -154,12 +169,9 @@ def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[objec
             "edits": kind is QuestionKind.PLAN_REVIEW and ACCEPT_EDITS in asked.question.modes,
         }
         return possible[str(parameters[0])]
-    if action in ("say", "mark", "confirm"):
+    if action in ("say", "confirm"):
         return kind is QuestionKind.USER_QUESTION
     return action != "source" or kind is QuestionKind.PLAN_REVIEW
-
-
-# -- the panel ---------------------------------------------------------------------------------------------------------
 
 
 class AnswerLine(Input):
@@ -186,31 +198,65 @@ class AnswerLine(Input):
             self._on_text(event.value)
 
 
-class QuestionPanel(Vertical, can_focus=True):
-    """Shows one question at a time; `Answered` has the arguments of `claude_respond`."""
+class QuestionText(VerticalScroll, can_focus=False):
+    """What is decided on, scrolled where it is longer than there is room for."""
 
+    class Moved(Message):
+        """Other lines may be on the screen."""
+
+    @property
+    def lines_below(self) -> int:
+        """Lines behind the last one that is on the screen; all of them while the text is not on the screen."""
+        try:
+            visible_lines = self.screen.find_widget(self).visible_region.height
+        except NoWidget:
+            visible_lines = 0
+        return max(0, self.virtual_size.height - round(self.scroll_y) - visible_lines)
+
+    def on_resize(self) -> None:
+        self.post_message(self.Moved())
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(self.Moved())
+
+    def watch_virtual_size(self) -> None:
+        # A scrollbar that appears takes columns, and then there are more lines.
+        self.post_message(self.Moved())
+
+
+class QuestionPanel(Vertical, can_focus=True):
+    """Shows one question at a time; `Answered` has the arguments of `claude_respond`.
+
+    What approves counts only after the end of the question was on the screen. A denial counts at any time.
+    """
+
+    # Not in the footer, which may cut them off: the panel itself shows all of them.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "decide('allow')", "Allow"),
-        Binding("s", "decide('session')", "Session"),
-        Binding("e", "decide('edits')", "Accept edits"),
-        Binding("d", "deny", "Deny…"),
-        Binding("t", "say", "Type an answer"),
-        Binding("m", "source", "Source"),
-        Binding("o", "open_asking", "Open session"),
+        Binding("a", "decide('allow')", "Allow", show=False),
+        Binding("s", "decide('session')", "Session", show=False),
+        Binding("e", "decide('edits')", "Accept edits", show=False),
+        Binding("d", "deny", "Deny…", show=False),
+        Binding("t", "say", "Type an answer", show=False),
+        Binding("m", "source", "Source", show=False),
+        Binding("o", "open_asking", "Open session", show=False),
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Down", show=False),
-        Binding("space", "mark", "Mark", show=False),
-        Binding("enter", "confirm", "Confirm"),
+        Binding("space", "mark", "Mark, or page down", show=False),
+        Binding("enter", "confirm", "Confirm", show=False),
         Binding("pageup", "move(-1, True)", "Page up", show=False),
         Binding("pagedown", "move(1, True)", "Page down", show=False),
-        Binding("escape", "leave", "Back"),
+        Binding("home", "move(-1000000, True)", "Begin", show=False),
+        Binding("end", "move(1000000, True)", "End", show=False),
+        Binding("escape", "leave", "Later", show=False),
     ]
     DEFAULT_CSS = """
     QuestionPanel { height: auto; max-height: 60%; display: none; border: round $warning; padding: 0 1; }
-    QuestionPanel:focus, QuestionPanel:focus-within { border: heavy $warning; }
+    QuestionPanel:focus, QuestionPanel:focus-within { border: heavy $warning; max-height: 80%; }
     QuestionPanel.-elsewhere { border: double $error; }
-    QuestionPanel VerticalScroll { height: auto; max-height: 100%; }
+    QuestionPanel QuestionText { height: auto; max-height: 100%; }
     QuestionPanel Static { height: auto; }
+    QuestionPanel #head { dock: top; height: auto; }
     QuestionPanel #asked-by { height: 1; }
     """
 
@@ -248,16 +294,18 @@ class QuestionPanel(Vertical, can_focus=True):
         """The question that was shown when the terminal lost the focus, while its keys came here."""
         self._parts: PartAnswers | None = None
         self._as_source = False
+        self._was_read = False
+        """Whether the end of what is asked was on the screen."""
 
     def compose(self) -> ComposeResult:
-        # Above the question, which may be longer than there is room for: keys and answer are seen in any case.
-        yield Static(id="asked-by", markup=False)
-        yield Static(id="keys", markup=False)
-        yield AnswerLine()
-        with VerticalScroll(can_focus=False):
+        # Docked above the question, which may be longer than there is room for: keys and answer are seen in any case,
+        # and the question has exactly the lines that are left.
+        with Vertical(id="head"):
+            yield Static(id="asked-by", markup=False)
+            yield Static(id="keys", markup=False)
+            yield AnswerLine()
+        with QuestionText():
             yield Static(id="question", markup=False)
-
-    # -- what is shown ----------------------------------------------------------------------------------------
 
     def show(self, asked: OpenQuestion | None, *, elsewhere: bool = False, also_here: bool = False) -> None:
         """Shows a question, or none. Whatever was begun for another one is dropped."""
@@ -270,13 +318,13 @@ class QuestionPanel(Vertical, can_focus=True):
             if changed:
                 self.redraw()
             return
-        self.asked, self.closed_text, self._as_source = asked, "", False
+        self.asked, self.closed_text, self._as_source, self._was_read = asked, "", False, False
         is_choice = asked is not None and asked.question.kind is QuestionKind.USER_QUESTION
         self._parts = PartAnswers(asked) if is_choice and asked is not None else None
         self.query_one(AnswerLine).display = False
         self.display = asked is not None
         if asked is not None:
-            self.query_one(VerticalScroll).scroll_home(animate=False)
+            self.query_one(QuestionText).scroll_home(animate=False)
         self.redraw()
 
     def close_with(self, text: str) -> None:
@@ -295,16 +343,53 @@ class QuestionPanel(Vertical, can_focus=True):
         else:
             body = question_body(self.asked, self._parts, self.palette, as_source=self._as_source)
             self.query_one("#question", Static).update(body)
-        if self.closed_text:
-            keys = "Esc: close"
-        elif not self.is_entered:
-            keys = _ENTER_HINT
-        elif self.query_one(AnswerLine).display:
-            keys = "Enter: send, Esc: back"
-        else:
-            keys = answer_keys(self.asked, elsewhere=self.elsewhere)
-        self.query_one("#keys", Static).update(Text(keys, self.palette.style("quiet")))
+            # After the layout: only then the size of this text is known, and not that of the text before it.
+            self.call_after_refresh(self._look)
+        self._draw_keys()
         self.refresh_bindings()
+
+    def _draw_keys(self) -> None:
+        if self.asked is None:
+            return
+        keys = Text(style=self.palette.style("quiet"))
+        if self.closed_text:
+            keys.append("Esc: close")
+        elif not self.is_entered:
+            keys.append(_ENTER_HINT)
+            if not self._was_read and self.lines_below:
+                keys.append(f" · {self.lines_below} more lines", self.palette.style("ask"))
+        elif self.query_one(AnswerLine).display:
+            keys.append("Enter: send, Esc: back")
+        else:
+            below = 0 if self._was_read else self.lines_below
+            hints = answer_keys(self.asked, elsewhere=self.elsewhere)
+            keys = keys_text(hints, below, self.palette, is_short=self.screen.has_class("-short"))
+        self.query_one("#keys", Static).update(keys)
+
+    @property
+    def lines_below(self) -> int:
+        return self.query_one(QuestionText).lines_below
+
+    def on_question_text_moved(self, event: QuestionText.Moved) -> None:
+        event.stop()
+        self.call_after_refresh(self._look)
+
+    def _look(self) -> None:
+        """Notices that the end of the question is on the screen."""
+        text = self.query_one("#question", Static)
+        # Without this, the layout may still be that of the text before.
+        lines = text.get_content_height(self.size, self.app.size, text.content_size.width)
+        is_laid_out = 0 < lines == text.content_size.height
+        if self.asked is not None and is_laid_out and self.screen.is_current and not self.lines_below:
+            self._was_read = True
+        self._draw_keys()
+
+    def _is_unread(self) -> bool:
+        """Whether some of the question was not on the screen yet; then the person is told."""
+        if self._was_read:
+            return False
+        self.app.notify(f"Read it first: {self.lines_below} more lines (PgDn).", severity="warning")
+        return True
 
     @property
     def is_entered(self) -> bool:
@@ -321,10 +406,8 @@ class QuestionPanel(Vertical, can_focus=True):
             return self.elsewhere
         return is_answer_possible(self.asked, action, parameters)
 
-    # -- answering --------------------------------------------------------------------------------------------
-
     def action_decide(self, decision: str) -> None:
-        if self.asked is not None and not self.closed_text:
+        if self.asked is not None and not self.closed_text and not self._is_unread():
             try:
                 self._answer(decide(self.asked, decision))
             except NoAnswer as error:
@@ -343,41 +426,63 @@ class QuestionPanel(Vertical, can_focus=True):
             self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(parts.say(text)))
 
     def action_move(self, step: int, by_page: bool = False) -> None:
-        scroll = self.query_one(VerticalScroll)
+        scroll = self.query_one(QuestionText)
         if self._parts is not None and not by_page:
             self._parts.move(step)
-            self.redraw()
+            self._show_cursor()
         else:
-            scroll.scroll_relative(y=step * max(1, scroll.size.height - 1) if by_page else step, animate=False)
+            height = scroll.size.height
+            page = height - 1 if height > _LOW else max(1, height)
+            scroll.scroll_relative(y=step * page if by_page else step, animate=False)
 
     def action_mark(self) -> None:
+        """Marks the option at the cursor; where there are none to mark, shows the next page."""
         if self._parts is not None:
             self._parts.mark()
-            self.redraw()
+            self._show_cursor()
+        else:
+            self.action_move(1, by_page=True)
+
+    def _show_cursor(self) -> None:
+        """Draws the options, and scrolls to the one at the cursor."""
+        self.redraw()
+        if self._parts is not None:
+            text = self.query_one(QuestionText)
+            width = self.query_one("#question", Static).content_size.width
+            first, last = option_lines(self._parts, width, self.palette)
+            if first < text.scroll_y or last > text.scroll_y + text.size.height:
+                text.scroll_to(y=first, animate=False)
 
     def action_confirm(self) -> None:
-        if self._parts is not None:
+        if self._parts is not None and not self._is_unread():
             self._chosen(self._parts.confirm())
 
     def on_key(self, event: events.Key) -> None:
         if self._parts is not None and self.has_focus and event.key in "123456789" and not self.closed_text:
             event.stop()
             self._parts.mark(int(event.key) - 1)
-            self.redraw()
+            self._show_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on an option marks it, or answers with it where one is to be chosen and it is marked already."""
-        number = event.style.meta.get("option")
+        """A click on a key does what the key does. A click on an option marks it, or answers with it where one is to be
+        chosen and it is marked already."""
+        action, number = event.style.meta.get("action"), event.style.meta.get("option")
+        if isinstance(action, str):
+            self.focus()
+            self.call_later(self.run_action, action)
+            return
         if self._parts is None or self.closed_text or not isinstance(number, int):
             return
         is_marked = number in self._parts.marked and not (self._parts.part and self._parts.part.several)
         self._parts.mark(number)
-        self._chosen(self._parts.confirm() if is_marked else None)
+        self._chosen(self._parts.confirm() if is_marked and not self._is_unread() else None)
 
     def _chosen(self, decision: dict[str, Any] | None) -> None:
         if decision is not None:
             self._answer(decision)
         else:
+            self._was_read = False  # of the next part
+            self.query_one(QuestionText).scroll_home(animate=False)
             self.redraw()
 
     def action_source(self) -> None:
@@ -425,101 +530,3 @@ class QuestionPanel(Vertical, can_focus=True):
     def _check_left(self) -> None:
         if self.asked is not None and not self.closed_text and not self.is_entered and self.app.app_focus:
             self.post_message(self.Left(by_focus=True))
-
-
-# -- which question it is ---------------------------------------------------------------------------------------------
-
-
-_CLOSED_SHOWN = 4.0
-"""Seconds that a question stays on the screen which was answered elsewhere."""
-
-
-class QuestionQueue:
-    """The open questions of all sessions, one of them in the panel."""
-
-    def __init__(self, panel: QuestionPanel, pump: Pump, focus_input: Callable[[], None]) -> None:
-        self._panel = panel
-        self._pump = pump
-        self._focus_input = focus_input
-        self._wanted: str | None = None
-        """A question of another session that the person has asked for."""
-
-    def choose(self) -> None:
-        """Shows the question that was asked for, else the first of this session; never gives the panel the focus."""
-        panel = self._panel
-        if panel.closed_text:
-            return
-        shown = next((asked for asked in self._open() if asked.id == self._wanted), None) or next(
-            (asked for asked in self._open() if self._is_here(asked)), None
-        )
-        if panel.is_entered and (shown is None or panel.asked is None or shown.id != panel.asked.id):
-            self._focus_input()  # a key that was meant for one question is for no other
-        self._show(shown)
-
-    def _open(self) -> list[OpenQuestion]:
-        return self._pump.open_questions()
-
-    def _is_here(self, asked: OpenQuestion) -> bool:
-        conversation = self._pump.conversation
-        return conversation is not None and asked.session["sessionId"] == conversation.session_id
-
-    def _show(self, asked: OpenQuestion | None) -> None:
-        elsewhere = asked is not None and not self._is_here(asked)
-        self._panel.show(asked, elsewhere=elsewhere, also_here=any(map(self._is_here, self._open())))
-
-    def go_on(self) -> None:
-        """Goes to the question that is shown or, from there, to the next one, of whatever session."""
-        panel, asked = self._panel, self._open()
-        if not asked:
-            panel.app.notify("No open questions.")
-            return
-        ids = [entry.id for entry in asked]
-        shown = panel.asked.id if panel.asked is not None and not panel.closed_text else ""
-        if shown not in ids or panel.has_focus:
-            at = (ids.index(shown) + 1) % len(ids) if shown in ids else 0
-            panel.closed_text = ""
-            self._wanted = ids[at]
-            self._show(asked[at])
-        panel.focus()
-
-    def leave(self) -> None:
-        """Back to the input, and to what is open in this session."""
-        self._wanted = None
-        panel = self._panel
-        if panel.closed_text:
-            panel.closed_text = ""
-            panel.show(None)
-        if panel.is_entered:
-            self._focus_input()
-        self.choose()
-
-    def forget(self) -> None:
-        """Another session is on the screen: what was asked for before is not shown over it."""
-        self._wanted = None
-
-    def closed(self, asked: OpenQuestion, how: str) -> None:
-        """A question was answered, but not here."""
-        panel = self._panel
-        if panel.asked is not None and panel.asked.id == asked.id:
-            panel.close_with(f"Answered elsewhere: {how}" if how else "The question is no longer open.")
-            panel.set_timer(_CLOSED_SHOWN, self._drop_closed)
-        else:
-            panel.app.notify(visible(f"{asked.question.description}: {how or 'no longer open'}"), markup=False)
-
-    def _drop_closed(self) -> None:
-        if self._panel.closed_text and not self._panel.has_focus:
-            self.leave()
-
-    async def answer(
-        self, asked: OpenQuestion, decision: dict[str, Any], send: Callable[[OpenQuestion, dict[str, Any]], Any]
-    ) -> None:
-        """Has an answer sent; a question whose answer is refused is offered again."""
-        # Before anything is awaited: the list may be read meanwhile and must not offer the question again.
-        self._pump.answered.add(asked.id)
-        self._focus_input()  # before anything is awaited: the next key is for no other question
-        if await send(asked, decision) is None:
-            self._pump.answered.discard(asked.id)
-        else:
-            self._wanted = None
-            self._pump.list_again()
-        self.choose()

@@ -1,20 +1,15 @@
-"""Screens beside the conversation: costs, MCP servers, subagents, help, what is asked of the person; and the line at
-the bottom of each with the keys that can be pressed now."""
+"""Screens beside the conversation: costs, MCP servers, and the conversation of a subagent."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
-from textual import events
-from textual.app import ComposeResult, RenderResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen, Screen
-from textual.widget import Widget
-from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ...client.connections import CallFailed, NotRunning
@@ -67,7 +62,7 @@ class CostsScreen(View):
         with VerticalScroll():
             yield Static(id="table", markup=False)
             yield Static(id="budgets", markup=False)
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -138,7 +133,7 @@ class ServersScreen(View):
         yield Static("MCP servers", id="title", markup=False)
         yield OptionList(markup=False, compact=True)
         yield Static(id="details", markup=False)
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
@@ -220,7 +215,7 @@ class AgentScreen(View):
     def compose(self) -> ComposeResult:
         yield Static(f"Subagent {self._agent}", id="title", markup=False)
         yield ConversationView(Palette(dark=self.app.current_theme.dark), id="agent-conversation")
-        yield KeyLine()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         view = self.query_one(ConversationView)
@@ -269,247 +264,3 @@ class AgentScreen(View):
             return None
         self.query_one("#title", Static).update(Text(f"Subagent {self._agent}"))
         return page
-
-
-# -- the line of keys --------------------------------------------------------------------------------------------------
-
-
-_LAST = "commands"
-"""The action whose key is shown in any case: whatever else there is can be found by it."""
-_NAMES = {"escape": "esc", "enter": "enter", "question_mark": "?", "slash": "/", "space": "space"}
-
-
-class KeyLine(Widget, can_focus=False):
-    """Shows the bindings of the focused part and of the application; a click on one presses its key."""
-
-    DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $panel; }"
-
-    def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.refresh())
-
-    def render(self) -> RenderResult:
-        shown: dict[str, tuple[str, str]] = {}
-        last: tuple[str, str] | None = None
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if not active.enabled:
-                continue
-            if binding.action == _LAST:
-                last = last or (binding.key, binding.description)
-            elif binding.show and binding.action != "quit":
-                shown.setdefault(binding.action, (binding.key, binding.description))
-        shown["quit"] = ("ctrl+q", "Leave")  # Textual has it before all others
-        return key_hints(list(shown.values()), last, self.size.width)
-
-    def on_click(self, event: events.Click) -> None:
-        meta: dict[str, Any] = event.style.meta
-        key = meta.get("key")
-        if isinstance(key, str):
-            self.app.simulate_key(key)
-
-
-def key_hints(keys: list[tuple[str, str]], last: tuple[str, str] | None, width: int) -> Text:
-    """The keys that fit into so many columns, each with what it does: one alone would seem to belong to the next.
-    `last` stands at the end, and has its place before all others."""
-    ending = _hint(*last) if last is not None else Text()
-    room = width - ending.cell_len
-    line = Text(no_wrap=True, overflow="crop", end="")
-    for key, description in keys:
-        hint = _hint(key, description)
-        if hint.cell_len <= room:
-            line.append_text(hint)
-            room -= hint.cell_len
-    return line.append_text(ending)
-
-
-def _hint(key: str, description: str) -> Text:
-    name = _NAMES.get(key, key).replace("ctrl+", "^")
-    press = Style(meta={"key": key})
-    return Text(f" {name}", press + Style(bold=True), end="").append(f" {description} ", press)
-
-
-# -- dialogs ----------------------------------------------------------------------------------------------------------
-
-
-HELP = """\
-Everywhere
-  Ctrl+P, :    everything that can be done, by name
-               (: while nothing is typed)
-  Ctrl+N       the next open question, of any session
-  F2           new session
-  F3, Ctrl+S   sessions: type to filter (~text: in whole
-               conversations), Down to go through them with a
-               preview, Enter opens at the text, Esc goes back
-  F4           what sessions cost
-  F5           MCP servers of the hub
-  F6, F7       at a usage limit: wait for the
-               reset, or not; continue now
-  F9           what the session has changed;
-               c there comments on a line, s sends them all
-  Ctrl+F       search in the conversation
-  Ctrl+B       hide or show the sessions
-  Ctrl+T       light or dark
-  Ctrl+Q       leave; sessions run on. Ctrl+C twice, too
-  Tab          to the next part of the screen
-
-In the input
-  Enter        send; while a turn runs, into that turn
-  Ctrl+J       a new line; a paste keeps its lines
-  Up, Down     earlier messages
-  /            commands: those of Ctrl+P, and Claude Code's
-  @            files, completed with Tab
-  Esc          interrupt the turn
-
-In the conversation
-  Up, Down     select a block
-  Enter        unfold or fold it; x: all of them
-  y            copy it, or the last answer
-  a            the conversation of the subagent it has started
-  /  n  N      search, next, previous
-  End          follow what comes
-
-In a question (Ctrl+N or Tab goes there; it never takes what you type)
-  a            allow once, approve a plan
-  s            allow for this session
-  e            approve a plan and accept edits
-  d            deny, with a reason or feedback
-  1-9 Space    choose; Enter answers; t: type an answer
-  m            a plan as it was written
-  o            open the session that asks, if it is another one
-  Esc          later"""
-
-
-_LOW = 16
-"""Lines below which a dialog has no frame."""
-
-
-class Dialog(ModalScreen[Any]):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
-    DEFAULT_CSS = """
-    Dialog { align: center middle; }
-    Dialog > Vertical { width: 90%; max-width: 84; height: auto; max-height: 95%; border: round $accent;
-        background: $surface; padding: 0 1; overflow-y: auto; }
-    Dialog Label { width: 100%; height: auto; }
-    Dialog Input, Dialog Checkbox { height: 1; border: none; padding: 0; margin: 0 0 0 2; }
-    Dialog TextArea { height: 5; border: round $primary; }
-    Dialog OptionList { height: auto; max-height: 16; border: none; }
-    Dialog.-short > Vertical { width: 100%; height: 100%; max-height: 100%; border: none; }
-    Dialog.-short TextArea { height: 2; border: none; }
-    Dialog.-short OptionList { height: 1fr; max-height: 100%; }
-    """
-
-    def on_resize(self, event: events.Resize) -> None:
-        """In a low terminal a dialog is all there is: a frame would take its place."""
-        self.set_class(event.size.height < _LOW, "-short")
-
-
-class Help(Dialog):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1,q", "dismiss(None)", "Close")]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(), VerticalScroll():
-            yield Static(Text(HELP))
-
-    def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
-
-
-class AskLine(Dialog):
-    """A line of text; None if the person does not want to."""
-
-    def __init__(self, title: str, value: str = "") -> None:
-        super().__init__()
-        self._title, self._value = title, value
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Label(self._title, markup=False)
-            yield Input(self._value, compact=True)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.dismiss(event.value)
-
-
-class Pick(Dialog):
-    """One of several; the value is its key."""
-
-    def __init__(self, title: str, options: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self._title, self._options = title, options
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Label(self._title, markup=False)
-            yield OptionList(*(Option(text, key) for key, text in self._options), markup=False, compact=True)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.dismiss(event.option.id)
-
-
-@dataclass(frozen=True, slots=True)
-class NewSessionRequest:
-    """What a new session is to be; `options` are arguments of `claude_create_session`."""
-
-    prompt: str
-    options: dict[str, Any]
-
-
-class SignedCheckbox(Checkbox):
-    """Its sign says whether it is set, and not its colour alone."""
-
-    @property
-    def BUTTON_INNER(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual has one sign for both
-        return "X" if self.value else " "
-
-
-class NewSession(Dialog):
-    """Everything that a new session needs; None if there is to be none."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s,f2", "start", "Start", priority=True),
-    ]
-
-    def __init__(self, directory: str, modes: list[str], *, has_worktrees: bool) -> None:
-        super().__init__()
-        self._directory, self._modes, self._has_worktrees = directory, modes, has_worktrees
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Label("New session: Ctrl+S starts it, Tab goes on, Esc closes")
-            yield Label("Task")
-            yield TextArea(id="prompt", tab_behavior="focus")
-            yield Label("Directory")
-            yield Input(self._directory, id="directory", compact=True, select_on_focus=False)
-            yield Label("Model (empty: Claude Code's own choice)")
-            yield Input(id="model", compact=True)
-            yield Label(f"Permission mode: {', '.join(self._modes)} (empty: Claude Code's own choice)")
-            yield Input(id="mode", compact=True)
-            if self._has_worktrees:
-                yield SignedCheckbox("in a git worktree of its own", id="worktree", compact=True)
-            yield Button("Start", id="start", compact=True)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.action_start()
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.action_start()
-
-    def action_start(self) -> None:
-        prompt = self.query_one("#prompt", TextArea).text
-        mode = self.query_one("#mode", Input).value.strip()
-        if not prompt.strip():
-            self.app.notify("A session needs a task.", severity="warning")
-            return
-        if mode and mode not in self._modes:
-            self.app.notify(f"The modes are {', '.join(self._modes)}.", severity="warning")
-            return
-        model, directory = self.query_one("#model", Input).value.strip(), self.query_one("#directory", Input).value
-        wanted = {"workingDirectory": directory.strip(), "model": model, "permissionMode": mode}
-        options: dict[str, Any] = {name: value for name, value in wanted.items() if value}
-        if self._has_worktrees and self.query_one("#worktree", Checkbox).value:
-            options["worktree"] = True
-        self.dismiss(NewSessionRequest(prompt, options))

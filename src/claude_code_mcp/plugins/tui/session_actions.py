@@ -18,8 +18,9 @@ from ...client.styled_lines import LineComments, comments_message
 from ...core.model.options import BYPASS, PERMISSION_MODES
 from ...core.model.text import visible
 from .changes_screen import ChangesScreen
-from .pump import Pump, ServerLink
-from .screens import AskLine, NewSession, NewSessionRequest, Pick
+from .dialogs import AskLine, NewSession, NewSessionRequest, Pick
+from .pump import Pump
+from .server_link import ServerLink
 
 _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
 """A message that files can be taken back to, in what the action `changes` says."""
@@ -90,8 +91,6 @@ class SessionActions:
             self._app.notify(visible(str(error)), severity="error", markup=False)
             return None
 
-    # -- messages and answers ---------------------------------------------------------------------------------
-
     def say(self, text: str) -> None:
         """Sends a message, or begins a session with it."""
         if self._pump.conversation is None:
@@ -152,8 +151,6 @@ class SessionActions:
             summary = report["session"]
             waits = _continues(summary) if summary.get("limit") else summary.get("onLimit") == "wait"
             await self.managed(session_id, "on_limit", {"text": "end" if waits else "wait"})
-
-    # -- sessions ---------------------------------------------------------------------------------------------
 
     async def _new(self) -> None:
         has_worktrees = await self.ask(lambda sessions: sessions.takes("claude_create_session", "worktree"))
@@ -234,8 +231,6 @@ class SessionActions:
         self._app.notify(visible(" ".join([done.get("message") or "Done.", *losses(done)])), markup=False)
         self._pump.list_again()
 
-    # -- sharing ----------------------------------------------------------------------------------------------
-
     async def _share(self, name: str, session_id: str) -> None:
         name = name or await self._app.push_screen_wait(AskLine("Share it with (a person, or group:NAME)"))
         if not name:
@@ -262,8 +257,6 @@ class SessionActions:
                 return
             name = chosen
         await self.managed(session_id, "unshare", {"text": name})
-
-    # -- what is lost for good: only after a yes --------------------------------------------------------------
 
     async def confirmed(self, question: str, yes: str) -> bool:
         return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))

@@ -1,4 +1,4 @@
-"""The sessions on one side of the screen, and the lines above and below a conversation."""
+"""The sessions on one side of the screen."""
 
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +16,9 @@ from textual.widgets.option_list import Option
 
 from ...client.live_sessions import machine_name
 from ...core.model.text import age, clip_line, local_time, sharing_line, visible
-from ...core.model.usage_limits import limit_name
-from .blocks import ShownConversation
 from .drawn_blocks import Palette
 
-_STATES = {
+STATES = {
     "waiting_for_input": ("?", "asks", "ask"),
     "running": ("●", "working", "good"),
     "completed": ("✓", "done", "quiet"),
@@ -56,7 +54,7 @@ class SessionRow:
 
     @property
     def sign(self) -> str:
-        return _STATES[self.state][0] if self.state in _STATES else "·"
+        return STATES[self.state][0] if self.state in STATES else "·"
 
     @property
     def is_at_rest(self) -> bool:
@@ -101,11 +99,11 @@ def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
         owner=visible(clip_line(listed.get("owner") or "", 60)),
         shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
         machine=machine_name(listed),
-        limit=_limit(listed, now),
+        limit=limit_line(listed, now),
     )
 
 
-def _limit(limit: Mapping[str, Any], now: float) -> str:
+def limit_line(limit: Mapping[str, Any], now: float) -> str:
     """`continues at 17:00`, or when the limit resets; empty without a limit."""
     if limit.get("continuesAt"):
         return f"continues at {local_time(limit['continuesAt'], now)}"
@@ -142,9 +140,6 @@ def arranged(
 def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
     """How many questions are open in other sessions than this one."""
     return sum(len(row.asks) for row in rows if row.id != current)
-
-
-# -- session list -----------------------------------------------------------------------------------------------------
 
 
 _ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad", "limit_reached": "ask"}
@@ -318,62 +313,3 @@ def _sidebar_of(part: Widget) -> SessionSidebar:
     parent = part.parent
     assert isinstance(parent, SessionSidebar)
     return parent
-
-
-# -- status line ------------------------------------------------------------------------------------------------------
-
-
-def status_line(conversation: ShownConversation | None, now: float, palette: Palette) -> Text:
-    """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    if conversation is None:
-        return text.append("Type a message to begin a session here, or open one on the left.", palette.style("quiet"))
-    facts = conversation.summary
-    sign, state, role = _STATES.get(conversation.status, ("", conversation.status or "…", "quiet"))
-    text.append(f"{sign} {state}".lstrip(), palette.style(role))
-    started = facts.get("turnStarted")
-    tokens = f"{_short(facts.get('inputTokens', 0))} in {_short(facts.get('outputTokens', 0))} out"
-    parts = [
-        f"{max(0, now - started):.0f} s" if started is not None else "",
-        conversation.model or facts.get("model") or "",
-        facts.get("permissionMode") or "",
-        tokens if facts.get("inputTokens") else "",
-        f"${facts['costUsd']:.4f}" if facts.get("costUsd") else "",
-        conversation.activity,
-    ]
-    text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
-    if facts.get("stalledSeconds"):
-        text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
-    if facts.get("limit") is not None:
-        waits = _limit(facts["limit"], now) or "the time of the reset is not known"
-        keys = "Esc: do not, F7: now" if facts["limit"].get("continuesAt") else "F6: wait for it, F7: now"
-        text.append(f" · {waits} ({keys})", palette.style("ask"))
-    windows = (facts.get("planUsage") or {}).get("windows") or {}
-    plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]
-    if plan:
-        text.append(visible(f" · plan: {', '.join(plan)}"), palette.style("quiet"))
-    for name in ("retrying", "queued"):
-        if facts.get(name):
-            text.append(visible(f" · {facts[name]}"), palette.style("ask"))
-    return text
-
-
-def top_line(
-    title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False, sharing: str = ""
-) -> Text:
-    """Which session is shown and with whom it is shared, whether only while the person goes through the list, how many
-    questions wait in others, and whether there is a server."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    if problem:
-        text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
-        text.append(" trying again ")
-    if asking:
-        text.append(f" {asking} ask{'s' if asking == 1 else ''} elsewhere: Ctrl+N ", palette.style("ask"))
-    if is_preview:
-        text.append(" preview: Enter opens, Esc goes back ", palette.style("prompt"))
-    text.append(f" {title}", palette.style("head"))
-    return text.append(f" · {sharing}", palette.style("quiet")) if sharing else text
-
-
-def _short(number: int) -> str:
-    return f"{number / 1000:.1f}k" if number >= 1000 else str(number)

@@ -1,4 +1,4 @@
-"""The `claude_code` family: a call runs a turn and returns its result; its many options."""
+"""The `claude_code` tools: a call runs a turn and returns its result."""
 
 import logging
 from collections.abc import Mapping
@@ -10,166 +10,22 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
-from ...core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ...core.model.usage_limits import OnLimit
 from ...core.sessions.messages import WhenBusy
 from ...core.sessions.pending_turn import PendingTurn
-from .base import (
-    ABOUT_IMAGES,
-    Arguments,
-    Count,
-    Images,
-    Milliseconds,
-    Name,
-    Offset,
-    Reply,
-    ResultParts,
-    Text,
-    Tool,
-    read_part,
-)
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_rest, wait_for_turn
-from .status import (
-    Configuration,
-    SessionInfos,
-    TurnReport,
-    finished_report,
-    session_details,
-    session_infos,
-    unfinished_report,
-)
+from ..rounds import RoundState
+from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
+from .arguments import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, Text
+from .call import Call
+from .code_options import SessionArguments, resume_options, session_options
+from .output import ErrorInfo, ToolOutput
+from .paging import ResultParts, read_part
+from .session_info import SessionInfos, session_details, session_infos
+from .tool import Reply, Tool
+from .turn_report import TurnReport, finished_report, unfinished_report
+from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)
-
-
-class SystemPromptPreset(Arguments):
-    type: Literal["preset"]
-    preset: Literal["claude_code"]
-    append: str | None = None
-
-
-class ToolsPreset(Arguments):
-    type: Literal["preset"]
-    preset: Literal["claude_code"]
-
-
-class ThinkingMode(Arguments):
-    type: Literal["adaptive", "enabled", "disabled"]
-    budget_tokens: Count | None = None
-
-
-class OutputFormat(Arguments):
-    type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
-
-
-class SessionArguments(Arguments):
-    """Everything that shapes a session; only what is set is passed on."""
-
-    written_as: ClassVar[Mapping[str, str]] = {
-        "at_message": "resumeSessionAt",
-        "executable": "pathToClaudeCodeExecutable",
-        "file_checkpointing": "enableFileCheckpointing",
-        "output_schema": "outputFormat.schema",
-        "persist": "persistSession",
-        "turn_timeout": "timeout",
-    }
-
-    cwd: str | None = None
-    allowed_tools: list[str] | None = Field(None, description="Run without asking; with dontAsk, all that may run")
-    disallowed_tools: list[str] | None = None
-    tools: list[str] | ToolsPreset | None = None
-    persist_session: bool | None = Field(None, description="Keep a transcript (default true)")
-    permission_mode: str | None = Field(None, description="Default dontAsk")
-    max_turns: Count | None = None
-    model: str | None = None
-    system_prompt: str | SystemPromptPreset | None = None
-    agents: dict[str, Any] | None = None
-    max_budget_usd: float | None = Field(None, gt=0)
-    effort: str | None = None
-    betas: list[str] | None = None
-    additional_directories: list[str] | None = None
-    output_format: OutputFormat | None = None
-    thinking: ThinkingMode | None = None
-    path_to_claude_code_executable: str | None = None
-    agent: str | None = None
-    mcp_servers: dict[str, dict[str, Any]] | None = None
-    hub_servers: list[str] | None = None
-    sandbox: dict[str, Any] | None = None
-    fallback_model: str | None = None
-    enable_file_checkpointing: bool | None = None
-    include_partial_messages: bool | None = None
-    strict_mcp_config: bool | None = None
-    setting_sources: list[str] | None = None
-    debug: bool | None = None
-    debug_file: str | None = None
-    env: dict[str, str] | None = None
-    on_limit: OnLimit | None = None
-
-
-_DEFAULT_MODE = "dontAsk"
-
-
-def session_options(arguments: SessionArguments) -> SessionOptions:
-    """The options of the session that these arguments ask for."""
-    prompt, thinking = arguments.system_prompt, arguments.thinking
-    return SessionOptions(
-        cwd=arguments.cwd,
-        allowed_tools=tuple(arguments.allowed_tools or ()),
-        disallowed_tools=tuple(arguments.disallowed_tools or ()),
-        tools=ToolPreset() if isinstance(arguments.tools, ToolsPreset) else _tuple(arguments.tools),
-        persist=arguments.persist_session is not False,
-        permission_mode=arguments.permission_mode or _DEFAULT_MODE,
-        max_turns=arguments.max_turns,
-        model=arguments.model,
-        system_prompt=Preset(append=prompt.append) if isinstance(prompt, SystemPromptPreset) else prompt,
-        agents=arguments.agents,
-        max_budget_usd=arguments.max_budget_usd,
-        effort=arguments.effort,
-        betas=tuple(arguments.betas or ()),
-        additional_directories=tuple(arguments.additional_directories or ()),
-        output_schema=arguments.output_format.schema_ if arguments.output_format else None,
-        thinking=thinking and Thinking(type=thinking.type, budget_tokens=thinking.budget_tokens),
-        executable=arguments.path_to_claude_code_executable,
-        agent=arguments.agent,
-        mcp_servers=arguments.mcp_servers,
-        hub_servers=_tuple(arguments.hub_servers),
-        sandbox=arguments.sandbox,
-        fallback_model=arguments.fallback_model,
-        file_checkpointing=bool(arguments.enable_file_checkpointing),
-        include_partial_messages=arguments.include_partial_messages is not False,
-        strict_mcp_config=bool(arguments.strict_mcp_config),
-        setting_sources=_tuple(arguments.setting_sources),
-        debug=bool(arguments.debug),
-        debug_file=arguments.debug_file,
-        env=arguments.env or {},
-        on_limit=arguments.on_limit,
-    )
-
-
-_OPTION_NAMES = {
-    "persist_session": "persist",
-    "output_format": "output_schema",
-    "path_to_claude_code_executable": "executable",
-    "enable_file_checkpointing": "file_checkpointing",
-}
-
-
-def resume_options(arguments: SessionArguments) -> SessionOptions:
-    """The same for a session that is resumed from disk: only what the call itself sets counts as set, and overrides
-    what is recorded of the session. The other values apply only where nothing is recorded."""
-    full = session_options(arguments)
-    options_set = {
-        _OPTION_NAMES.get(name, name) for name in arguments.model_fields_set if getattr(arguments, name) is not None
-    }
-    return SessionOptions.model_construct(_fields_set=options_set & full.model_fields_set, **dict(full))
-
-
-def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
-    return None if values is None else tuple(values)
-
-
-# -- code -------------------------------------------------------------------------------------------------------------
 
 
 class ClaudeCode(SessionArguments):
@@ -217,27 +73,31 @@ class Configure(Arguments):
     action: Literal["enable_bypass", "disable_bypass", "get_config"]
 
 
-# -- one call, one turn ---------------------------------------------------------------------------------------
+class Configuration(ToolOutput):
+    allow_bypass: bool | None = None
+    message: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return self.message or ""
 
 
 async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
-    turn = call.resumed_turn() or await _create(call, arguments)
+    turn = call.resumed_turn()
+    if turn is None:
+        options = session_options(arguments)
+        call.check_mode(options.permission_mode)
+        stays = bool(arguments.stay_on_machine)
+        options = options.model_copy(update={"worktree": bool(arguments.worktree), "stay_on_machine": stays})
+        turn = await call.service.create(
+            arguments.prompt,
+            options,
+            caller=call.caller,
+            timeout=_seconds(arguments.timeout),
+            images=arguments.images or (),
+            key=arguments.message_key,
+        )
     return await _turn_result(call, turn)
-
-
-async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
-    options = session_options(arguments)
-    call.check_mode(options.permission_mode)
-    stays = bool(arguments.stay_on_machine)
-    options = options.model_copy(update={"worktree": bool(arguments.worktree), "stay_on_machine": stays})
-    return await call.service.create(
-        arguments.prompt,
-        options,
-        caller=call.caller,
-        timeout=_seconds(arguments.timeout),
-        images=arguments.images or (),
-        key=arguments.message_key,
-    )
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
@@ -324,9 +184,6 @@ async def _turn_result(call: Call, turn: PendingTurn, asked_as: str | None = Non
     return report.model_copy(update={"previous_session_id": asked_as}) if asked_as != session.id else report
 
 
-# -- looking after sessions -----------------------------------------------------------------------------------
-
-
 async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     sensitive = bool(arguments.include_sensitive)
     if sensitive and not call.service.settings.allow_sensitive_session_details:
@@ -355,11 +212,8 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     if arguments.wait_seconds:
         await call.detach(session.id)
         await wait_for_rest(call, session, arguments.wait_seconds)
-    questions = open_questions(call, session) if arguments.wait_seconds else None
+    questions = open_questions(call, session, RoundState()) if arguments.wait_seconds else None
     return questions or session_details(session, sensitive, call.service.redaction, call.sharing(session))
-
-
-# -- the bypass switch ----------------------------------------------------------------------------------------
 
 
 async def claude_code_configure(call: Call, arguments: Configure) -> Reply:
@@ -391,7 +245,7 @@ async def _enable_bypass(call: Call) -> Reply:
     policy = call.service.policy_for(call.caller)
     if answer is None and policy.needs_person and not call.has_person_at_terminal:
         raise PermissionDenied("Only a person may switch it on, and this client cannot ask one.", field="action")
-    if answer is False:  # where nobody can be asked, the policy alone decides, which has allowed it
+    if answer is False:  # a client that cannot ask leaves it to the policy, which has allowed it
         raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
     _switch_bypass(call, True)
     return Configuration(

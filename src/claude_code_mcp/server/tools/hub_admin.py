@@ -1,31 +1,29 @@
-"""`claude_mcp_servers`, `claude_mcp_search` and `claude_mcp_call`: the hub's servers, looked at and used on demand.
-
-With hundreds of tools a list of all costs a client more context than its work. Both tools go through the proxy that
-lists and calls them for other clients, so that the policy decides in the same way.
-"""
+"""`claude_mcp_servers`: the servers of the hub, and how they are doing."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import mcp_types as types
-from pydantic import Field
 
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.service import Service
 from ...hub.hub import Hub
 from ...hub.server_pool import ServerStatus
-from .base import Arguments, ErrorInfo, Name, Reply, Text, Tool, ToolOutput, declared
-from .context import Call, ToolFinder
+from .arguments import Arguments
+from .call import Call
+from .output import ErrorInfo, ToolOutput
+from .tool import Reply, Tool
 
 log = logging.getLogger(__name__)
 
+
 _CONNECT_TIMEOUT = 30.0
-_NO_HUB = "This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one."
+NO_HUB = "This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one."
 
 
 class Servers(Arguments):
@@ -74,26 +72,20 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     with call.service.policy_for(call.caller).steering(arguments.action, arguments.server):
         if arguments.action == "authenticate":
             return await sign_in(call.service, hub, arguments.server, arguments.redirect)
-        return server_reports([await _steer(hub, arguments.action, arguments.server)])
-
-
-async def _steer(hub: Hub, action: Literal["reconnect", "enable", "disable"], server: str) -> ServerStatus:
-    match action:
-        case "reconnect":
-            return await hub.reconnect(server)
-        case "enable":
-            return hub.enable(server)
-        case "disable":
-            return hub.disable(server)
+        if arguments.action == "reconnect":
+            status = await hub.reconnect(arguments.server)
+        else:
+            status = (hub.enable if arguments.action == "enable" else hub.disable)(arguments.server)
+        return server_reports([status])
 
 
 async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
     """The answer where no hub is open. Without our own file none is opened, and there are no servers."""
     if settings.hub == "off":
-        raise InvalidArgument(_NO_HUB)
+        raise InvalidArgument(NO_HUB)
     if settings.hub != "own" or not await asyncio.to_thread(_is_absent, settings.hub_file):
         # Not the same as no servers: the file was just written, or cannot be used.
-        raise InvalidArgument("The MCP servers are not there yet. If it stays so, the server's log says why.")
+        raise InvalidArgument("The MCP servers are still starting. If this does not change, see the server's log.")
     if arguments.server is not None:
         raise InvalidArgument(f"There is no MCP server called {arguments.server[:100]!r}.", field="server")
     if arguments.action not in ("list", "status"):
@@ -114,7 +106,7 @@ def _is_absent(file: Path) -> bool:
 
 async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None) -> ServerReports:
     """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
-    somebody comes with the address that it was redirected to."""
+    a caller passes on the address that it was redirected to."""
     if redirect is not None:
         return server_reports([await hub.finish_sign_in(server, redirect)])
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -138,7 +130,7 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
     if not shown.done():
         return server_reports(hub.status(server))
     message = (
-        "Open this address in a browser to sign in; claude_mcp_servers tells when it worked. A browser on another "
+        "Open this address in a browser to sign in; claude_mcp_servers shows when it has worked. A browser on another "
         "machine ends up on a page that it cannot open: pass the address of that page as redirect."
     )
     return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
@@ -158,22 +150,20 @@ async def _connected(hub: Hub, server: str | None) -> ServerReports:
 
 
 def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
-    """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
-    servers = [_report(status) for status in statuses]
+    """`problems` are the entries that cannot be used; they are reported with the list of all servers."""
+    servers = [
+        ServerReport(
+            name=status.name,
+            state=status.state,
+            reason=status.reason,
+            type=str(status.config.get("type", "")) or None,
+            scope=status.scope,
+            version=(status.server_info or {}).get("version") or None,
+            tools=status.tools,
+        )
+        for status in statuses
+    ]
     return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)
-
-
-def _report(status: ServerStatus) -> ServerReport:
-    info = status.server_info or {}
-    return ServerReport(
-        name=status.name,
-        state=status.state,
-        reason=status.reason,
-        type=str(status.config.get("type", "")) or None,
-        scope=status.scope,
-        version=info.get("version") or None,
-        tools=status.tools,
-    )
 
 
 def hub_tools() -> Mapping[str, Tool[Any]]:
@@ -187,80 +177,3 @@ def hub_tools() -> Mapping[str, Tool[Any]]:
         types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True),
     )
     return {tool.name: tool}
-
-
-# -- hub search -------------------------------------------------------------------------------------------------------
-
-
-_USUAL, _MOST = 5, 20
-
-
-class Search(Arguments):
-    query: Text
-    limit: Annotated[int, Field(ge=1, le=_MOST)] = _USUAL
-
-
-class CallFound(Arguments):
-    name: Name
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-FoundTool = Annotated[dict[str, Any], declared({"name": "string", "description": "string", "inputSchema": "object"})]
-
-
-class Found(ToolOutput):
-    tools: list[FoundTool] | None = None
-    more: int | None = None
-    servers: dict[str, int] | None = None
-    error: ErrorInfo | None = None
-
-
-async def claude_mcp_search(call: Call, arguments: Search) -> Reply:
-    """The best tools for the query that the caller may use. Where none fits, what servers there are to ask about."""
-    proxy = _proxy_of(call)
-    found = await proxy.find(call.caller, arguments.query)
-    shown = [
-        {"name": tool.name, "description": tool.description or "", "inputSchema": tool.input_schema}
-        for tool in found[: arguments.limit]
-    ]
-    servers = None if found else proxy.tools_by_server(call.caller)
-    return Found(tools=shown, more=len(found) - len(shown) or None, servers=servers)
-
-
-async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
-    proxy = _proxy_of(call)
-    if not await proxy.knows(call.caller, arguments.name):
-        raise InvalidArgument(
-            f"There is no tool {arguments.name[:100]!r}; claude_mcp_search tells the names.", field="name"
-        )
-    return await proxy.call(arguments.name, call, arguments.arguments)
-
-
-def _proxy_of(call: Call) -> ToolFinder:
-    if call.proxy is None:
-        raise InvalidArgument(_NO_HUB)
-    return call.proxy
-
-
-def search_tools() -> Mapping[str, Tool[Any]]:
-    """The two tools of the toolset `hub-search`."""
-    tools: tuple[Tool[Any], ...] = (
-        Tool(
-            "claude_mcp_search",
-            "Find tools of the MCP servers that all sessions share, by words for what they do. Returns their names and "
-            "input schemas, the best first.",
-            Search,
-            Found,
-            claude_mcp_search,
-            types.ToolAnnotations(read_only_hint=True, open_world_hint=True),
-        ),
-        Tool(
-            "claude_mcp_call",
-            "Call a tool that claude_mcp_search found, with arguments for its inputSchema.",
-            CallFound,
-            None,
-            claude_mcp_call,
-            types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
-        ),
-    )
-    return {tool.name: tool for tool in tools}

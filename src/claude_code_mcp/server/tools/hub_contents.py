@@ -21,7 +21,7 @@ from ...core.service import Service
 from ...hub.client_session import is_skill
 from ...hub.hub import Hub
 from ...hub.streams import JsonObject
-from .hub_proxy import rule_on_call
+from .hub_permissions import rule_on_call
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,6 @@ class HubContents:
         self._hub = hub
         self._service = service
         self._index = _Index()
-
-    # -- lists --------------------------------------------------------------------------------------------------
 
     async def resources(self, principal: str) -> types.ListResourcesResult:
         found: dict[str, types.Resource] = {}
@@ -108,8 +106,6 @@ class HubContents:
     def _may_use(self, principal: str, server: str) -> bool:
         answer = rule_on_call(self._service, principal, plain_name(server, _ANY), {})
         return answer is None or answer.allow
-
-    # -- one of them --------------------------------------------------------------------------------------------
 
     async def read(self, principal: str, uri: str) -> types.ReadResourceResult:
         server = await self._server_of(principal, uri)
@@ -182,13 +178,9 @@ class HubContents:
         fitting = [beginning for beginning in beginnings if uri.startswith(beginning)]
         return beginnings[max(fitting, key=len)] if fitting else None
 
-    # -- changes ------------------------------------------------------------------------------------------------
-
     async def follow(self, principal: str, uri: str) -> None:
         """From now on the hub reports changes of the resource."""
         await self._answered(self._hub.follow(await self._server_of(principal, uri), uri))
-
-    # -- parts --------------------------------------------------------------------------------------------------
 
     async def _answered(self, request: Awaitable[ResultT]) -> ResultT:
         try:

@@ -1,48 +1,44 @@
 """`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end.
 
-Between the session's log and the client `Fragments` keeps a secret that is spread over several fragments from passing
-in pieces, and `NotificationQueue` holds what the client has not read yet. Both are bounded: a client that stops reading
-costs no more than this and stops nobody.
+Between the session's log and the client, `fragments.py` holds back the beginnings of secrets and
+`notification_queue.py` holds what the client has not read yet. Both are bounded: a client that stops reading costs no
+more than this and holds up no other client.
 """
 
 import asyncio
 import time
-import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import mcp_types as types
 from pydantic import Field
 
 from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...core.model.options import SessionOptions
-from ...core.model.outcome import Outcome as TurnOutcome
 from ...core.model.outcome import OutcomeCode, State
 from ...core.model.text import iso
 from ...core.model.tool_names import proper_name
 from ...core.model.usage_limits import OnLimit
-from ...core.questions.presentation import Redaction
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of
 from ...core.sessions.session import Session
 from ...core.transcripts.event_log import Subscription
 from .. import sdk
-from .base import Arguments, Count, ErrorInfo, Name, Path, Reply, Rules, Text, Tool, ToolOutput
-from .context import Call, first_of, open_questions, progress_of, waiting_cancelled
-from .status import LimitInfo, ended_info, limit_info, output_so_far
+from ..rounds import RoundState, StreamPosition
+from .arguments import Arguments, Count, Name, Path, Rules, Text
+from .call import Call
+from .fragments import Fragments
+from .notification_queue import NotificationQueue, Numbered
+from .output import ErrorInfo, ToolOutput
+from .progress import progress_of
+from .session_report import LimitInfo, limit_info
+from .tool import Reply, Tool
+from .turn_report import ended_info, output_so_far
+from .waiting import first_of, open_questions, waiting_cancelled
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
-_QUEUE_LENGTH = 20_000
-_QUEUE_BYTES = 16 << 20
-_PIECE_LENGTH = 100
-_PIECE_BYTES = 256 << 10
-"""What is sent at once: what has gathered, but no more than this, unless it is a single message."""
-_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-"""The field of each kind of delta that has text."""
-
-RawMessage = Mapping[str, Any]
 
 
 class QueryOptions(Arguments):
@@ -140,126 +136,6 @@ def _rule(rule: str) -> str:
     return f"{proper_name(name)}{bracket}{rest}"
 
 
-# -- between the log and the client ----------------------------------------------------------------------------------
-
-
-class Numbered(NamedTuple):
-    """A message with its place in the stream and its time (Unix seconds)."""
-
-    sequence: int
-    message: RawMessage
-    at: float
-    size: int
-
-
-class NotificationQueue:
-    """An asynchronous iterator over messages, in the pieces in which they are to be sent, for one reader.
-
-    When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
-    """
-
-    def __init__(self, capacity: int = _QUEUE_LENGTH, max_bytes: int = _QUEUE_BYTES) -> None:
-        self._capacity = capacity
-        self._max_bytes = max_bytes
-        self._queue: deque[Numbered] = deque()
-        self._bytes = 0
-        self._more = asyncio.Event()
-        self._read = asyncio.Event()
-        self._closed = False
-        self.lost = 0
-        """How many were dropped."""
-
-    def put(self, item: Numbered) -> None:
-        self._queue.append(item)
-        self._bytes += item.size
-        # The newest stays, however large it is.
-        while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
-            self._next()
-            self.lost += 1
-        self._read.clear()
-        self._more.set()
-
-    def close(self) -> None:
-        """Ends the iteration once everything is read."""
-        self._closed = True
-        self._more.set()
-
-    async def all_read(self) -> None:
-        """Returns when the reader has come back for more and there is none, as of this very moment."""
-        while not self._read.is_set():  # more may have come between the reader's return and ours
-            await self._read.wait()
-
-    def __aiter__(self) -> "NotificationQueue":
-        return self
-
-    async def __anext__(self) -> list[Numbered]:
-        while not self._queue:
-            self._read.set()
-            if self._closed:
-                raise StopAsyncIteration
-            # Nothing is awaited between the look and `clear`: what is put in later sets it again.
-            self._more.clear()
-            await self._more.wait()
-        piece = [self._next()]
-        size = piece[0].size
-        while self._queue and len(piece) < _PIECE_LENGTH and size + self._queue[0].size <= _PIECE_BYTES:
-            piece.append(self._next())
-            size += piece[-1].size
-        return piece
-
-    def _next(self) -> Numbered:
-        item = self._queue.popleft()
-        self._bytes -= item.size
-        return item
-
-
-class Fragments:
-    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
-
-    One per stream of messages; at most one held-back text per content block that is being written.
-    """
-
-    def __init__(self, redactor: Redaction) -> None:
-        self._redactor = redactor
-        self._held: dict[object, tuple[RawMessage, str]] = {}
-
-    def take(self, message: RawMessage) -> list[RawMessage]:
-        """The messages to be sent for this one, in order."""
-        delta = _delta_text(message)
-        if delta is None:
-            return [*self.flush(), message]
-        block = message.get("parent_tool_use_id"), message["event"].get("index")
-        _, before = self._held.pop(block, (message, ""))
-        text = before + delta
-        kept = self._redactor.held_back(text)
-        if kept:
-            self._held[block] = message, text[len(text) - kept :]
-        return [_with_text(message, text[: len(text) - kept])] if kept or before else [message]
-
-    def flush(self) -> list[RawMessage]:
-        """The held-back texts as messages, when nothing more follows in their blocks."""
-        held, self._held = self._held, {}
-        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
-
-
-def _delta_text(message: RawMessage) -> str | None:
-    """The text of a fragment; None for every other message."""
-    event = message.get("event")
-    delta = event.get("delta") if isinstance(event, Mapping) and event.get("type") == "content_block_delta" else None
-    field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
-    text = delta.get(field) if isinstance(delta, Mapping) and field else None
-    return text if isinstance(text, str) else None
-
-
-def _with_text(message: RawMessage, text: str) -> dict[str, Any]:
-    event = message["event"]
-    delta = event["delta"]
-    return {**message, "event": {**event, "delta": {**delta, _DELTA_TEXT[delta["type"]]: text}}}
-
-
-# -- one round ---------------------------------------------------------------------------------------------------------
-
-
 class _QueryStream:
     """One round of a query. Each event of the session is numbered and bundled as it happens, and queued for the client.
 
@@ -279,25 +155,25 @@ class _QueryStream:
         self._queue = NotificationQueue()
         self._fragments = Fragments(call.service.redaction)
         # Where an earlier round of this call has stopped.
-        self._began = call.resumed_number("began") or _now()
+        before = call.state.stream
+        self._began = before.began if before is not None else _now()
         # A number of the log is meaningless once the session was unloaded and has a new log.
-        same_log = call.state.get("log") == session.events.epoch
-        self._reached = (call.resumed_number("reached") or 0) if same_log else 0
-        self._sequence = call.resumed_number("sequence") or 0
-        self._total = call.resumed_number("total") or 0
-        self._missed = call.resumed_number("missed") or 0
+        self._reached = before.reached if before is not None and before.epoch == session.events.epoch else 0
+        self._sequence = before.sequence if before is not None else 0
+        self._total = before.total if before is not None else 0
+        self._missed = before.missed if before is not None else 0
 
-    def _position(self) -> dict[str, int | str]:
+    def _state(self) -> RoundState:
         """What the next round needs to go on from here."""
-        return {
-            "message": self._user_message.id,
-            "log": self._session.events.epoch,
-            "began": self._began,
-            "reached": self._reached,
-            "sequence": self._sequence,
-            "total": self._total,
-            "missed": self._missed + self._queue.lost,
-        }
+        position = StreamPosition(
+            epoch=self._session.events.epoch,
+            reached=self._reached,
+            began=self._began,
+            sequence=self._sequence,
+            total=self._total,
+            missed=self._missed + self._queue.lost,
+        )
+        return RoundState(message=self._user_message.id, stream=position)
 
     async def run(self) -> Reply:
         call, session = self._call, self._session
@@ -341,7 +217,7 @@ class _QueryStream:
             await first_of(outcome, session.wait(None, for_questions=call.returns_questions))
             if session.state is State.WAITING and not outcome.done():
                 await first_of(outcome, self._queue.all_read())
-                questions = None if outcome.done() else open_questions(call, session, **self._position())
+                questions = None if outcome.done() else open_questions(call, session, self._state())
                 if questions is not None:
                     return questions
                 if session.state is State.WAITING:  # the person dismissed it: another channel may answer
@@ -397,7 +273,7 @@ class _QueryStream:
     async def _send(self) -> None:
         task = self._call.task
         async for piece in self._queue:
-            # Read in any case: `all_read` waits for that. Once the call is a task, nobody waits for notifications.
+            # Read in any case: `all_read` waits for that. Once the call is a task, no client reads notifications.
             if task is None or not task.is_begun:
                 await sdk.send_many(self._call.context, METHOD, map(self._notification, piece))
 
@@ -412,6 +288,7 @@ class _QueryStream:
 
     def _bundle(self) -> Bundle:
         outcome = self._user_message.outcome.result()
+        so_far = output_so_far(self._session) if outcome.code in (OutcomeCode.TIMEOUT, OutcomeCode.CANCELLED) else ""
         dropped = self._missed + self._queue.lost
         truncated = None
         if dropped or self._total != len(self._kept):
@@ -422,7 +299,12 @@ class _QueryStream:
             execution_time=_now() - self._began,
             usage=dict(outcome.raw_usage) or None,
             total_cost_usd=outcome.usage.cost_usd,
-            result=_result(self._session, outcome),
+            result=QueryResult(
+                success=outcome.ok,
+                summary=outcome.result or so_far or outcome.detail,
+                error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
+                timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
+            ),
             truncated=truncated,
             notice=" ".join(notices_of(self._session)) or None,
             limit=limit_info(self._session, outcome),
@@ -438,16 +320,6 @@ def _is_for_clients(event: Message) -> bool:
 def _now() -> int:
     """Milliseconds, on a clock that only goes forward."""
     return int(time.monotonic() * 1000)
-
-
-def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
-    so_far = output_so_far(session) if outcome.code in (OutcomeCode.TIMEOUT, OutcomeCode.CANCELLED) else ""
-    return QueryResult(
-        success=outcome.ok,
-        summary=outcome.result or so_far or outcome.detail,
-        error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
-        timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
-    )
 
 
 def query_tools() -> Mapping[str, Tool[Any]]:

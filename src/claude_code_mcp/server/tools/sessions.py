@@ -1,57 +1,38 @@
-"""The session tools: start, message, watch, answer, interrupt, list, and read (`library.py`)."""
+"""The session tools: start, message, watch, answer, interrupt; with list (`list_sessions.py`) and read
+(`read_session.py`).
+"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from ...core.model.caller import Caller
 from ...core.model.options import PERMISSION_MODES, SessionOptions
-from ...core.model.outcome import SESSION_TOOL_STATUS, State
-from ...core.model.text import iso, sharing_line
-from ...core.model.usage_limits import OnLimit, iso_or_none
-from ...core.service import Service
+from ...core.model.usage_limits import OnLimit
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import SessionSharing
-from ...core.transcripts.session_catalogue import Entry
-from .base import (
-    ABOUT_IMAGES,
-    ABOUT_KEY,
-    PENDING,
-    Arguments,
-    Count,
-    ErrorInfo,
-    Images,
-    Name,
-    Offset,
-    Path,
-    Reply,
-    ResultParts,
-    Rules,
-    SessionId,
-    Shares,
-    Text,
-    Tool,
-    ToolOutput,
-    read_part,
-)
-from .context import AnswerTexts, Call, ModeAfterPlan, answer_from, open_questions, wait_for_change, wait_for_rest
-from .library import READ_SESSION, not_read
-from .status import (
+from ..rounds import RoundState
+from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
+from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, Offset, Path, Rules, SessionId, Text
+from .call import Call
+from .list_sessions import LIST_SESSIONS
+from .paging import PENDING, ResultParts, read_part
+from .pending_inputs import pending_inputs
+from .read_session import READ_SESSION
+from .session_report import (
     Acknowledgement,
     Interruption,
     SessionReport,
-    Status,
     interruption,
-    limit_info,
-    pending_inputs,
     position_of,
     report,
     status_of,
 )
+from .tool import Reply, Tool
+from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""
@@ -122,72 +103,6 @@ class Interrupt(Arguments):
     session_id: SessionId
 
 
-class ListSessions(Arguments):
-    project_directory: Path | None = None
-    limit: int | None = Field(None, gt=0, le=500, description="Default 50")
-    offset: Offset | None = None
-    text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
-    whole: bool | None = Field(None, description="Look for text in whole conversations (slow)")
-    archived: bool | None = None
-    active: bool | None = Field(None, description="Only those in memory")
-
-
-class ListedSession(ToolOutput):
-    session_id: str
-    project_directory: str | None = None
-    display_text: str
-    timestamp: str
-    branch: str | None = None
-    is_active: bool
-    active_status: Status | None = None
-    last_status: str | None = None
-    """The status in which it was left, where it is not in memory."""
-    created: str | None = None
-    messages: int | None = None
-    model: str | None = None
-    cost_usd: float | None = None
-    tag: str | None = None
-    pinned: bool | None = None
-    mention: str | None = None
-    """Where the text was found."""
-    asks: list[str] | None = None
-    """Its open questions, a line each."""
-    resets_at: str | None = None
-    """When the usage limit resets that ended its last turn."""
-    continues_at: str | None = None
-    """When it continues automatically after that."""
-    owner: str | None = None
-    """Whose it is, if somebody else has shared it."""
-    shared_with: Shares | None = None
-
-
-class SessionList(ToolOutput):
-    sessions: list[ListedSession] | None = None
-    next_offset: int | None = None
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        lines = [
-            "  ".join(
-                (
-                    row.session_id,
-                    row.timestamp[:16],
-                    row.active_status or row.last_status or "-",
-                    row.project_directory or "",
-                    row.display_text,
-                )
-            )
-            + (f"  [continues at {row.continues_at}]" if row.continues_at else "")
-            + (f"  [of {row.owner}]" if row.owner else "")
-            + (f"  [shared with {sharing_line(row.shared_with)}]" if row.shared_with else "")
-            + (f"\n    {row.mention}" if row.mention else "")
-            for row in self.sessions or []
-        ]
-        if self.next_offset is not None:
-            lines.append(f"[more: offset {self.next_offset}]")
-        return "\n".join(lines) or "No sessions."
-
-
 async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
         arguments.prompt,
@@ -253,7 +168,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:
-        questions = await _wait(call, session, arguments.wait_seconds, late=late)
+        questions = await _wait(call, session, arguments.wait_seconds, None, RoundState(late=late))
         if questions is not None:
             return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
@@ -294,89 +209,6 @@ async def interrupt(call: Call, arguments: Interrupt) -> Reply:
     return interruption(interrupted.session, interrupted.dropped, call.service.redaction)
 
 
-async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
-    return await session_list(
-        call.service,
-        call.caller,
-        limit=arguments.limit or 50,
-        offset=arguments.offset or 0,
-        project=arguments.project_directory,
-        text=arguments.text,
-        whole=bool(arguments.whole),
-        archived=bool(arguments.archived),
-        active=bool(arguments.active),
-    )
-
-
-async def session_list(
-    service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
-) -> SessionList:
-    """A page of the caller's sessions; `wanted` are the filters of `SessionListing.entries`."""
-    # One more than is shown tells whether there is another page.
-    entries = await service.listing.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
-    shown = entries[:limit]
-    in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
-    last_states = await service.listing.last_states((entry.session_id for entry in shown), caller=caller)
-    waiting = await service.listing.continuing(caller=caller)
-    listed = [
-        _listed_session(
-            entry,
-            in_memory.get(entry.session_id),
-            last_states.get(entry.session_id),
-            service.access.sharing(entry.session_id, caller.principal),
-            waiting.get(entry.session_id),
-        )
-        for entry in shown
-    ]
-    return SessionList(
-        sessions=listed,
-        next_offset=offset + limit if len(entries) > limit else None,
-        error=_not_recorded(in_memory.values()) or await not_read(service, caller),
-    )
-
-
-def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
-    """The error that keeps sessions from being recorded, such as a full disk; None if all of them are."""
-    failures = {session.id: text for session in sessions if (text := session.not_recorded) is not None}
-    if not failures:
-        return None
-    return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
-
-
-def _listed_session(
-    entry: Entry,
-    session: Session | None,
-    last_state: State | None,
-    sharing: SessionSharing,
-    continues_at: float | None,
-) -> ListedSession:
-    limit = limit_info(session, None if session.busy else session.outcome) if session else None
-    # What is recorded on disk or, of a session in memory, what is known of it there if that is more.
-    costs = (entry.cost_usd, session.usage.cost_usd if session else None)
-    return ListedSession(
-        session_id=entry.session_id,
-        project_directory=entry.project,
-        display_text=entry.title or entry.first_prompt or "",
-        timestamp=iso(entry.last_used),
-        branch=entry.branch,
-        is_active=session is not None and session.live,
-        active_status=SESSION_TOOL_STATUS[session.state] if session else None,
-        last_status=SESSION_TOOL_STATUS[last_state] if last_state and not session else None,
-        created=iso(entry.created) if entry.created is not None else None,
-        messages=entry.messages,
-        model=entry.model,
-        cost_usd=max((round(cost, 6) for cost in costs if cost is not None), default=None),
-        tag=entry.tag,
-        pinned=entry.pinned or None,
-        mention=entry.mention,
-        asks=[question.description for question in session.questions] or None if session else None,
-        resets_at=limit.resets_at if limit is not None else None,
-        continues_at=limit.continues_at if limit is not None else iso_or_none(continues_at),
-        owner=sharing.owner,
-        shared_with=sharing.rows,
-    )
-
-
 async def _result(
     call: Call,
     session: Session,
@@ -392,7 +224,7 @@ async def _result(
     A call that sent a `message` waits for the outcome of that message and reports that, whatever else the session does.
     """
     if call.resumed_session:
-        since = str(call.state.get("since"))
+        since = call.state.since
     behind = session.events.cursor(session.events.restored_seq)
     late = _accept_answers(call, session)
     if not seconds:
@@ -401,7 +233,7 @@ async def _result(
             return Acknowledgement(**acknowledged, next_cursor=behind)
         return Acknowledgement(**acknowledged)
     since = since or behind
-    questions = await _wait(call, session, seconds, message, since=since, late=late)
+    questions = await _wait(call, session, seconds, message, RoundState(since=since, late=late))
     notice, redactor = _notice(call, session, late), call.service.redaction
     return questions or report(
         session,
@@ -417,7 +249,7 @@ async def _result(
 def _accept_answers(call: Call, session: Session) -> str:
     """Shows the session's questions to this client and accepts the answers that the call brought; returns who was
     faster if one came too late, in this round or an earlier one."""
-    return call.follow(session.id) or str(call.state.get("late") or "")
+    return call.follow(session.id) or call.state.late
 
 
 def _notice(call: Call, session: Session, late: str) -> str | None:
@@ -429,7 +261,7 @@ def _notice(call: Call, session: Session, late: str) -> str | None:
 
 
 async def _wait(
-    call: Call, session: Session, seconds: float | None, message: UserMessage | None = None, **state: Any
+    call: Call, session: Session, seconds: float | None, message: UserMessage | None, state: RoundState
 ) -> types.InputRequiredResult | None:
     """Waits, if at all; returns the open questions where the client takes them as the result of a call. Unlike
     `wait_for_turn`, without progress, and a cancelled wait leaves the turn as it is: it works in the background."""
@@ -438,14 +270,13 @@ async def _wait(
     await call.detach(session.id, message.id if message is not None else None)
     await wait_for_rest(call, session, seconds, message)
     if message is None:
-        return open_questions(call, session, **state)
-    return None if message.outcome.done() else open_questions(call, session, message=message.id, **state)
+        return open_questions(call, session, state)
+    return None if message.outcome.done() else open_questions(call, session, replace(state, message=message.id))
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
 _STEERS = types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-
 TOOLS: Mapping[str, Tool[Any]] = {
     tool.name: tool
     for tool in (
@@ -482,7 +313,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_respond",
-            "Answer a pending input. permission: allow (scope session: stop asking for the like) or deny with reason. "
+            "Answer a pending input. permission: allow (scope session: similar calls too) or deny with reason. "
             "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
             "user_question: allow with answers.",
             Respond,
@@ -498,14 +329,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             interrupt,
             _STEERS,
         ),
-        Tool(
-            "claude_list_sessions",
-            "Claude Code sessions on this machine, pinned ones first, then the newest, interactive ones too.",
-            ListSessions,
-            SessionList,
-            list_sessions,
-            _READS,
-        ),
+        LIST_SESSIONS,
         READ_SESSION,
     )
 }

@@ -43,7 +43,8 @@ from ...core.state.database import Database
 from ...plugins.team.access_tokens import AccessTokens
 from ...plugins.team.known_people import Identity, PersonNames
 from ...plugins.team.people import ProxyUsers
-from ..sdk import OpenStreams, end_connections, response_streams
+from ..http_streams import OpenStreams, response_streams
+from ..sdk import end_connections
 from .callers import SCOPE, Callers, CallerTokens
 from .running_calls import RunningCalls
 

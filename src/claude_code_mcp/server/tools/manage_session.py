@@ -1,12 +1,10 @@
-"""Sessions as things: `claude_read_session`, `claude_manage_session` and `claude_session_costs`."""
+"""`claude_manage_session`: everything that can be done to a session besides talking to it."""
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import mcp_types as types
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from ...core.errors import InvalidArgument, PermissionDenied
@@ -16,20 +14,17 @@ from ...core.service import Service
 from ...core.sessions.session_work import ChangedFiles
 from ...core.state.session_marks import Mark
 from ...core.state.shares import Access
-from ...core.state.spending import Budget, Period
-from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.edited_files import diff_of
-from ...core.transcripts.transcript_export import Detail
-from .base import Arguments, ErrorInfo, Name, Path, Reply, SessionId, Shares, Tool, ToolOutput, declared
-from .context import Call
-from .status import worktree_report
+from .arguments import Arguments, SessionId
+from .call import Call
+from .output import ErrorInfo, Shares, ToolOutput
+from .session_report import worktree_report
+from .tool import Reply, Tool
 
-_PAGE = 24_000
-"""Characters of a page."""
-_MOST_LINES = 500
-_LONGEST_DIFF = 24_000
-_MOST_FILES = 20
-
+_MAX_DIFF = 24_000
+_MAX_FILES = 20
+_EDITS = "What its calls have changed, in their order; what commands have changed is not known.\n"
+_LEFT_OUT = "\n[older or longer changes are left out]"
 Action = Literal[
     "rename",
     "tag",
@@ -60,68 +55,6 @@ MARKS: Mapping[str, tuple[Mark, bool]] = {
     "unarchive": (Mark.ARCHIVED, False),
 }
 """The actions that mark a session, and what each sets."""
-Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
-
-
-class ReadSession(Arguments):
-    session_id: SessionId
-    cursor: Name | None = Field(None, description="First turn (default 1; -1: the last), or nextCursor")
-    full: bool | None = Field(None, description="Whole inputs, results and diffs")
-    thinking: bool | None = None
-    agent: Name | None = Field(None, description="Read this one of agents")
-
-
-class SessionText(ToolOutput):
-    session_id: str | None = None
-    title: str | None = None
-    transcript: str | None = None
-    turns: int | None = None
-    next_cursor: str | None = None
-    agents: list[str] | None = None
-    """Subagents, whose transcripts can be read too."""
-    left_behind: int | None = None
-    """Messages on branches that were given up."""
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        more = f"\n[more: cursor {self.next_cursor}]" if self.next_cursor else ""
-        return f"{self.title or ''}\n\n{self.transcript or ''}{more}".strip()
-
-
-async def read_session(call: Call, arguments: ReadSession) -> Reply:
-    page = await call.service.stored.read(
-        arguments.session_id,
-        caller=call.caller,
-        cursor=arguments.cursor or "1",
-        size=_PAGE,
-        detail=Detail(full=bool(arguments.full), thinking=bool(arguments.thinking)),
-        agent=arguments.agent,
-    )
-    return SessionText(
-        session_id=page.session_id,
-        title=page.title,
-        transcript=page.text,
-        turns=page.turns,
-        next_cursor=page.next_cursor,
-        agents=[*page.agents] or None,
-        left_behind=page.left_behind or None,
-    )
-
-
-READ_SESSION: Tool[Any] = Tool(
-    "claude_read_session",
-    "What was said and done in a session, turn by turn, in pages; also one that runs in a terminal.",
-    ReadSession,
-    SessionText,
-    read_session,
-    types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
-)
-
-
-# -- care ---------------------------------------------------------------------------------------------------------
 
 
 class ManageSession(Arguments):
@@ -260,10 +193,6 @@ async def _work(call: Call, arguments: ManageSession) -> Reply:
     return Managed(session_id=session_id, message=done)
 
 
-_EDITS = "What its calls have changed, in their order; what commands have changed is not known.\n"
-_LEFT_OUT = "\n[older or longer changes are left out]"
-
-
 async def _diff(call: Call, session_id: str) -> Managed:
     """The changes in its worktree, or by its calls; those that are too long to be returned are in a file."""
     # First, whose session it is: nothing is looked up for anybody else.
@@ -277,16 +206,16 @@ async def _diff(call: Call, session_id: str) -> Managed:
         text = f"{_EDITS}{diff_of(changes.files, session.cwd)}" if changes.files else "No call has changed a file."
         text += _LEFT_OUT if changes.cut else ""
     text = call.service.redaction.text(text)
-    if len(text) <= _LONGEST_DIFF:
+    if len(text) <= _MAX_DIFF:
         return Managed(session_id=session_id, message=text, source=source)
     path = str(await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller))
-    message = f"{text[:_LONGEST_DIFF]}\n[cut here; the whole diff is in {path}]"
+    message = f"{text[:_MAX_DIFF]}\n[cut here; the whole diff is in {path}]"
     return Managed(session_id=session_id, message=message, path=path, source=source)
 
 
 async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
-    """Removes the worktree. What is not merged or committed is lost only with the yes of a person, or of a caller that
-    says to have it."""
+    """Remove the worktree. If work would be lost that is not merged or committed, a person must agree, or the caller
+    must say that one has."""
     work = call.service.work
     if confirmed:
         return await work.discard(session_id, None, caller=call.caller)
@@ -303,26 +232,24 @@ async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | typ
 async def _changes(call: Call, session_id: str) -> str:
     """The messages that the files can be taken back to."""
     listed = await call.service.work.checkpoints(session_id, caller=call.caller)
-    shown = [_work_line(changed, call) for changed in listed]
-    return "Going back to a message would change, as files are now:\n" + "\n".join(shown)
-
-
-def _work_line(changed: ChangedFiles, call: Call) -> str:
-    checkpoint = changed.checkpoint
-    prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
-    return f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}"
+    lines = []
+    for changed in listed:
+        checkpoint = changed.checkpoint
+        prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
+        lines.append(f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}")
+    return "Going back to a message would change, as files are now:\n" + "\n".join(lines)
 
 
 def _names(changed: ChangedFiles) -> str:
-    more = len(changed.files) - _MOST_FILES
-    names = [*changed.files[:_MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
+    more = len(changed.files) - _MAX_FILES
+    names = [*changed.files[:_MAX_FILES], *([f"and {more} more"] if more > 0 else [])]
     return "".join(f"\n    {name}" for name in names)
 
 
 async def _rewind(
     call: Call, session_id: str, message_id: str | None, *, confirmed: bool
 ) -> str | types.InputRequiredResult:
-    """Takes the files back to a message, with the yes of a person, or of a caller that says to have it."""
+    """Take the files back to a message. A person must agree, or the caller must say that one has."""
     if message_id is None:
         raise InvalidArgument("text: the id of the message to go back to, as changes lists it.", field="text")
     work, agreed = call.service.work, None
@@ -341,13 +268,15 @@ async def _rewind(
 
 
 async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
-    """Asks a person; returns the question where it goes back as the result of the call. PermissionDenied without a
-    yes."""
+    """Ask a person. Returns the question where it goes back as the result of the call. Raises PermissionDenied unless
+    the person agrees."""
     answer = await call.confirmed(question, title)
     if isinstance(answer, types.InputRequiredResult):
         return answer
     if answer is None:
-        raise PermissionDenied(f"Nobody can be asked here, and {reason}: it takes confirm.", field="confirm")
+        raise PermissionDenied(
+            f"This client cannot show a confirmation dialog, and {reason}: pass confirm=true.", field="confirm"
+        )
     if not answer:
         raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
     return None
@@ -370,8 +299,7 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
-    """Deletes a session, only with the yes of a person, or of a caller that says to have it. PermissionDenied
-    without."""
+    """Delete a session. A person must agree, or the caller must say that one has; otherwise PermissionDenied."""
     if not arguments.confirm:
         page = await call.service.stored.read(arguments.session_id, caller=call.caller, size=1)
         question = f"Delete the session {page.title[:200]!r} ({page.session_id}) for good? It has {page.turns} turns."
@@ -379,10 +307,12 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
         if isinstance(answer, types.InputRequiredResult):
             return answer
         if answer is None:
-            raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
+            raise PermissionDenied(
+                "This client cannot show a confirmation dialog: pass confirm=true to delete.", field="confirm"
+            )
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
-    # Before the deletion: afterwards nobody knows where its worktree is.
+    # Before the deletion: afterwards it is not known where its worktree is.
     session = await call.service.find(arguments.session_id, caller=call.caller)
     left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)
@@ -390,172 +320,15 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
     return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
 
 
-# -- costs --------------------------------------------------------------------------------------------------------
-
-
-TeamGrouping = Literal["caller", "group"]
-"""How the costs of all callers can be grouped beside `Grouping`."""
-
-
-class CostArguments(Arguments):
-    by: Literal["session", "project", "model", "day"] | None = Field(None, description="Default day")
-    since: Day | None = Field(None, description="First day, such as 2026-11-01")
-    project_directory: Path | None = None
-
-
-CostLine = Annotated[
-    dict[str, Any],
-    declared(
-        {"usd": "number"},
-        {
-            "name": "string",
-            "title": "string",
-            "sessions": "integer",
-            "inputTokens": "integer",
-            "outputTokens": "integer",
-            "unpricedTokens": "integer",
-        },
-    ),
-]
-BudgetRow = Annotated[
-    dict[str, Any],
-    declared(
-        {"period": "string", "limitUsd": "number", "spentUsd": "number"}, {"group": "string", "warning": "string"}
-    ),
-]
-
-
-class CostReport(ToolOutput):
-    by: str | None = None
-    lines: list[CostLine] | None = None
-    total: CostLine | None = None
-    left_out: int | None = None
-    budgets: list[BudgetRow] | None = None
-    """What limits the caller's spending, and what of it is spent."""
-    plan_usage: dict[str, Any] | None = None
-    """How much of the caller's subscription is used, as Claude Code last reported it."""
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        rows = [f"{line['name']}  ${line['usd']:.4f}  {line.get('title') or ''}".rstrip() for line in self.lines or []]
-        whole = f"total  ${self.total['usd']:.4f} in {self.total['sessions']} sessions" if self.total else ""
-        warnings = [row["warning"] for row in self.budgets or [] if "warning" in row]
-        plan = [f"plan  {self.plan_usage['line']}"] if self.plan_usage and self.plan_usage.get("line") else []
-        return "\n".join((*rows, whole, *warnings, *plan))
-
-
-async def session_costs(call: Call, arguments: CostArguments) -> Reply:
-    return await cost_report(
-        call.service,
-        call.caller,
-        arguments.by or "day",
-        since=arguments.since or "",
-        project=arguments.project_directory,
-    )
-
-
-async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **wanted: Any) -> CostReport:
-    """What the caller's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
-    costs = await service.stored.costs(by, caller=caller, most=_MOST_LINES, **wanted)
-    error = await not_read(service, caller)
-    try:
-        budgets = await budget_rows(service, caller)
-    except OSError as reason:  # not the same as that nothing is limited
-        budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"What is spent of budgets cannot be read: {reason}.")
-    return CostReport(
-        by=by,
-        lines=[cost_fields(line) for line in costs.lines],
-        total=cost_fields(costs.total),
-        left_out=costs.left_out or None,
-        budgets=budgets or None,
-        plan_usage=await service.plan_usages.of(caller.principal),
-        error=error,
-    )
-
-
-async def everybodys_report(
-    service: Service, caller: Caller, by: Grouping | TeamGrouping, *, per: Period = "month", since: str = ""
-) -> CostReport:
-    """What all callers have spent, and their budgets, from what `claude-code-mcp costs` prints too: by caller and group
-    as the server has counted it, `per` day or month, otherwise as the sessions on disk have it. PermissionDenied for a
-    caller who is not shown it."""
-    policy = service.policy_for(caller)
-    policy.check_all_costs()  # before anything is read
-    error = None
-    if by in get_args(Grouping):
-        grouping = cast("Grouping", by)
-        costs, unread = await service.stored.everybodys_costs(grouping, caller=caller, most=_MOST_LINES, since=since)
-        error = ErrorInfo(code="UNREADABLE", message=" ".join(unread)) if unread else None
-        lines, total, left_out = [cost_fields(line) for line in costs.lines], cost_fields(costs.total), costs.left_out
-    else:
-        spent = await asyncio.to_thread(policy.everybodys_spending, per, since, groups=by == "group")
-        lines = [
-            {"name": line.principal, "period": line.period, "group": line.group, "usd": round(line.usd, 6)}
-            for line in spent[:_MOST_LINES]
-        ]
-        # What somebody spends may count for several groups, and is spent once.
-        total = {"usd": round(sum(line.usd for line in spent), 6)} if by == "caller" else {}
-        left_out = len(spent) - len(lines)
-    rows = await asyncio.to_thread(policy.everybodys_budgets)
-    budgets = [
-        {**_budget_row(principal, budget, spent_usd), "caller": principal or None}
-        for principal, budget, spent_usd in rows[:_MOST_LINES]
-    ]
-    return CostReport(by=by, lines=lines, total=total, left_out=left_out or None, budgets=budgets or None, error=error)
-
-
-async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:
-    """What limits a caller's spending, alone and with their groups, how much of each is spent, and a warning where that
-    is most of it. OSError if it cannot be read."""
-    budgets = await asyncio.to_thread(service.policy_for(caller).budgets)
-    return [_budget_row(caller.principal, budget, spent) for budget, spent in budgets]
-
-
-def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
-    return {
-        "period": budget.period,
-        **({"group": budget.group} if budget.group else {}),
-        "limitUsd": budget.limit,
-        "spentUsd": round(spent, 6),
-        **({"warning": budget.line(principal, spent)} if budget.is_low(spent) else {}),
-    }
-
-
-async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
-    """That some of what is on disk could not be read, which is not the same as that it is not there."""
-    reason = await service.listing.unread(caller=caller)
-    return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
-
-
-def cost_fields(line: Any) -> dict[str, Any]:
-    """A line of costs as it goes on the wire."""
-    fields = {**asdict(line), "usd": round(line.usd, 6)}
-    names = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "unpriced_tokens": "unpricedTokens"}
-    return {names.get(name, name): value for name, value in fields.items() if value is not None}
-
-
-CARE_TOOLS: Mapping[str, Tool[Any]] = {
-    tool.name: tool
-    for tool in (
-        Tool(
-            "claude_manage_session",
-            "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
-            "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
-            "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "
-            "it began on, or discard with its branch. With checkpoints: changes lists what going back to each message "
-            "would change, rewind takes the files back.",
-            ManageSession,
-            Managed,
-            manage_session,
-            types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False),
-        ),
-        Tool(
-            "claude_session_costs",
-            "What the sessions on this machine have cost, by day, project, model or session.",
-            CostArguments,
-            CostReport,
-            session_costs,
-            types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
-        ),
-    )
-}
+MANAGE_SESSION: Tool[Any] = Tool(
+    "claude_manage_session",
+    "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
+    "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
+    "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "
+    "it began on, or discard with its branch. With checkpoints: changes lists what going back to each message "
+    "would change, rewind takes the files back.",
+    ManageSession,
+    Managed,
+    manage_session,
+    types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False),
+)

@@ -1,0 +1,259 @@
+"""The handlers of the protocol for resources, prompts and completions.
+
+Sessions are resources of this server (`resources.py`), and it has prompts of its own. Where clients are offered what
+the hub has, everything else goes to the hub (`tools/hub_contents.py`). An address or a name of this server is never
+the hub's, whatever its servers list.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from ..core.errors import ClaudeCodeError
+from ..core.model.caller import Caller
+from ..core.model.events import LIST_CHANGES
+from ..core.model.tool_names import SKILLS, UPDATED
+from ..core.service import Service
+from .changes import LISTS, Changes
+from .completion import complete
+from .dialogs import Dialogs
+from .prompts import Prompts
+from .resource_addresses import is_own, parse, unknown
+from .resources import SessionResources
+from .sdk import Context
+from .session_changes import FollowedKey, SessionChanges
+from .subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from .tools.hub_contents import HubContents
+
+
+_MAX_FOLLOWED = 1000
+"""Resources that one connection may subscribe to."""
+_UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""For results that depend on the caller, and whose changes no server announces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, and what their client's hub has, if that is offered."""
+
+    caller: Caller
+    hub: "HubContents | None"
+
+
+class ContentHandlers:
+    """The handlers of the protocol for resources, prompts and completions."""
+
+    def __init__(
+        self,
+        service: Service,
+        subscriptions: Subscriptions,
+        connections: Callable[[], Iterable[Dialogs]],
+        asker: Callable[[Context], Asker],
+        dialogs: Callable[[Context], Dialogs],
+        *,
+        own: bool,
+    ) -> None:
+        """`asker` and `dialogs` say who a request is from and on which connection it came. Without `own`, only what the
+        hub has is offered."""
+        self._subscriptions = subscriptions
+        self._asker = asker
+        self._dialogs = dialogs
+        self._changes = Changes(service, subscriptions, connections)
+        self._service = service
+        self._own = SessionResources(service) if own else None
+        self._prompts = Prompts(service.settings)
+        self._sessions = SessionChanges(service, self._changes)
+        self._followed: dict[Dialogs, dict[str, FollowedKey | None]] = {}
+        """What each connection with a handshake has subscribed to, and how it is followed if it is a session."""
+        self._observes = not own
+
+    def handlers(self) -> dict[str, Any]:
+        """By the names that the SDK has for them."""
+        return {
+            "on_list_resources": self._list_resources,
+            "on_list_resource_templates": self._list_templates,
+            "on_read_resource": self._read,
+            "on_subscribe_resource": self._subscribe,
+            "on_unsubscribe_resource": self._unsubscribe,
+            "on_subscriptions_listen": self._listen,
+            "on_list_prompts": self._list_prompts,
+            "on_get_prompt": self._prompt,
+            "on_completion": self._complete,
+        }
+
+    def _observe_sessions(self) -> None:
+        """Observe sessions from now on. Begins with the first client that asks for their changes: most never do."""
+        if not self._observes:
+            self._observes = True
+            self._service.observe(self._sessions, acts=LIST_CHANGES)
+
+    def hub_changed(self, what: str) -> None:
+        """The hub has another list, or a resource of it has changed."""
+        if what in LISTS:
+            self._changes.list_changed(what)
+        elif what.startswith(UPDATED):
+            self._changes.resource_updated(what.removeprefix(UPDATED))
+
+    def disconnected(self, dialogs: Dialogs) -> None:
+        """A connection with a handshake has ended."""
+        self._changes.disconnected(dialogs)
+        followed = self._followed.pop(dialogs, {})
+        self._sessions.unfollow(key for key in followed.values() if key is not None)
+
+    async def _list_resources(
+        self, context: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        asker = self._asker(context)
+        # Before the list is made: a change meanwhile is announced.
+        self._observe_sessions()
+        self._changes.reads(self._dialogs(context), asker.caller.principal)
+        own = await self._own.listing(asker.caller) if self._own is not None else []
+        theirs = (await asker.hub.resources(asker.caller.principal)).resources if asker.hub is not None else []
+        return types.ListResourcesResult(
+            resources=[*own, *(resource for resource in theirs if not self._is_own(str(resource.uri)))]
+        )
+
+    async def _list_templates(
+        self, context: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        asker = self._asker(context)
+        own = self._own.templates() if self._own is not None else []
+        theirs = (await asker.hub.templates(asker.caller.principal)).resource_templates if asker.hub is not None else []
+        others = [template for template in theirs if not self._is_own(template.uri_template)]
+        return types.ListResourceTemplatesResult(resource_templates=[*own, *others])
+
+    def _is_own(self, uri: str) -> bool:
+        return self._own is not None and is_own(uri)
+
+    async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        asker, uri = self._asker(context), str(params.uri)
+        if self._own is not None and is_own(uri):
+            return await self._own.read(uri, asker.caller)
+        if asker.hub is None:
+            raise unknown(uri)
+        return await asker.hub.read(asker.caller.principal, uri)
+
+    def register_skills(self, server: Server[Any]) -> None:
+        """Offers the skills of the hub's servers (SEP-2640) on a server of the SDK."""
+        server.extensions[SKILLS] = {}
+        server.add_request_handler("skills/list", types.PaginatedRequestParams, self._list_skills)
+        server.add_request_handler("skills/get", types.ReadResourceRequestParams, self._skill)
+
+    async def _list_skills(self, context: Context, _: types.PaginatedRequestParams | None) -> dict[str, Any]:
+        asker = self._asker(context)
+        skills = await asker.hub.skills(asker.caller.principal) if asker.hub is not None else []
+        return {"skills": skills, **_UNCACHED}
+
+    async def _skill(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
+        asker = self._asker(context)
+        if asker.hub is None:
+            raise unknown(str(params.uri))
+        return {"skill": await asker.hub.skill(asker.caller.principal, str(params.uri)), **_UNCACHED}
+
+    async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """The client is notified when the resource changes, until its connection ends."""
+        asker, dialogs, uri = self._asker(context), self._dialogs(context), str(params.uri)
+        session_id = await self._check(uri, asker)
+        followed = self._followed.setdefault(dialogs, {})
+        if uri not in followed:  # nothing is awaited from here on: two requests cannot both follow
+            if len(followed) >= _MAX_FOLLOWED:
+                raise MCPError(types.INVALID_PARAMS, f"No more than {_MAX_FOLLOWED} resources can be subscribed to.")
+            self._observe_sessions()
+            self._changes.reads(dialogs, asker.caller.principal)
+            self._changes.follow(uri, dialogs)
+            key = self._sessions.follow(session_id, asker.caller) if session_id else None
+            followed[uri] = key
+        return types.EmptyResult()
+
+    async def _check(self, uri: str, asker: Asker) -> str:
+        """Has the hub follow a resource of its own; the session that one of ours is of, if it is of one."""
+        if self._own is not None and is_own(uri):
+            return (await self._own.check(uri, asker.caller)).session_id
+        if asker.hub is None:
+            raise unknown(uri)
+        await asker.hub.follow(asker.caller.principal, uri)
+        return ""
+
+    async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        dialogs, uri = self._dialogs(context), str(params.uri)
+        # The hub goes on following it: the other followers are not counted.
+        self._changes.unfollow(uri, dialogs)
+        key = self._followed.get(dialogs, {}).pop(uri, None)
+        self._sessions.unfollow([key] if key is not None else [])
+        return types.EmptyResult()
+
+    async def _listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """The stream of a client of 2026-07-28. What it names and may not see, or cannot be followed, stays silent."""
+        asker = self._asker(context)
+        uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
+        # Before the stream begins: its acknowledgement promises changes from then on.
+        self._observe_sessions()
+        for uri in uris:
+            if asker.hub is not None and not self._is_own(uri):
+                with contextlib.suppress(MCPError):
+                    await asker.hub.follow(asker.caller.principal, uri)
+        with self._following(uris, asker):
+            return await self._subscriptions.listen(context, params)
+
+    @contextlib.contextmanager
+    def _following(self, uris: Iterable[str], asker: Asker) -> Iterator[None]:
+        found = (parse(uri) for uri in uris if self._own is not None)
+        sessions = {address.session_id for address in found if address is not None and address.session_id}
+        keys = [self._sessions.follow(session_id, asker.caller) for session_id in sessions]
+        try:
+            yield
+        finally:
+            self._sessions.unfollow(keys)
+
+    async def _list_prompts(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+        asker = self._asker(context)
+        self._dialogs(context)  # from now on this connection is notified of changes
+        theirs = (await asker.hub.prompts(asker.caller.principal)).prompts if asker.hub is not None else []
+        return types.ListPromptsResult(prompts=[*self._prompts.listing(), *theirs])
+
+    async def _prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        asker = self._asker(context)
+        if params.name in self._prompts:
+            return self._prompts.get(params.name, params.arguments or {})
+        if asker.hub is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:100]}")
+        return await asker.hub.prompt(asker.caller.principal, params.name, params.arguments)
+
+    async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        asker, ref = self._asker(context), params.ref
+        own = ref.name in self._prompts if isinstance(ref, types.PromptReference) else self._is_own(str(ref.uri))
+        if own:
+            return await complete(self._service, params.argument, asker.caller)
+        if asker.hub is None:
+            raise MCPError(types.INVALID_PARAMS, "Unknown reference: neither a prompt nor a template of this server")
+        return await asker.hub.complete(asker.caller.principal, params)
+
+
+def refusing_handlers(problem: ClaudeCodeError) -> dict[str, Any]:
+    """The handlers of a server that runs nothing: its lists are empty, and everything else reports the problem."""
+
+    async def refuse(_: Context, __: Any) -> Any:
+        raise MCPError(types.INTERNAL_ERROR, problem.message, {"code": problem.code})
+
+    def nothing(result: Any) -> Any:
+        async def answer(_: Context, __: Any) -> Any:
+            return result
+
+        return answer
+
+    refused = ("read_resource", "subscribe_resource", "unsubscribe_resource", "get_prompt", "completion")
+    return {
+        **{f"on_{name}": refuse for name in refused},
+        "on_list_resources": nothing(types.ListResourcesResult(resources=[])),
+        "on_list_resource_templates": nothing(types.ListResourceTemplatesResult(resource_templates=[])),
+        "on_list_prompts": nothing(types.ListPromptsResult(prompts=[])),
+    }

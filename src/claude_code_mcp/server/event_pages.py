@@ -1,0 +1,247 @@
+"""What happens in a session, as pages of JSON.
+
+Events are shown in short, or whole for programs that draw them. A page of whole events, with what is being written,
+begins behind a cursor or with the last turn, and may be waited for. A reader that asks again when it has drawn a page
+gets everything that came meanwhile in one page: the log merges fragments, so that a slow reader costs neither side
+memory. With `lines` such a page has the lines of output instead of whole messages, for programs that print them.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..core.errors import InvalidArgument
+from ..core.model.events import (
+    BudgetWarned,
+    Event,
+    Gap,
+    Message,
+    MessageJoined,
+    Output,
+    Partial,
+    PartialRun,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    Stalled,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+    UsageReported,
+    WaitChanged,
+)
+from ..core.model.text import cut, iso
+from ..core.questions.presentation import Redaction
+from ..core.sessions.session import Session
+from ..core.transcripts.event_log import EventReader
+from .tools.output import dump
+from .tools.session_report import limit_info, retrying_line, silent_seconds, status_of
+
+_MAX_WAIT = 55.0
+_FULL_PAGE = 200_000
+"""Characters of a page, roughly."""
+_MAX_PROMPT = 100_000
+_SHORT_PAGE = 24_000
+_MAX_WRITTEN = 20_000
+"""Characters that are shown of a line that is being written: it is sent from its beginning each time."""
+_MAX_TEXT = 4000
+"""Characters of a text in an event in short."""
+Shown = tuple[dict[str, Any] | None, int]
+"""The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
+
+
+def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
+    """What happened behind a cursor in short, or all that is kept, as far as it fits on a page. After a cursor from
+    before the session was last loaded all that is kept comes again, and `restarted` says so."""
+    start = _position(session, cursor) if cursor else 0
+    page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_in_short(event), event.seq))
+    return page | ({"restarted": True} if start is None else {})
+
+
+async def feed_page(
+    session: Session, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
+) -> dict[str, Any]:
+    """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
+    last turn began. If there is nothing, waits for something, at most `wait` seconds. After a cursor of another log it
+    starts over, and `restarted` says so. With `lines`, the page has lines of output instead of whole messages, and the
+    unfinished line from its beginning instead of fragments."""
+    log = session.events
+    position = _position(session, cursor) if cursor else None
+    known = not cursor or position is not None
+    turns = log.latest(TurnStarted, 1)
+    start = position if position is not None else turns[0].seq - 1 if turns else log.restored_seq
+
+    def read() -> dict[str, Any]:
+        if lines:
+            return _line_page(session, start, redactor)
+        return _page(session, start, _FULL_PAGE, partial(_whole, log=log, redactor=redactor))
+
+    page = read()
+    if wait and not page["events"] and known:
+        # Nothing is awaited between the page and the subscription: no event is missed.
+        with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
+            async with asyncio.timeout(min(wait, _MAX_WAIT)):
+                async for event in happening:
+                    if lines or not isinstance(event, Output):
+                        page = read()
+                        if page["events"]:
+                            break
+    return page | {"session": _summary(session)} | ({} if known else {"restarted": True})
+
+
+def _position(session: Session, cursor: str) -> int | None:
+    """The event that a cursor names; None if it is of another log."""
+    try:
+        return session.events.position(cursor)
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
+
+
+def _page(session: Session, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
+    """The events behind `start`, with at most so many characters, but at least one if any is shown."""
+    shown: list[dict[str, Any]] = []
+    left, reached, more = most, start, False
+    for event in session.events.after(start):
+        fields, end = show(event)
+        if fields is not None:
+            entry = {"seq": end, "at": iso(event.at), **fields}
+            left -= len(json.dumps(entry, ensure_ascii=False, default=str))
+            if left < 0 and shown:
+                more = True
+                break
+            shown.append(entry)
+        reached = end
+    return {"sessionId": session.id, "events": shown, "nextCursor": session.events.cursor(reached), "hasMore": more}
+
+
+def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
+    """An event with whole messages and prompts; lines that say the same in words are not shown."""
+    match event:
+        case PartialRun():
+            return _fragment(event, log, redactor)
+        case Message():
+            return {"type": "message", "message": event.raw}, event.seq
+        case TurnStarted():
+            prompt = cut(event.prompt, _MAX_PROMPT)
+            fields = {"type": "turn_started", "turn": event.number, "messageId": event.message_id, "prompt": prompt}
+            return fields, event.seq
+        case MessageJoined():
+            text = cut(event.text, _MAX_PROMPT)
+            return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
+        case Output() | Partial():
+            return None, event.seq
+    return _in_short(event), event.seq
+
+
+def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, Any]:
+    """Lines of output and other events, then the unfinished line if it has grown."""
+
+    def show(event: Event) -> Shown:
+        match event:
+            case Output():
+                return {"type": "output", "kind": event.kind, "line": event.line}, event.seq
+            case PartialRun() if event.kind == "text":
+                return {"type": "writing"}, event.seq
+            case PartialRun() | Message():
+                return None, event.seq
+        return _whole(event, session.events, redactor)
+
+    page = _page(session, start, _FULL_PAGE, show)
+    has_grown = any(event["type"] == "writing" for event in page["events"])
+    page["events"] = [event for event in page["events"] if event["type"] != "writing"]
+    if has_grown and not page["hasMore"]:
+        line = session.readable_lines.unfinished(_MAX_WRITTEN)
+        # The end of it may be the beginning of a secret.
+        shown = line[: len(line) - redactor.held_back(line)]
+        if shown:
+            page["events"].append({"type": "writing", "text": shown})
+    return page
+
+
+def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
+    """What is being written. The end of it is held back while it may be the beginning of a secret. The input of a tool
+    is not readable before it is whole: only its length is shown."""
+    parts, end = run.parts, run.seq
+    if end == log.last_seq:
+        held = redactor.held_back("".join(parts))
+        while held > 0 and parts:
+            held -= len(parts[-1])
+            parts, end = parts[:-1], end - 1
+    text = "".join(parts)
+    if not text:
+        return None, end
+    shown: Mapping[str, Any] = {"size": len(text)} if run.kind == "partial_json" else {"text": text}
+    return {"type": "fragment", "kind": run.kind, **shown}, end
+
+
+def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 - one line for each kind
+    """What is shown of an event; None for fragments and for what other events say in readable lines."""
+    match event:
+        case Output():
+            return {"type": "output", "line": cut(event.line, _MAX_TEXT)}
+        case StateChanged():
+            return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _MAX_TEXT)}
+        case TurnStarted():
+            return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _MAX_TEXT)}
+        case MessageJoined():
+            return {"type": "message_joined", "text": cut(event.text, _MAX_TEXT)}
+        case TurnEnded():
+            outcome = event.outcome
+            text = cut(outcome.result or outcome.detail, _MAX_TEXT)
+            # Of a failure the detail says more than the result, such as what to type.
+            reason = cut(outcome.detail, _MAX_TEXT) if outcome.result else ""
+            more = {"detail": reason} if reason and reason != text else {}
+            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text, **more}
+        case QuestionOpened():
+            question = event.question
+            description = cut(question.description, _MAX_TEXT)
+            return {"type": "question", "inputId": question.id, "tool": question.tool_name, "description": description}
+        case QuestionSettled():
+            answer = event.resolution.answer
+            decision = None if answer is None else "allow" if answer.allow else "deny"
+            closure, by = str(event.resolution.closure), event.resolution.by
+            whose = {"by": by} | ({"client": event.resolution.client} if event.resolution.client else {})
+            return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
+        case Retrying():
+            return {"type": "retrying", "attempt": event.attempt, "status": event.status}
+        case BudgetWarned():
+            return {"type": "budget", "warning": event.line}
+        case WaitChanged():
+            return {"type": "limit", **(event.wait.as_json() if event.wait is not None else {"over": True})}
+        case UsageReported():
+            return {"type": "plan_usage", **event.plan.as_json()}
+        case Stalled():
+            return {"type": "stalled", "seconds": event.seconds}
+        case ProcessChanged():
+            return {"type": "process", "change": event.change}
+        case Gap():
+            return {"type": "gap", "first": event.first}
+    return None
+
+
+def _summary(session: Session) -> dict[str, Any]:
+    """What a status line shows of a session."""
+    usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
+    fields = {
+        "status": status_of(session),
+        "workingDirectory": session.cwd,
+        "model": session.options.model,
+        "permissionMode": session.options.permission_mode,
+        "costUsd": round(session.usage.cost_usd, 6),
+        "inputTokens": usage.all_input_tokens,
+        "outputTokens": usage.output_tokens,
+        "turnStarted": None if session.turn_seconds is None else time.time() - session.turn_seconds,
+        "retrying": retrying_line(session),
+        "stalledSeconds": silent_seconds(session) if session.stalled else None,
+        "queued": session.queued,
+        "onLimit": session.options.on_limit,
+        "limit": None if limit is None else dump(limit),
+        "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
+        "questions": [question.id for question in session.questions],
+    }
+    return {name: value for name, value in fields.items() if value is not None}

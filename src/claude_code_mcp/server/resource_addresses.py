@@ -1,0 +1,119 @@
+"""The addresses of sessions as resources.
+
+claude-sessions:///{?offset,text}                             the list, newest first
+claude-sessions:///costs{?by,since}                           what they cost
+claude-session:///{id}{?part,offset}                          status and result, as `claude_get_status` has them
+claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
+claude-session:///{id}/turns{?before,agent}                   the same as JSON items, from the end backwards
+claude-session:///{id}/events{?cursor,full,lines,wait}        what happened, from a cursor on
+claude-session:///{id}/questions{?offset}                     what waits for an answer
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from ..core.model.session_id import is_session_id
+from . import app_page
+
+View = Literal["status", "transcript", "turns", "events", "questions", "list", "costs"]
+LIST = "claude-sessions:///"
+_SESSION = "claude-session:///"
+COSTS = f"{LIST}costs"
+_ADDRESS = re.compile(r"claude-session:///([^/?#]{36})(?:/(transcript|turns|events|questions))?", re.ASCII)
+_QUERY: Mapping[View, frozenset[str]] = {
+    "status": frozenset({"part", "offset"}),
+    "transcript": frozenset({"cursor", "full", "thinking", "agent"}),
+    "turns": frozenset({"before", "agent"}),
+    "events": frozenset({"cursor", "full", "lines", "wait"}),
+    "questions": frozenset({"offset"}),
+    "list": frozenset({"offset", "text"}),
+    "costs": frozenset({"by", "since"}),
+}
+_MAX_ADDRESS = 4096
+JSON_TYPE, MARKDOWN_TYPE = "application/json", "text/markdown"
+TEMPLATES = (
+    ("claude-session", f"{_SESSION}{{id}}{{?part,offset}}", "A session's status, result and cost", JSON_TYPE),
+    (
+        "claude-session-transcript",
+        f"{_SESSION}{{id}}/transcript{{?cursor,full,thinking,agent}}",
+        "What was said and done in a session, in pages; cursor -1 is the last turn",
+        MARKDOWN_TYPE,
+    ),
+    (
+        "claude-session-turns",
+        f"{_SESSION}{{id}}/turns{{?before,agent}}",
+        "The conversation as JSON, from its end backwards; with agent, that of a subagent",
+        JSON_TYPE,
+    ),
+    (
+        "claude-session-events",
+        f"{_SESSION}{{id}}/events{{?cursor,full,lines,wait}}",
+        "What happened in a session; with full, whole messages since the last turn began, with lines, "
+        "its output and the line that is being written; wait: seconds",
+        JSON_TYPE,
+    ),
+    (
+        "claude-session-questions",
+        f"{_SESSION}{{id}}/questions{{?offset}}",
+        "What a session waits to be answered",
+        JSON_TYPE,
+    ),
+    ("claude-sessions", f"{LIST}{{?offset,text}}", "Sessions on this machine, newest first", JSON_TYPE),
+    ("claude-session-costs", f"{COSTS}{{?by,since}}", "Costs by day, project, model or session", JSON_TYPE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAddress:
+    """What a URI of ours means."""
+
+    view: View
+    session_id: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        """The address of the whole, without a page."""
+        if self.view in ("list", "costs"):
+            return LIST if self.view == "list" else COSTS
+        return f"{_SESSION}{self.session_id}" + ("" if self.view == "status" else f"/{self.view}")
+
+    def page(self, **query: object) -> str:
+        """The address of another page."""
+        return f"{self.uri}?{urlencode({**self.query, **query})}"
+
+
+def is_own(uri: str) -> bool:
+    """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
+    return uri.startswith((_SESSION, LIST)) or uri == app_page.URI
+
+
+def parse(uri: str) -> ResourceAddress | None:
+    """The meaning of an address; None if it has none."""
+    plain, _, rest = uri.partition("?")
+    found = _ADDRESS.fullmatch(plain)
+    view: View
+    if plain in (LIST, COSTS):
+        view, session_id = ("list" if plain == LIST else "costs"), ""
+    elif found is not None and is_session_id(found[1]):
+        view, session_id = found[2] or "status", found[1].lower()  # type: ignore[assignment]  # the pattern has these
+    else:
+        return None
+    try:
+        if len(uri) > _MAX_ADDRESS:
+            return None
+        query = dict(parse_qsl(rest, strict_parsing=bool(rest), keep_blank_values=True, max_num_fields=10))
+    except ValueError:
+        return None
+    return ResourceAddress(view, session_id, query) if query.keys() <= _QUERY[view] else None
+
+
+def unknown(uri: str) -> MCPError:
+    """The error for an address that means nothing to this caller."""
+    return MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:200]}", {"uri": uri[:200]})

@@ -1,0 +1,188 @@
+"""One tool call as the tools see it: the caller, its connection, and how questions are answered.
+
+On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
+Each repetition is another round of the same call; `state` is what the round before left with the client.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import mcp_types as types
+
+from ...core.errors import ENABLE_BYPASS, InvalidArgument, PermissionDenied
+from ...core.model.caller import Caller
+from ...core.model.options import BYPASS
+from ...core.model.question import Answer
+from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
+from ...core.service import Service
+from ...core.sessions.pending_turn import PendingTurn
+from ...core.sessions.session import Session
+from ...core.sessions.session_access import SessionSharing
+from ...startup.shared.hello import PERSON
+from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
+from ..dialogs import Dialogs
+from ..rounds import HeldEvents, RoundState
+from ..sdk import Context, is_modern
+from ..task import Task
+
+if TYPE_CHECKING:
+    from ...hub.hub import Hub
+
+
+class ToolFinder(Protocol):
+    """`HubProxy` of hub_proxy.py as a call knows it. That class takes a `Call`, so it cannot be imported here."""
+
+    async def find(self, caller: Caller, query: str) -> list[types.Tool]:
+        """The tools that the caller may use and that have a word of the query, the best first."""
+
+    def tools_by_server(self, caller: Caller) -> dict[str, int]:
+        """How many tools of each server the caller may use, as of its last listing."""
+
+    async def knows(self, caller: Caller, name: str) -> bool: ...
+
+    async def call(
+        self, name: str, call: "Call", arguments: Mapping[str, Any]
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Call a tool, once that is permitted. Raises PermissionDenied if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a tool needs to run one call."""
+
+    service: Service
+    dialogs: Dialogs
+    caller: Caller
+    context: Context
+    held_events: HeldEvents
+    hub: "Hub | None" = None
+    proxy: "ToolFinder | None" = None
+    """The tools of the hub for clients, where a toolset offers them."""
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    state: RoundState = field(default_factory=RoundState)
+    on_disconnect: str = "keep"
+    """What becomes of a turn when the client that waits for it is gone."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+    task: Task | None = None
+    """What the call may become; None for a client that does not take tasks."""
+
+    def __post_init__(self) -> None:
+        self.offsets.update(self.state.offsets)
+
+    @property
+    def principal(self) -> str:
+        return self.caller.principal
+
+    def sharing(self, session: Session) -> SessionSharing:
+        """Who owns a session and with whom it is shared, as far as the caller may know."""
+        return self.service.access.sharing(session.id, self.principal)
+
+    def check_mode(self, permission_mode: str | None) -> None:
+        """Refuses a mode that is switched off for the caller, at this client."""
+        if permission_mode == BYPASS and not self.service.policy_for(self.caller).bypass_on:
+            raise PermissionDenied(f"{BYPASS} is switched off.", remedy=ENABLE_BYPASS)
+
+    def follow(self, session_id: str) -> str:
+        """Show the session's questions to this client from now on, and accept the answers that the call brought.
+        Returns who was faster if an answer came too late, else an empty text."""
+        self.dialogs.follow(session_id)
+        return self.accept_forms(session_id)
+
+    def accept_forms(self, session_id: str) -> str:
+        """Accept the forms that the call brought, for questions that its earlier round has shown; others are ignored.
+        Returns who was faster if an answer came too late, else an empty text."""
+        forms = {question_id: form for question_id, form in self.responses.items() if question_id in self.state.shown}
+        return self.dialogs.accept_forms(session_id, forms, self.offsets)
+
+    @property
+    def has_person_at_terminal(self) -> bool:
+        """Whether the client declares, where no model can write, that a person is at its terminal, as our own
+        interfaces do. Not believed over HTTP; the socket drops it if the client runs inside a session."""
+        capabilities = self.context.session.client_capabilities
+        declared = (capabilities.experimental or {}).get(PERSON) if capabilities is not None else None
+        return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
+
+    async def respond(self, session: Session, input_id: str, answer: Answer, by: str) -> None:
+        """Answers a question of the session, on behalf of this client and by the tool of that name."""
+        self.service.respond(
+            session.id,
+            input_id,
+            answer,
+            principal=self.principal,
+            by=by,
+            client=self.dialogs.client,
+            person=self.has_person_at_terminal,
+        )
+        await session.saved()  # what was allowed for the session outlives this process
+
+    @property
+    def resumed_session(self) -> str | None:
+        """The session of an earlier round of this same call; what that round did must not be done again."""
+        return self.state.session
+
+    def resumed_turn(self) -> PendingTurn | None:
+        """The session of the earlier round and the message that it sent; None in the first round, which sends it.
+        Raises InvalidArgument if the outcome of the message is no longer kept."""
+        if self.resumed_session is None:
+            return None
+        session = self.service.session(self.resumed_session, principal=self.principal)
+        message = session.delivery(self.state.message or "")
+        if message is None:
+            raise InvalidArgument(
+                f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
+                session_id=session.id,
+            )
+        return PendingTurn(session, message)
+
+    async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
+        """Call this before waiting, with the message to wait for if there is one. A client that takes tasks is
+        answered now, and the call runs on without it."""
+        if self.task is not None:
+            await self.task.begin(session_id, message_id)
+
+    @property
+    def detached(self) -> bool:
+        """Whether the client has been answered already: the call has no time limit and sends no notifications."""
+        return self.task is not None and self.task.is_begun
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client asked for progress notifications of this call."""
+        return not self.detached and bool(self.context.meta and self.context.meta.get("progress_token") is not None)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a form can be shown to a person while the call waits."""
+        return can_be_asked(self.context) and self.context.session.can_send_request
+
+    @property
+    def returns_questions(self) -> bool:
+        """Whether questions go back as the result of the call, which the client then repeats with answers."""
+        return is_modern(self.context.protocol_version) and can_be_asked(self.context)
+
+    async def confirmed(self, question: str, title: str) -> bool | types.InputRequiredResult | None:
+        """Ask the person at the client to confirm. Returns the answer; or the question, as the result of this call,
+        which the client repeats with the answer; or None if the client cannot ask anybody."""
+        message, schema = confirmation(question, title)
+        if self.returns_questions:
+            response = self.responses.get(CONFIRM)
+            # An answer counts for the question that it was given to.
+            if response is None or self.state.confirming != message:
+                request = types.ElicitRequest(
+                    params=types.ElicitRequestFormParams(message=message, requested_schema=schema)
+                )
+                state = RoundState(confirming=message).to_json()
+                return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=state)
+            return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)
+        if not self.can_ask:
+            return None
+        result = await self.context.session.elicit_form(message, schema, related_request_id=self.context.request_id)
+        return confirmed(result.action, result.content)
+
+    @property
+    def takes_rounds(self) -> bool:
+        """Whether a question of any kind goes back as the result of the call."""
+        any_kind = can_be_asked(self.context) or can_open_addresses(self.context) or can_sample(self.context)
+        return is_modern(self.context.protocol_version) and any_kind

@@ -1,0 +1,55 @@
+"""Keeps a secret that is spread over several fragments of a message from passing in pieces."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.questions.presentation import Redaction
+from .notification_queue import RawMessage
+
+_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The field of each kind of delta that has text."""
+
+
+class Fragments:
+    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
+
+    One per stream of messages; at most one held-back text per content block that is being written.
+    """
+
+    def __init__(self, redactor: Redaction) -> None:
+        self._redactor = redactor
+        self._held: dict[object, tuple[RawMessage, str]] = {}
+
+    def take(self, message: RawMessage) -> list[RawMessage]:
+        """The messages to be sent for this one, in order."""
+        delta = _delta_text(message)
+        if delta is None:
+            return [*self.flush(), message]
+        block = message.get("parent_tool_use_id"), message["event"].get("index")
+        _, before = self._held.pop(block, (message, ""))
+        text = before + delta
+        kept = self._redactor.held_back(text)
+        if kept:
+            self._held[block] = message, text[len(text) - kept :]
+        return [_with_text(message, text[: len(text) - kept])] if kept or before else [message]
+
+    def flush(self) -> list[RawMessage]:
+        """The held-back texts as messages, when nothing more follows in their blocks."""
+        held, self._held = self._held, {}
+        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
+
+
+def _delta_text(message: RawMessage) -> str | None:
+    """The text of a fragment; None for every other message."""
+    event = message.get("event")
+    delta = event.get("delta") if isinstance(event, Mapping) and event.get("type") == "content_block_delta" else None
+    field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
+    text = delta.get(field) if isinstance(delta, Mapping) and field else None
+    return text if isinstance(text, str) else None
+
+
+def _with_text(message: RawMessage, text: str) -> dict[str, Any]:
+    event = message["event"]
+    delta = event["delta"]
+    return {**message, "event": {**event, "delta": {**delta, _DELTA_TEXT[delta["type"]]: text}}}

@@ -1,0 +1,107 @@
+"""Whether a client may call a tool of the hub's servers.
+
+The rules of the policy decide first. Where they neither allow nor deny the call, a person is asked through the client's
+dialogs. No session holds the question meanwhile, so a client that cannot ask is refused.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+
+from ...core.model.question import Answer, Question, Resolution
+from ...core.service import Service
+from ..rounds import RoundState
+from .call import Call
+from .waiting import first_of
+
+
+def rule_on_call(service: Service, principal: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
+    """What the rules say of a call that no session makes; None if a person must be asked."""
+    return service.answer_by_rule(principal, service.settings.default_cwd or "", tool, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The answer to whether a call may be made, and `by` which channel it came: a rule is `policy`."""
+
+    answer: Answer
+    by: str
+
+
+class PermissionQuestions:
+    """The questions that are open, each for one call of one client."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._rulings: dict[str, asyncio.Future[Ruling]] = {}
+        """By question."""
+
+    async def ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
+        """The answer of a person, or the question as the result of the call for a client that takes it so."""
+        place = f"hub:{call.caller.key}"  # stands in for a session's id
+        if call.state.permission is not None:
+            return self._returned_answer(call, place, call.state.permission)
+        if not (call.returns_questions or call.can_ask):
+            return _denial(
+                f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can allow it: "
+                f'allow = ["{name}"].'
+            )
+        question = self._open_question(place, name, arguments)
+        if call.returns_questions:
+            return call.dialogs.as_result(place, [question], RoundState(offsets=call.offsets, permission=question.id))
+        call.dialogs.follow(place)
+        try:
+            with call.dialogs.waiting(place, call.context.request_id, call.context.session):
+                return await self._wait_for_answer(call, place, question)
+        finally:
+            # Also when the call is cancelled: the answer would have no use.
+            self._close_question(question.id)
+
+    def _open_question(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
+        settled: asyncio.Future[Ruling] = asyncio.get_running_loop().create_future()
+
+        def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
+            if not settled.done():
+                answer = resolution.answer
+                settled.set_result(Ruling(answer, resolution.by) if answer is not None else _denial(resolution.detail))
+
+        always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
+        question = self._service.broker.open(place, name, arguments, settle, suggestions=[always], of_client=True)
+        self._rulings[question.id] = settled
+        # A client that takes the question as a result may never come back: then it is closed after its expiry.
+        asyncio.get_running_loop().call_later(
+            2 * self._service.settings.permission_timeout, self._close_question, question.id
+        )
+        return question
+
+    def _returned_answer(self, call: Call, place: str, question_id: str) -> Ruling | types.InputRequiredResult:
+        """The client came back: with the answer, for the next page of the question, or too late."""
+        before = call.offsets.get(question_id)
+        call.accept_forms(place)
+        still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
+        if still_open and call.offsets.get(question_id) != before:
+            return call.dialogs.as_result(place, still_open, RoundState(offsets=call.offsets, permission=question_id))
+        settled = self._rulings.get(question_id)
+        ruling = settled.result() if settled is not None and settled.done() else _denial()
+        self._close_question(question_id)
+        return ruling
+
+    async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Ruling:
+        """Waits for the answer. A dismissed dialog is a denial: no session waits here that could be answered later."""
+        settled = self._rulings[question.id]
+        while not settled.done():
+            await first_of(settled, call.dialogs.wait_for_change())
+            if not settled.done() and question not in call.dialogs.undismissed(place):
+                return _denial()
+        return settled.result()
+
+    def _close_question(self, question_id: str) -> None:
+        self._service.broker.withdraw(question_id, "the call is over")
+        self._rulings.pop(question_id, None)
+
+
+def _denial(reason: str = "") -> Ruling:
+    return Ruling(Answer(allow=False, message=reason or "Nobody allowed it."), "nobody")

@@ -1,0 +1,59 @@
+"""The structured results of tools."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from ...core import json_text
+
+
+class ToolOutput(BaseModel):
+    """The structured result of a tool: camelCase on the wire, absent fields left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the call counts as an error although it has a result."""
+        return False
+
+    def text(self) -> str:
+        """A short rendering for readers of the text content."""
+        try:
+            return self.model_dump_json(by_alias=True, exclude_none=True)
+        except ValueError:
+            return json_text.encode(dump(self)).decode()
+
+
+def dump(output: ToolOutput) -> dict[str, Any]:
+    """The output as it goes on the wire."""
+    return output.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def declared(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> WithJsonSchema:
+    """The schema of an object that is passed on as it is: its fields, each with its type or its whole schema."""
+    fields = {**required, **(optional or {})}
+    properties = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in fields.items()}
+    return WithJsonSchema({"type": "object", "properties": properties, "required": [*required]})
+
+
+class ErrorInfo(ToolOutput):
+    """Why a call failed, or what of its result is missing."""
+
+    code: str
+    message: str
+    retry_after: int | None = Field(None, description="Seconds")
+
+
+Shares = Annotated[
+    list[dict[str, str]],
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "object", "properties": {"with": {"type": "string"}, "access": {"type": "string"}}},
+        }
+    ),
+]
+"""With whom a session is shared, and what they may do."""

@@ -1,0 +1,109 @@
+"""The sessions of this server as `claude_code_session` lists and shows them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.model.outcome import CODE_TOOL_STATUS
+from ...core.model.text import iso
+from ...core.questions.presentation import Redaction
+from ...core.sessions.session import Session
+from ...core.sessions.session_access import SessionSharing
+from .output import ErrorInfo, Shares, ToolOutput
+from .paging import PartPage, TruncatedPart, render_page
+from .pending_inputs import PendingInput
+from .session_report import LimitInfo, WorktreeInfo, report
+
+_DETAILS = {
+    "notice",
+    "worktree",
+    "result",
+    "recent_output",
+    "pending_inputs",
+    "structured_output",
+    "error",
+    "retrying",
+    "stalled_seconds",
+    "limit",
+    "plan_usage",
+    "truncated",
+}
+"""The fields of a session tool's report that `claude_code_session` adds to a single session."""
+
+
+class SessionInfo(ToolOutput):
+    session_id: str
+    status: str
+    created_at: str
+    last_active_at: str
+    total_turns: int
+    total_cost_usd: float
+    model: str | None = None
+    permission_mode: str | None = None
+    cwd: str | None = None
+    system_prompt: Any = None
+    agents: Any = None
+    additional_directories: list[str] | None = None
+    owner: str | None = None
+    shared_with: Shares | None = None
+    # With `get`, what its last turn has come to: the fields of a session tool's report that `_DETAILS` names.
+    notice: str | None = None
+    worktree: WorktreeInfo | None = None
+    result: str | None = None
+    recent_output: list[str] | None = None
+    pending_inputs: list[PendingInput] | None = None
+    structured_output: Any = None
+    error: ErrorInfo | None = None
+    retrying: str | None = None
+    stalled_seconds: int | None = None
+    limit: LimitInfo | None = None
+    plan_usage: dict[str, Any] | None = None
+    truncated: list[TruncatedPart] | None = None
+
+
+class SessionInfos(ToolOutput):
+    sessions: list[SessionInfo] | None = None
+    message: str | None = None
+    part: PartPage | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return super().text() if self.part is None else render_page(self.part)
+
+
+def session_infos(
+    sessions: Iterable[tuple[Session, SessionSharing]], sensitive: bool, message: str | None = None
+) -> SessionInfos:
+    """Rows of a list of sessions, each with whose it is; `sensitive` adds directories, prompts and agents."""
+    rows = [_session_info(session, sensitive, sharing) for session, sharing in sessions]
+    return SessionInfos(sessions=rows, message=message)
+
+
+def session_details(session: Session, sensitive: bool, redactor: Redaction, sharing: SessionSharing) -> SessionInfos:
+    """One session with what its last turn has come to: its result and output, and what it waits for."""
+    details = report(session, redactor)
+    info = _session_info(session, sensitive, sharing)
+    return SessionInfos(sessions=[info.model_copy(update={name: getattr(details, name) for name in _DETAILS})])
+
+
+def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
+    options = session.options
+    prompt = options.system_prompt
+    hidden = {
+        "cwd": session.cwd,
+        "system_prompt": prompt if prompt is None or isinstance(prompt, str) else prompt.model_dump(exclude_none=True),
+        "agents": options.agents,
+        "additional_directories": list(options.additional_directories) or None,
+    }
+    return SessionInfo(
+        session_id=session.id,
+        status=CODE_TOOL_STATUS[session.state],
+        created_at=iso(session.created_at),
+        last_active_at=iso(session.used_at),
+        total_turns=session.model_turns,
+        total_cost_usd=session.usage.cost_usd,
+        model=options.model,
+        permission_mode=options.permission_mode,
+        owner=sharing.owner,
+        shared_with=sharing.rows,
+        **(hidden if sensitive else {}),
+    )

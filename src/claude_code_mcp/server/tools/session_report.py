@@ -1,0 +1,311 @@
+"""The report of a session: its status, output within a budget, open questions and result.
+
+The session tools return a `SessionReport`, or a short form of one.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...core.errors import InvalidArgument
+from ...core.model.events import Event, Gap, Output, Stalled
+from ...core.model.outcome import LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode
+from ...core.model.outcome import Outcome as TurnOutcome
+from ...core.model.text import cut, sharing_line
+from ...core.model.usage_limits import iso_or_none
+from ...core.model.worktree import Worktree
+from ...core.questions.presentation import Redaction
+from ...core.sessions.messages import UserMessage
+from ...core.sessions.option_notices import notices_of
+from ...core.sessions.session import Session
+from ...core.sessions.session_access import SessionSharing
+from .output import ErrorInfo, Shares, ToolOutput, declared
+from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
+from .pending_inputs import PendingInput, pending_inputs, render_inputs
+
+Status = Literal["running", "waiting_for_input", "completed", "error", "limit_reached", "interrupted", "cancelled"]
+OUTPUT_BUDGET = 24_000
+_GAP_LINE = 60
+_FROM_THE_START = "0"
+_RESTART_NOTICE = (
+    "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
+    "come twice, and lines in between may be missing."
+)
+_DEFAULT_LINES = 50
+_MAX_RESULT = 24_000
+_MAX_ERROR = 4_000
+_MAX_STRUCTURE = 256 << 10
+_MAX_TOOLS = 20
+_MAX_DROPPED = 500
+_REFUSED_LOGIN = frozenset({401, 403})
+"""The answers of the API that another attempt does not change."""
+
+
+class ToolUseEvent(ToolOutput):
+    tool_name: str
+    status: str
+
+
+WorktreeInfo = Annotated[
+    dict[str, Any],
+    declared({"path": "string", "branch": "string", "base": "string", "from": "string"}, {"state": "string"}),
+]
+
+
+class LimitInfo(ToolOutput):
+    """The usage limit that ended the last turn."""
+
+    type: str | None = None
+    """Such as `five_hour` or `seven_day`; unknown with an API key."""
+    resets_at: str | None = None
+    continues_at: str | None = None
+    """When the session continues automatically, if it does."""
+
+
+def limit_info(session: Session, outcome: TurnOutcome | None) -> LimitInfo | None:
+    """The limit that ended the turn with this outcome; None if none did."""
+    if outcome is None or outcome.code is not OutcomeCode.LIMIT_REACHED:
+        return None
+    return LimitInfo(
+        type=outcome.limit_type,
+        resets_at=iso_or_none(outcome.resets_at),
+        continues_at=iso_or_none(session.continues_at),
+    )
+
+
+def limit_line(limit: LimitInfo) -> str:
+    """For readers of the text: when the limit resets, and what follows."""
+    resets = f"the limit resets at {limit.resets_at}" if limit.resets_at else "the time of the reset is not known"
+    follows = (
+        f"the session continues automatically at {limit.continues_at}" if limit.continues_at else "nothing follows"
+    )
+    return f"[{resets}; {follows}]"
+
+
+class SessionReport(ToolOutput):
+    """What every session tool returns. Only what applies is there: without a wait, the session and its status."""
+
+    session_id: str | None = None
+    previous_session_id: str | None = None
+    status: Status | None = None
+    result: str | None = None
+    recent_output: list[str] | None = None
+    pending_inputs: list[PendingInput] | None = None
+    tool_use_events: list[ToolUseEvent] | None = None
+    cost_usd: float | None = None
+    tokens: dict[str, int] | None = None
+    turn_count: int | None = None
+    next_cursor: str | None = Field(None, description="Pass as cursor to get only what is new")
+    has_more: bool | None = None
+    stalled_seconds: int | None = None
+    retrying: str | None = None
+    queued: str | None = None
+    memory_bytes: int | None = None
+    worktree: WorktreeInfo | None = None
+    owner: str | None = None
+    """The owner, if another person has shared the session."""
+    shared_with: Shares | None = None
+    structured_output: Any = None
+    notice: str | None = None
+    truncated: list[TruncatedPart] | None = None
+    part: PartPage | None = None
+    limit: LimitInfo | None = None
+    plan_usage: dict[str, Any] | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        """Open questions are in it with their whole input: some callers read nothing else."""
+        if self.part is not None:
+            return render_page(self.part)
+        head = f"Session {self.session_id}: {self.status}"
+        if self.cost_usd:
+            head += f" (${self.cost_usd:.4f})"
+        parts = [head, *(self.recent_output or [])]
+        if self.has_more:
+            parts.append(f"[more output: call claude_get_status with cursor {self.next_cursor}]")
+        parts += render_inputs(self.pending_inputs)
+        parts += render_truncated(self.truncated)
+        if self.stalled_seconds:
+            parts.append(f"[no output for {self.stalled_seconds} s]")
+        if self.retrying:
+            parts.append(f"[retrying: {self.retrying}]")
+        if self.queued:
+            parts.append(f"[not started yet: {self.queued}]")
+        if self.worktree:
+            parts.append(f"[in the worktree {self.worktree['path']}, on branch {self.worktree['branch']}]")
+        owner = f"{self.owner} has shared it" if self.owner else None
+        shared = f"shared with {sharing_line(self.shared_with)}" if self.shared_with else None
+        parts += [f"[{remark}]" for remark in (owner, shared, self.notice) if remark]
+        if self.error:
+            parts.append(f"Ended with {self.error.code}: {self.error.message}")
+        if self.limit:
+            parts.append(limit_line(self.limit))
+        return "\n".join(parts)
+
+
+class Acknowledgement(ToolOutput):
+    """The short form of a report: enough to continue."""
+
+    session_id: str | None = None
+    status: Status | None = None
+    next_cursor: str | None = None
+    """Behind the history of a session that has come into memory with the call."""
+
+
+class Interruption(ToolOutput):
+    """What an interruption came to; `dropped_messages` are the beginnings of those that will never run."""
+
+    session_id: str | None = None
+    status: Status | None = None
+    error: ErrorInfo | None = None
+    dropped_messages: list[str] | None = None
+
+
+def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
+    # Redacted first: half of a secret could not be recognised.
+    beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
+    return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
+
+
+def status_of(session: Session) -> Status:
+    return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the values of the table are these
+
+
+def report(
+    session: Session,
+    redactor: Redaction,
+    *,
+    lines: int | None = None,
+    cursor: str | None = None,
+    notice: str | None = None,
+    asked_as: str | None = None,
+    message: UserMessage | None = None,
+    sharing: SessionSharing | None = None,
+) -> SessionReport:
+    """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines. Parts that are too
+    long for it are cut and named in `truncated`.
+
+    A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
+    silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
+    the id under which the caller knows the session; `sharing` is its owner and with whom it is shared.
+    """
+    parts = ResultParts(redactor)
+    start, known = _start(session, cursor)
+    output, next_cursor, more = _output(session, lines, start, parts)
+    notice = notices(session, notice, None if known else _RESTART_NOTICE)
+    own = message.outcome.result() if message is not None and message.outcome.done() else None
+    outcome = own or (None if session.busy else session.outcome)
+    usage, tools = session.usage.total, list(session.readable_lines.tools.values())
+    return SessionReport(
+        session_id=session.id,
+        previous_session_id=asked_as if asked_as != session.id else None,
+        status=SESSION_TOOL_STATUS[own.state] if own is not None else status_of(session),
+        result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
+        recent_output=output,
+        pending_inputs=pending_inputs(sharing.asked(session.questions) if sharing else session.questions, parts),
+        tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
+        cost_usd=round(session.usage.cost_usd, 6),
+        tokens={"input": usage.all_input_tokens, "output": usage.output_tokens},
+        turn_count=session.model_turns,
+        next_cursor=session.events.cursor(next_cursor),
+        has_more=more or None,
+        stalled_seconds=silent_seconds(session) if session.stalled else None,
+        retrying=retrying_line(session),
+        queued=session.queued,
+        memory_bytes=session.memory_bytes,
+        worktree=worktree_report(session),
+        owner=sharing.owner if sharing is not None else None,
+        shared_with=sharing.rows if sharing is not None else None,
+        structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
+        if outcome
+        else None,
+        error=ErrorInfo(code=str(outcome.code), message=parts.text("error", outcome.detail, _MAX_ERROR))
+        if outcome and not outcome.ok
+        else None,
+        notice=notice,
+        limit=limit_info(session, outcome),
+        plan_usage=session.activity.plan.as_json() if session.activity.plan is not None else None,
+        truncated=parts.truncated,
+    )
+
+
+def worktree_report(session: Session) -> dict[str, str] | None:
+    """Where the worktree of a session is, if it has one."""
+    worktree = session.options.worktree
+    if not isinstance(worktree, Worktree):
+        return None
+    facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
+    return facts if os.path.isdir(worktree.path) else {**facts, "state": "removed"}
+
+
+def notices(session: Session, *more: str | None) -> str | None:
+    """What the caller should know about a session, in one text."""
+    return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
+
+
+def silent_seconds(session: Session) -> int:
+    """How long the process has been silent: since the stall was noticed, and before that."""
+    noticed = session.events.latest(Stalled, 1)
+    return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
+
+
+def retrying_line(session: Session) -> str | None:
+    """What the CLI waits for, after the API has refused; None if it does not."""
+    retry = session.activity.retrying
+    if retry is None:
+        return None
+    of = f" of {retry.of}" if retry.of else ""
+    problem = f"API error {retry.status}" if retry.status else "The API cannot be reached"
+    hint = f". The key or login was refused {LOG_IN_HINT}" if retry.status in _REFUSED_LOGIN else ""
+    return f"{problem}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s{hint}"
+
+
+def position_of(session: Session, cursor: str) -> int | None:
+    """The event number of a cursor; None if it is not one of this log."""
+    start, known = _start(session, cursor)
+    return start if known else None
+
+
+def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
+    """The event number behind which output is wanted (None without a cursor), and whether the cursor is of this log."""
+    if cursor is None or cursor == _FROM_THE_START:
+        return (None if cursor is None else 0), True
+    try:
+        position = session.events.position(cursor)
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier call.", field="cursor") from None
+    return position or 0, position is not None
+
+
+def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
+    last = session.events.last_seq
+    if start is None:
+        latest = session.events.latest(Output, _DEFAULT_LINES if lines is None else lines)
+        shown, _, _ = _within_budget(reversed(latest), parts)
+        return shown[::-1], last, False
+    shown, reached, more = _within_budget(session.events.after(start), parts, lines)
+    return shown, (reached or start) if more else last, more
+
+
+def _within_budget(
+    events: Iterable[Event], parts: ResultParts, lines: int | None = None
+) -> tuple[list[str], int, bool]:
+    """Lines until the budget is used up, at least one unless `lines` forbids it; the number of the last event taken;
+    whether more are left."""
+    shown: list[str] = []
+    left, reached = OUTPUT_BUDGET, 0
+    for event in events:
+        if isinstance(event, Output | Gap):
+            size = len(event.line) if isinstance(event, Output) else _GAP_LINE
+            if len(shown) == lines or (shown and size > left):
+                return shown, reached, True
+            if isinstance(event, Output):
+                shown.append(parts.line(event, OUTPUT_BUDGET))
+            else:
+                shown.append(f"[{event.seq - event.first + 1} earlier events are no longer kept]")
+            left -= len(shown[-1])
+        reached = event.seq
+    return shown, reached, False

@@ -1,0 +1,106 @@
+"""What is decided on is on the screen before it can be approved, and so are the keys, in any terminal."""
+
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.question_panel import session_meaning
+
+from .conftest import Screen
+from .recorded import NOW, SHOP, RecordedServer, asking
+
+LONG = "\n".join(f"echo step {number}" for number in range(60)) + "\nrm -rf ~/important"
+COMMAND = asking("Bash", {"command": LONG}, canAllowForSession=True, sessionRules=["Bash(echo:*)"])
+PLAN = asking("ExitPlanMode", {"plan": "\n\n".join(f"Step {number}" for number in range(60))}, modes=["acceptEdits"])
+CHOICE = asking(
+    "AskUserQuestion", {"questions": [{"question": "Which one?", "options": [f"option{n}" for n in range(60)]}]}
+)
+SIZES = pytest.mark.parametrize(
+    "size", [(80, 24), (200, 50), (30, 10), (20, 6)], ids=lambda size: "{}x{}".format(*size)
+)
+
+
+def interface(question: Any) -> tuple[RecordedServer, Tui]:
+    server = RecordedServer(question)
+    return server, Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("question", "end", "key"),
+    [(COMMAND, "rm -rf ~/important", "a"), (COMMAND, "rm -rf ~/important", "s"), (PLAN, "Step 59", "e")],
+    ids=["command", "for-the-session", "plan"],
+)
+async def test_what_is_longer_than_the_screen_is_approved_only_after_its_end_was_seen(
+    question: Any, end: str, key: str, size: tuple[int, int]
+) -> None:
+    server, app = interface(question)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await screen.shows("PgDn")
+        await pilot.press(key)
+        await pilot.pause()
+        assert server.answers == []
+        for _ in range(100):
+            if end in screen.text:
+                break
+            await pilot.press("pagedown")
+            await pilot.pause()
+        await pilot.press("end")
+        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
+        for word in (f"{key}: " if size[1] > 15 else f"{key} ", "d", "Esc"):
+            assert word in screen.text, "every key that answers is on the screen"
+        await pilot.press(key)
+        await screen.until(lambda: server.answers, "answered")
+    assert server.answers[0]["decision"] == "allow"
+
+
+@SIZES
+async def test_it_can_be_denied_at_any_time(size: tuple[int, int]) -> None:
+    server, app = interface(COMMAND)
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n", "d", "n", "o", "enter")
+        await screen.until(lambda: server.answers, "answered")
+    assert (server.answers[0]["decision"], server.answers[0]["reason"]) == ("deny", "no")
+
+
+@SIZES
+async def test_the_option_at_the_cursor_is_on_the_screen(size: tuple[int, int]) -> None:
+    server, app = interface(CHOICE)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n", "enter")
+        await pilot.pause()
+        assert server.answers == []
+        for number in (1, 2, 3):
+            await pilot.press("down")
+            await screen.shows(f"option{number}")
+        await pilot.press("up", "up", "up", "up")
+        await screen.shows("❯ 60 option59")
+        await pilot.press("enter")
+        await screen.until(lambda: server.answers, "answered")
+    assert server.answers[0]["answers"] == ["option59"]
+
+
+async def test_an_answer_is_given_with_the_mouse() -> None:
+    server, app = interface(asking("Bash", {"command": "make"}, canAllowForSession=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await screen.shows("a: allow once")
+        row = next(number for number, line in enumerate(screen.text.split("\n")) if "a: allow once" in line)
+        await pilot.click(offset=(screen.text.split("\n")[row].index("a: allow once") + 3, row))
+        await screen.until(lambda: server.answers, "answered")
+    assert server.answers[0]["decision"] == "allow"
+
+
+def test_the_key_for_the_session_says_what_it_allows() -> None:
+    assert session_meaning(["mode acceptEdits", "Bash(ls:*)"]) == "accepts all file edits, Bash(ls:*)"
+    assert session_meaning([]) == ""
