@@ -108,7 +108,7 @@ SEAMS: set[tuple[str, str]] = {
     ("plugins.fleet.page_link", "team"),
     ("plugins.fleet.push_receivers", "push"),
     ("plugins.push.push_routes", "console"),
-    ("plugins.push.receivers", "console"),
+    ("plugins.push.web_push", "console"),
     ("plugins.team.authorization.clients", "push"),
     ("plugins.team.authorization.pages", "console"),
     ("plugins.worktrees.worktree_changes", "sandbox"),

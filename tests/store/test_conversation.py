@@ -344,12 +344,14 @@ def test_hostile_text_stays_text_on_the_page() -> None:
     assert "default-src 'none'" in html.split("<style>", 1)[0]
 
 
-def test_lists_and_tables_are_shown_as_such() -> None:
-    text = "- a\n- b\n3. c\n4. d\n\n| x | `y` |\n|---|:-:|\n| 1 | **2** |\n\n| no\ntable |"
+def test_what_the_model_said_is_rendered_as_markdown() -> None:
+    text = "- a\n  - b\n3. c\n4. d\n\n| x | `y` |\n|---|:-:|\n| 1 | **2** |\n\n| no\ntable |"
     html = "".join(page("t", [], [turn_of([prompt("1", None, "x"), answer("2", "1", text)])], Detail()))
-    assert '<ul><li>a</li><li>b</li></ul><ol start="3"><li>c</li><li>d</li></ol>' in html
-    assert "<tr><th>x</th><th><code>y</code></th></tr><tr><td>1</td><td><strong>2</strong></td></tr>" in html
-    assert "<p>| no<br>table |</p>" in html
+    assert "<li>a\n<ul>\n<li>b</li>\n</ul>\n</li>" in html
+    assert '<ol start="3">\n<li>c</li>\n<li>d</li>\n</ol>' in html
+    assert '<th>x</th>\n<th style="text-align:center"><code>y</code></th>' in html
+    assert "<td>1</td>\n" in html
+    assert "<p>| no\ntable |</p>" in html
 
 
 def test_text_cannot_leave_its_block_in_markdown() -> None:

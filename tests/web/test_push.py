@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import errno
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,7 +32,7 @@ from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.database import FILE_NAME, Database
 from claude_code_mcp.core.state.documents import Documents
-from claude_code_mcp.plugins.push import receivers
+from claude_code_mcp.plugins.push import sending, web_push
 from claude_code_mcp.plugins.push.delivery import Push
 from claude_code_mcp.plugins.push.preferences import (
     Notice,
@@ -40,7 +42,9 @@ from claude_code_mcp.plugins.push.preferences import (
     Receiver,
     notice_of,
 )
-from claude_code_mcp.plugins.push.receivers import SendFailed, ServerKey, check_url, decode64, encrypt, post
+from claude_code_mcp.plugins.push.receivers import KINDS, ReceiverDetails
+from claude_code_mcp.plugins.push.sending import SendFailed, check_url, post
+from claude_code_mcp.plugins.push.web_push import ServerKey, decode64, encrypt
 from claude_code_mcp.testing.script import script, text, tool
 from tests.network.support import Certificates
 from tests.support.waiting import until_true
@@ -170,7 +174,7 @@ def test_a_key_is_read_again_once_the_disk_answers(tmp_path: Path, monkeypatch: 
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
-        patch.setattr(receivers, "read_regular", failing)
+        patch.setattr(web_push, "read_regular", failing)
         with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
             ServerKey(path)
     assert ServerKey(path).public == public
@@ -243,13 +247,131 @@ async def test_what_this_machine_trusts_is_read_once_and_never_on_the_event_loop
         writer.close()
 
     monkeypatch.setattr(ssl, "create_default_context", read)
-    monkeypatch.setattr(receivers, "_trust", functools.cache(receivers._trust.__wrapped__))
+    monkeypatch.setattr(sending, "_trust", functools.cache(sending._trust.__wrapped__))
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=certificates.server("localhost"))
     async with server:
         url = f"https://localhost:{server.sockets[0].getsockname()[1]}/"
         assert [(await post(url, {}, b"", private=True)).status for _ in range(3)] == [204, 204, 204]
     (thread,) = threads
     assert thread is not threading.current_thread()
+
+
+def lead_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """Has every name lead to these addresses. Returns the names that are looked up."""
+    names: list[str] = []
+    known = socket.getaddrinfo
+
+    def found(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
+        if host in addresses:
+            return known(host, port, *rest, **options)
+        names.append(host)
+        return [entry for address in addresses for entry in known(address, port, type=socket.SOCK_STREAM)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    return names
+
+
+async def test_the_connection_goes_to_the_address_that_was_checked_with_the_certificate_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates, asked = Certificates(tmp_path), []
+    names = lead_to(monkeypatch, "127.0.0.1")
+    monkeypatch.setattr(sending, "_trust", certificates.trusting)
+    for variable in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 429 Slow down\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\nno")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=certificates.server("hook.example.org"))
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        reply = await post(f"https://hook.example.org:{port}/a?b=c", {"X-Y": "z"}, b"", private=True)
+        assert (reply.status, reply.retry_after) == (429, 7)
+        with pytest.raises(SendFailed, match="certificate"):
+            await post(f"https://other.example.org:{port}/", {}, b"", private=True)
+    assert names == ["hook.example.org", "other.example.org"]
+    (head,) = asked
+    assert head.startswith(b"POST /a?b=c HTTP/1.1\r\n")
+    assert f"\r\nhost: hook.example.org:{port}\r\n" in head.decode().lower()
+    assert head.lower().count(b"host:") == 1
+
+
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.1"], ["93.184.215.14", "10.0.0.1"], ["::1"], ["169.254.169.254"], ["::ffff:192.168.0.1"]]
+)
+async def test_a_name_that_leads_to_a_private_address_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    lead_to(monkeypatch, *addresses)
+    with pytest.raises(SendFailed, match="not public"):
+        await post("https://hook.example.org/", {}, b"", private=False)
+
+
+async def test_an_ipv6_address_is_connected_to() -> None:
+    with contextlib.suppress(OSError):  # a machine without IPv6
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(serve, "::1", 0) as server:
+            url = f"http://[::1]:{server.sockets[0].getsockname()[1]}/"
+            assert (await post(url, {}, b"", private=True)).status == 204
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X-Y: " + b"z" * 4000 + b"\r\n", None),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"z" * 4000, None),
+        (b"", b"z" * 4000, None),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", "time"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"z" * 4000, ""),
+    ],
+    ids=["fields", "field", "noise", "preludes", "body"],
+)
+async def test_of_an_endless_answer_only_the_head_is_read(head: bytes, piece: bytes, reason: str | None) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        sending_it = post(
+            f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, b"", private=True,
+            timeout=1 if reason == "time" else 60,
+        )  # fmt: skip
+        if reason == "":
+            assert (await sending_it).status == 200
+        else:
+            with pytest.raises(SendFailed, match=reason):
+                await sending_it
+
+
+async def test_the_reason_is_told_when_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(SendFailed, match=r"(?i)refused|connect call failed"):
+        await post(url, {}, b"", private=True)
+
+
+async def test_a_line_break_begins_no_header_of_its_own() -> None:
+    with receiving() as receiver, pytest.raises(SendFailed):
+        await post(receiver.url, {"X-Y": "a\r\nZ: b"}, b"", private=True)
+
+
+async def test_the_address_of_a_receiver_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with receiving() as receiver:
+        await post(f"{receiver.url}/secret-topic", {}, b"", private=True)
+    assert "secret-topic" not in caplog.text
 
 
 def test_without_the_operators_trust_only_encrypted_addresses_count() -> None:
@@ -386,6 +508,18 @@ def news(push: Push, body: str = "r") -> None:
 
 async def taken(receiver: Any) -> Any:
     return await asyncio.to_thread(receiver.next)
+
+
+async def test_without_the_extra_there_is_no_web_push(pushing: Pushing, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = BrowserKeys()
+    details = ReceiverDetails("https://example.org", public_key=encode64(keys.public), auth=encode64(keys.auth))
+    push = pushing()
+    assert KINDS["webpush"].fields(details)
+    assert await push.vapid_key() is not None
+    monkeypatch.setitem(sys.modules, "http_ece", None)
+    assert await push.vapid_key() is None
+    with pytest.raises(InvalidArgument, match=r"claude-code-mcp\[web\]"):
+        KINDS["webpush"].fields(details)
 
 
 async def test_a_receiver_that_fails_is_tried_again_with_the_same_id(pushing: Pushing) -> None:

@@ -6,7 +6,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from claude_code_mcp.plugins.push.receivers import ServerKey, encrypt
+from claude_code_mcp.plugins.push.web_push import ServerKey, encrypt
 
 from .receiver import BrowserKeys, decode64, encode64
 

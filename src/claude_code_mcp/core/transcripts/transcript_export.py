@@ -3,8 +3,7 @@
 Takes time linear in what is written. Only `read_page` reads a file, and blocks on the disk.
 
 In HTML, everything from the transcript is escaped, invisible characters included, and the page forbids itself to load
-or run anything. Of Markdown, paragraphs, headings, lists, tables, code and emphasis are shown as such; the rest stays
-text.
+or run anything. What the model said is rendered as Markdown (`markdown_html.py`).
 """
 
 import json
@@ -215,13 +214,6 @@ def _json(value: object) -> str:
         return "[not shown]"
 
 
-# -- transcript html --------------------------------------------------------------------------------------------------
-
-
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_HEADING = re.compile(r"(#{1,6}) (.*)")
-_LIST_ITEM = re.compile(r"\s{0,12}(?:[-*+]|(\d{1,9})[.)]) (.*)")
-_TABLE_RULE = re.compile(r"[\s:|]*-[\s:|-]*")
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fbfaf7;--card:#fff;--ink:#23211d;--soft:#6d685e;--line:#e4dfd5;--accent:#b4552d;
 --code:#f3f0e9;--plus:#1d6f3c;--plusbg:#e6f4ea;--minus:#a12622;--minusbg:#fbe9e7}
@@ -238,9 +230,12 @@ section>h2{font-size:.8rem;font-weight:600;letter-spacing:.04em;color:var(--soft
 section>h2 a{color:inherit;text-decoration:none}
 .prompt{background:var(--card);border:1px solid var(--line);border-left:4px solid var(--accent);border-radius:.5rem;
 padding:.75rem 1rem;margin:0 0 1rem;white-space:pre-wrap;overflow-wrap:anywhere}
-.text{overflow-wrap:anywhere}.text>*{margin:0 0 .8rem}.text h3{font-size:1.08rem;margin-top:1.2rem}
+.text{overflow-wrap:anywhere}.text>*{margin:0 0 .8rem}.text :is(h3,h4,h5,h6){font-size:1rem;margin:1.2rem 0 .6rem}
+.text h3{font-size:1.12rem}.text li>p{margin:.3rem 0}.text a{color:var(--accent)}
 .text ul,.text ol{padding-left:1.4rem}.text li{margin:.15rem 0}
 details+.text{margin-top:1rem}
+.text blockquote{border-left:3px solid var(--line);margin-left:0;padding-left:.9rem;color:var(--soft)}
+.text hr{border:0;border-top:1px solid var(--line)}
 .text table{border-collapse:collapse;font-size:.95em}.text th,.text td{border:1px solid var(--line);
 padding:.3rem .65rem;text-align:left;vertical-align:top}.text th{background:var(--code)}
 .note{color:var(--soft);font-style:italic;margin:0 0 .8rem}
@@ -252,6 +247,7 @@ details>div{padding:0 .8rem .6rem}
 pre{background:var(--code);border-radius:.4rem;padding:.7rem .85rem;margin:.4rem 0;overflow-x:auto;max-height:32rem;
 font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 code{font:.88em ui-monospace,Menlo,Consolas,monospace;background:var(--code);border-radius:.25rem;padding:.1em .3em}
+pre code{font:inherit;background:none;padding:0}
 pre .plus,pre .minus,pre .at{display:block}.plus{color:var(--plus);background:var(--plusbg)}
 .minus{color:var(--minus);background:var(--minusbg)}.at{color:var(--soft)}
 @media print{details{break-inside:avoid}pre{max-height:none}}
@@ -293,7 +289,9 @@ def _turn(number: int, turn: ConversationTurn, detail: Detail) -> Iterator[str]:
 def _item(item: Item, detail: Detail) -> str:
     match item.kind:
         case "text":
-            return f'<div class="text">{"".join(_blocks(item.text))}</div>\n'
+            from .markdown_html import markdown_html  # noqa: PLC0415 - importing markdown-it takes 70 ms
+
+            return f'<div class="text">{markdown_html(item.text)}</div>\n'
         case "message":
             return f'<div class="prompt">{_safe(item.text)}</div>\n'
         case "thinking" if detail.thinking and item.text.strip():
@@ -331,82 +329,3 @@ def _diff(diff: str) -> str:
         f'<span class="{kinds[line[:1]]}">{_safe(line)}</span>' if line[:1] in kinds else f"{_safe(line)}\n"
         for line in diff.splitlines()
     )
-
-
-# -- Markdown -----------------------------------------------------------------------------------------------------
-
-
-def _blocks(text: str) -> Iterator[str]:
-    """The blocks of a Markdown text, one line after the other."""
-    paragraph: list[str] = []
-    items: list[re.Match[str]] = []
-    lines = iter(text.splitlines())
-    for line in lines:
-        fence, heading, listed = _FENCE.match(line), _HEADING.match(line), _LIST_ITEM.match(line)
-        if items and not (listed and _is_numbered(listed) == _is_numbered(items[0])):
-            yield _list(items)
-            items = []
-        if paragraph and (fence or heading or listed or not line.strip()):
-            yield _paragraph(paragraph)
-            paragraph = []
-        if fence:
-            yield f"<pre>{_safe(_code(lines, fence[1]))}</pre>"
-        elif heading:
-            yield f"<h3>{_inline(heading[2])}</h3>"
-        elif listed:
-            items.append(listed)
-        elif line.strip():
-            paragraph.append(line)
-    if items:
-        yield _list(items)
-    if paragraph:
-        yield _paragraph(paragraph)
-
-
-def _is_numbered(item: re.Match[str]) -> bool:
-    return item[1] is not None
-
-
-def _list(items: list[re.Match[str]]) -> str:
-    shown = "".join(f"<li>{_inline(item[2])}</li>" for item in items)
-    return f'<ol start="{int(items[0][1])}">{shown}</ol>' if _is_numbered(items[0]) else f"<ul>{shown}</ul>"
-
-
-def _paragraph(lines: list[str]) -> str:
-    """Its lines, or a table if the second one rules off the first."""
-    if len(lines) < 2 or "|" not in lines[0] or not _TABLE_RULE.fullmatch(lines[1]):
-        return f"<p>{'<br>'.join(map(_inline, lines))}</p>"
-    rows = [_row(line, "th" if number == 0 else "td") for number, line in enumerate(lines) if number != 1]
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _row(line: str, kind: str) -> str:
-    cells = line.strip().removeprefix("|").removesuffix("|").split("|")
-    return f"<tr>{''.join(f'<{kind}>{_inline(cell.strip())}</{kind}>' for cell in cells)}</tr>"
-
-
-def _code(lines: Iterator[str], fence: str) -> str:
-    """The lines up to the closing fence, or to the end if there is none."""
-    code: list[str] = []
-    for line in lines:
-        if line.strip() and not line.strip().strip(fence[0]) and len(line.strip()) >= len(fence):
-            break
-        code.append(line)
-    return "\n".join(code)
-
-
-def _inline(line: str) -> str:
-    """Code and emphasis within a line; a mark without its counterpart stays as it is."""
-    parts = line.split("`")
-    if len(parts) % 2 == 0:
-        parts[-2:] = ["`".join(parts[-2:])]
-    return "".join(
-        f"<code>{_safe(part)}</code>" if number % 2 else _emphasis(part) for number, part in enumerate(parts)
-    )
-
-
-def _emphasis(text: str) -> str:
-    parts = text.split("**")
-    if len(parts) % 2 == 0:
-        parts[-2:] = ["**".join(parts[-2:])]
-    return "".join(f"<strong>{_safe(part)}</strong>" if n % 2 else _safe(part) for n, part in enumerate(parts))

@@ -44,7 +44,9 @@ from ..push.preferences import (
     trial_notice,
     without_receiver,
 )
-from ..push.receivers import DerivedKey, PushReply, SendFailed, post, request_for
+from ..push.receivers import request_for
+from ..push.sending import PushReply, SendFailed, post
+from ..push.web_push import DerivedKey, is_installed
 from . import names
 from .connection import FleetConnection
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
@@ -129,7 +131,7 @@ class FleetReceivers:
         return self._status.get(receiver_id, Status())
 
     async def vapid_key(self) -> str | None:
-        return self._vapid.public
+        return self._vapid.public if is_installed() else None
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
         """Sends a notice now; returns what went wrong, None if nothing did."""
@@ -218,7 +220,7 @@ class FleetReceivers:
     async def _send(self, principal: str, receiver: Receiver, base: str, notice: Notice, delivery_id: str) -> PushReply:
         """One try. SendFailed if there is no answer."""
         try:
-            request = request_for(receiver, notice, base, self._vapid, delivery_id)
+            request = await asyncio.to_thread(request_for, receiver, notice, base, self._vapid, delivery_id)
             async with self._rooms.setdefault(receiver.id, asyncio.Semaphore(_AT_ONCE)):
                 private = self.may_reach_private(principal)
                 reply = await post(request.url, request.headers, request.body, private=private)

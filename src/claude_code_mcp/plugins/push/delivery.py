@@ -45,13 +45,9 @@ from .preferences import (
     trial_notice,
     without_receiver,
 )
-from .receivers import (
-    PushReply,
-    SendFailed,
-    ServerKey,
-    post,
-    request_for,
-)
+from .receivers import request_for
+from .sending import PushReply, SendFailed, post
+from .web_push import ServerKey, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +138,9 @@ class Push:
         return ServerKey(self._directory / "vapid.pem")
 
     async def vapid_key(self) -> str | None:
-        """What browsers subscribe with; None if there can be no key."""
+        """What browsers subscribe with; None if there can be no key, or without the extra `web`."""
+        if not is_installed():
+            return None
         try:
             return await asyncio.to_thread(lambda: self.key.public)
         except OSError as error:
@@ -297,7 +295,8 @@ class Push:
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         """Sends it to the receiver from here. Raises SendFailed, ClaudeCodeError, OSError or ValueError."""
         key = await asyncio.to_thread(lambda: self.key)
-        request = request_for(receiver, notice, self.base, key, delivery_id)
+        # In a thread: the first message for a browser imports what encrypts and signs it.
+        request = await asyncio.to_thread(request_for, receiver, notice, self.base, key, delivery_id)
         return await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
 
     async def remove_ended(self, principal: str, receiver_id: str) -> None:

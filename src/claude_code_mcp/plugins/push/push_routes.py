@@ -19,7 +19,8 @@ from ..console.answers import Nothing, answer, arguments_of
 from ..console.guard import WebUser
 from .delivery import Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
-from .receivers import KINDS, ReceiverDetails, check_url
+from .receivers import KINDS, ReceiverDetails
+from .sending import check_url
 
 _LONGEST_DEVICE = 60
 _LONGEST_TOKEN = 500

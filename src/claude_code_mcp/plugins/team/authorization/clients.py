@@ -28,7 +28,7 @@ from ....core import json_text
 from ....core.errors import InvalidArgument
 from ....core.model.text import one_line, visible
 from ....server.transports.callers import SCOPE
-from ...push.receivers import SendFailed, check_url, looked_up
+from ...push.sending import SendFailed, check_url, looked_up
 
 _MOST_ADDRESSES = 10
 _LONGEST_ADDRESS = 1000

@@ -1,0 +1,131 @@
+"""Web Push: messages that only one browser can read (RFC 8291), and the key that identifies this server (RFC 8292).
+
+The push service in between learns when a message is sent and how long it is, and nothing else. Encrypting needs the
+extra `web`, which brings http_ece.
+"""
+
+import base64
+import binascii
+import hmac
+import importlib.util
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from filelock import FileLock
+
+from ...core.errors import InvalidArgument
+from ...core.private_files import private_directory, read_regular, replace_file
+from ..console.guard import base64url
+
+NOT_INSTALLED = "Web Push needs `pip install 'claude-code-mcp[web]'` on the server."
+_TOKEN_SECONDS = 12 * 3600
+_CURVE = ec.SECP256R1()
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of that curve."""
+_POINT_LENGTH = 65
+_AUTH_LENGTH = 16
+
+
+def is_installed() -> bool:
+    """Whether messages can be encrypted."""
+    return importlib.util.find_spec("http_ece") is not None
+
+
+def decode64(text: str) -> bytes:
+    """The bytes of base64url, with or without padding. ValueError if it is not base64url."""
+    try:
+        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeError):
+        raise ValueError("not base64url") from None
+
+
+def check_keys(public_key: str, auth: str) -> None:
+    """Refuses the keys of a subscription with InvalidArgument if no message can be encrypted with them."""
+    try:
+        point = decode64(public_key)
+        if len(point) != _POINT_LENGTH or len(decode64(auth)) != _AUTH_LENGTH:
+            raise ValueError("wrong length")
+        ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, point)
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidArgument("subscription: its keys cannot be used.", field="subscription.keys") from None
+
+
+def encrypt(message: bytes, public_key: str, auth: str) -> bytes:
+    """A message as only the browser with these keys can read it, in the coding aes128gcm. ValueError if the keys are
+    not valid; ImportError if http_ece is not installed."""
+    import http_ece  # type: ignore[import-untyped]  # noqa: PLC0415 - optional
+
+    return bytes(
+        http_ece.encrypt(
+            message,
+            private_key=ec.generate_private_key(_CURVE),  # another one for each message
+            dh=decode64(public_key),
+            auth_secret=decode64(auth),
+            version="aes128gcm",
+        )
+    )
+
+
+class ServerKey:
+    """The key by which push services know this server. Subscriptions are bound to it, so it is kept."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the key, or makes one if there is none. Blocks on the disk. OSError if it cannot be read or made; one
+        that is there stays as it is."""
+        private_directory(path.parent)
+        with FileLock(path.with_suffix(".lock"), mode=0o600):  # of two who make one, the second takes the first's
+            self._key = _read_key(path) or _new_key(path)
+
+    @property
+    def public(self) -> str:
+        """What a browser subscribes with."""
+        encoding, form = serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+        return base64url(self._key.public_key().public_bytes(encoding, form))
+
+    def authorization(self, endpoint: str, contact: str) -> str:
+        """The header by which a push service knows the sender; `contact` is where its operator finds us."""
+        import jwt  # noqa: PLC0415 - seldom needed
+
+        parts = urlsplit(endpoint)
+        claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int(time.time()) + _TOKEN_SECONDS, "sub": contact}
+        return f"vapid t={jwt.encode(claims, self._key, 'ES256')}, k={self.public}"
+
+
+class DerivedKey(ServerKey):
+    """A key derived from a secret: the same wherever the secret is known, and stored nowhere."""
+
+    def __init__(self, secret: bytes) -> None:
+        digest = hmac.digest(secret, b"claude-code-mcp: web push", "sha384")  # longer than the order: no bias
+        self._key = ec.derive_private_key(int.from_bytes(digest, "big") % (_ORDER - 1) + 1, _CURVE)
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
+    """None if there is no file. OSError if there is one that cannot be used: replacing it would end every subscription
+    that is bound to it."""
+    try:
+        content = read_regular(path, 8 << 10)
+    except FileNotFoundError:
+        return None
+    try:
+        key = serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise OSError(
+            f"{path} is damaged or holds another kind of key. Put back the one from before; or remove the file, and "
+            "every browser has to subscribe again."
+        )
+    return key
+
+
+def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(_CURVE)
+    replace_file(
+        path,
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    return key
