@@ -15,7 +15,7 @@ from textual.widgets import Checkbox, Input, TextArea
 from claude_code_mcp.cli.demo import DemoServer, Project, projects
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen
-from claude_code_mcp.plugins.tui.dialogs import AskLine, NewSession
+from claude_code_mcp.plugins.tui.dialog_screens import AskLine, NewSession
 from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
 from claude_code_mcp.testing.script import script
 

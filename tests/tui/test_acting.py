@@ -12,7 +12,7 @@ from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.core.installation import extra_command
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.conversation_view import ConversationView
-from claude_code_mcp.plugins.tui.dialogs import NewSession
+from claude_code_mcp.plugins.tui.dialog_screens import NewSession
 from claude_code_mcp.testing.script import script, text
 from tests.commands.conftest import program
 from tests.shared.support import SharedPlace

@@ -13,8 +13,8 @@ from claude_code_mcp.core.model.question import Question, QuestionKind
 from claude_code_mcp.plugins.tui import main_screen
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen
-from claude_code_mcp.plugins.tui.commands import NAMES, CommandProvider
 from claude_code_mcp.plugins.tui.input_box import MessageArea
+from claude_code_mcp.plugins.tui.palette import NAMES, CommandProvider
 from claude_code_mcp.plugins.tui.screens import CostsScreen
 from claude_code_mcp.testing.script import script, tool
 from tests.sessions.worktree_support import git, repository

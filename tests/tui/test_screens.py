@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.events import Paste
 
 from claude_code_mcp.plugins.tui.application import Tui
-from claude_code_mcp.plugins.tui.dialogs import Dialog
+from claude_code_mcp.plugins.tui.dialog_screens import Dialog
 from claude_code_mcp.plugins.tui.input_box import MessageArea
 
 from . import recorded

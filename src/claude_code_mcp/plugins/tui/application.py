@@ -18,11 +18,11 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker, WorkerState
 
 from ...client.connections import McpClient
-from .commands import NAMES, CommandProvider, PatientPalette
 from .conversation_view import ConversationView, even_if_late
-from .dialogs import Help
+from .dialog_screens import Help
 from .input_box import InputBox, MessageArea
 from .main_screen import SHORT, STYLE, MainScreen
+from .palette import NAMES, CommandProvider, PatientPalette
 from .pump import Pump
 from .question_panel import QuestionPanel
 from .screens import AgentScreen, CostsScreen, ServersScreen

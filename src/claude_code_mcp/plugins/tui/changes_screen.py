@@ -20,7 +20,7 @@ from textual.widgets import Footer, Static
 from ...client.styled_lines import DiffRow, LineComments, diff_rows
 from ...client.styled_lines import Style as LineStyle
 from ...core.model.text import clip_line, visible
-from .dialogs import AskLine
+from .dialog_screens import AskLine
 from .drawn_blocks import Palette, lines_of
 
 _GUTTER = 2

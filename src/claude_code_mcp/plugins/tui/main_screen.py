@@ -22,7 +22,7 @@ from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
 from .blocks import ShownConversation
 from .conversation_view import ConversationView
-from .dialogs import AskLine
+from .dialog_screens import AskLine
 from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
 from .pump import Pump, sought

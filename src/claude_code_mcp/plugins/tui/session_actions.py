@@ -18,7 +18,7 @@ from ...client.styled_lines import LineComments, comments_message
 from ...core.model.options import BYPASS, PERMISSION_MODES
 from ...core.model.text import visible
 from .changes_screen import ChangesScreen
-from .dialogs import AskLine, NewSession, NewSessionRequest, Pick
+from .dialog_screens import AskLine, NewSession, NewSessionRequest, Pick
 from .pump import Pump
 from .server_link import ServerLink
 

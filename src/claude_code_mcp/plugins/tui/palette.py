@@ -83,14 +83,14 @@ class CommandProvider(Provider):
             yield DiscoveryHit(command.name, run, command.name, command.help)
 
     async def search(self, query: str) -> Hits:
-        """Commands by their name, best first, then those with all words of the query in their name or summary."""
-        matcher, words = self.matcher(query), query.casefold().split()
+        """Commands by their name, best first, then those with all terms of the query in their name or summary."""
+        matcher, terms = self.matcher(query), query.casefold().split()
         for command, run in self._possible():
             score = matcher.match(command.name)
             if command.name.startswith(query.casefold()):
                 score += 100
             described = f"{command.name} {command.help}".casefold()
-            if score or all(word in described for word in words):
+            if score or all(term in described for term in terms):
                 yield Hit(score or 0.1, matcher.highlight(command.name), run, command.name, command.help)
 
 
