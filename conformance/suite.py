@@ -240,8 +240,6 @@ def _findings(output: Path) -> Iterable[Check]:
             yield Check(named[1], finding["id"], finding["status"], " ".join(message.split()))
 
 
-# -- what the README says ---------------------------------------------------------------------------------------
-
 Scores = Mapping[tuple[str, str], str]
 """By the name of a row and the era."""
 _TITLE = "[MCP conformance suite](https://github.com/modelcontextprotocol/conformance)"
@@ -266,7 +264,7 @@ def scores_of(verdict: Verdict) -> Scores:
 
 
 def table(version: str, scores: Scores) -> list[str]:
-    """The lines of the README on this version of the suite."""
+    """The table of docs/conformance.md for this version of the suite."""
     rows = dict.fromkeys(row for row, _ in scores)
     return [
         f"| {_TITLE} {version} | {' | '.join(ERAS)} |",

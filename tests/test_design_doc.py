@@ -1,4 +1,4 @@
-"""docs/design.md and docs/files.md name only files that exist."""
+"""docs/design.md names only files that exist."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "claude_code_mcp"
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 
 
 def sections(text: str, level: str) -> dict[str, str]:
@@ -28,12 +27,12 @@ def exists(name: str) -> bool:
 
 PATHS = {title: body.split("\n## ")[0] for title, body in sections(DESIGN, "###").items()}
 CHANGES = [
-    line.strip("|").split("|") for line in sections(FILES, "##")["To change X, go to Y"].splitlines() if "`" in line
+    line.strip("|").split("|") for line in sections(DESIGN, "##")["To change X, go to Y"].splitlines() if "`" in line
 ]
 
 
 def test_every_file_that_is_named_exists() -> None:
-    assert {name for name in files_in(DESIGN + FILES) if not exists(name)} == set()
+    assert {name for name in files_in(DESIGN) if not exists(name)} == set()
 
 
 def test_every_file_that_a_module_names_exists() -> None:

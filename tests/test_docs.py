@@ -40,8 +40,9 @@ TASK = '"Fix the failing test"'
 DIRECTORY = "/src/app"
 """The project of the examples."""
 
-PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "helm", "jq", "kubectl", "npx", "printf", "source", "uv", "sudo"}
+PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "helm", "jq", "kubectl", "npx", "printf", "source", "sudo"}
 """What the examples use that is not ours to check."""
+INSTALLERS = {"pip", "pipx", "uv"}
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,9 @@ async def test_python_examples_run(example: Example, place: Sandbox) -> None:
         assert left["result"].content[0].text == "opened"
 
 
-def test_there_are_examples_in_the_readme_and_in_docstrings() -> None:
+def test_there_are_examples_in_the_documents_and_in_docstrings() -> None:
     found = {str(example).partition(":")[0] for example in [*written_in("python"), *IN_CODE]}
-    assert {"README.md", "docs/library.md", "docs/hub.md", "src/claude_code_mcp/core/service.py"} <= found
+    assert {"docs/library.md", "docs/hub.md", "src/claude_code_mcp/core/service.py"} <= found
 
 
 def test_every_public_name_is_described() -> None:
@@ -243,17 +244,20 @@ def commands_in(example: Example) -> Iterator[list[str]]:
 def test_commands_in_examples_exist(example: Example) -> None:
     commands = list(commands_in(example))
     assert commands
-    for program, *arguments in commands:
-        if program == "claude-code-mcp":
+    for path, *arguments in commands:
+        program = path.rpartition("/")[2]
+        if program == "claude-code-mcp" and arguments[:1] != ["claude"]:  # its arguments are for Claude Code
             build_parser().parse_args(arguments)
         elif program == "make":
             assert set(arguments) <= targets()
-        elif program == "pip":
+        elif program in INSTALLERS:
             _check_extras(arguments)
+        elif program == "python3":
+            assert arguments[:2] == ["-m", "venv"]
         elif program == "python":
             _check_module(arguments)
         else:
-            assert program in PROGRAMS_OF_OTHERS
+            assert program in PROGRAMS_OF_OTHERS | {"claude-code-mcp"}
 
 
 def targets() -> set[str]:
@@ -262,11 +266,12 @@ def targets() -> set[str]:
 
 
 def _check_extras(arguments: Sequence[str]) -> None:
+    """The package is on no index: it is installed from a clone or from a git address, with extras that exist."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    installed = re.fullmatch(r"(.*)\[(.*)\]", arguments[-1])
+    installed = re.fullmatch(r"(.*)\[(.*)\](.*)", arguments[-1])
     assert installed is not None
-    assert installed[1] in (".", project["name"])
-    assert installed[2] in project["optional-dependencies"]
+    assert (installed[1], installed[3]) in ((".", ""), (project["name"], " @ git+URL"))
+    assert set(installed[2].split(",")) <= set(project["optional-dependencies"])
 
 
 def _check_module(arguments: Sequence[str]) -> None:

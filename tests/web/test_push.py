@@ -518,7 +518,7 @@ async def test_without_the_extra_there_is_no_web_push(pushing: Pushing, monkeypa
     assert await push.vapid_key() is not None
     monkeypatch.setitem(sys.modules, "http_ece", None)
     assert await push.vapid_key() is None
-    with pytest.raises(InvalidArgument, match=r"claude-code-mcp\[web\]"):
+    with pytest.raises(InvalidArgument, match="needs the extra `web`"):
         KINDS["webpush"].fields(details)
 
 

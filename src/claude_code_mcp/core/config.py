@@ -254,8 +254,8 @@ class Settings(BaseModel):
     audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
     """The size at which the file of the audit trail is put aside for a new one; five old ones are kept."""
     otel: bool = Field(False, validation_alias=f"{_OWN}OTEL")
-    """Whether traces, metrics and logs are sent by OpenTelemetry, which needs `pip install 'claude-code-mcp[otel]'`.
-    Where to is said by the usual variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
+    """Whether to export traces, metrics and logs with OpenTelemetry. Needs the extra `otel`. The usual variables set
+    the destination, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     fleet_nats: str | None = Field(None, validation_alias=f"{_OWN}NATS")

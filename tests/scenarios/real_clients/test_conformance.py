@@ -1,5 +1,5 @@
-"""The official conformance suite finds nothing that is not explained, its score is the one in the README, and its
-findings are judged strictly."""
+"""The conformance suite finds nothing unexplained, its scores are those in docs/conformance.md, and findings are judged
+strictly."""
 
 import os
 import re
@@ -55,8 +55,8 @@ def address(common: Sandbox, with_repository: dict[str, str]) -> Iterator[Served
         yield served
 
 
-def check_readme(suite: Suite, verdict: Verdict) -> None:
-    version, scores = read_table((ROOT / "README.md").read_text(encoding="utf-8"))
+def check_page(suite: Suite, verdict: Verdict) -> None:
+    version, scores = read_table((ROOT / "docs" / "conformance.md").read_text(encoding="utf-8"))
     assert version == suite.version
     assert scores_of(verdict).items() <= scores.items()
 
@@ -72,7 +72,7 @@ def test_the_server_passes_every_scenario(suite: Suite, address: Served, tmp_pat
     assert address.url is not None
     verdict = suite.run_server(address.url, era, tmp_path)
     assert verdict.complaints == []
-    check_readme(suite, verdict)
+    check_page(suite, verdict)
 
 
 @LATER
@@ -84,7 +84,7 @@ async def test_the_authorization_server_passes_every_scenario(
         verdict = await run_authorization_server(suite, served, device, era, tmp_path / era)
     assert verdict.complaints == []
     assert verdict.expected == {"authorization-server-metadata-endpoint", "authorization-code-grant"}
-    check_readme(suite, verdict)
+    check_page(suite, verdict)
 
 
 @pytest.mark.soak  # the scenarios of the server once more; tests/server/oauth has clients with tokens
@@ -98,7 +98,7 @@ async def test_a_server_with_a_provider_passes_every_scenario_too(
         pytest.skip(str(reason))
     for verdict in verdicts:
         assert verdict.complaints == []
-        check_readme(suite, verdict)
+        check_page(suite, verdict)
 
 
 @pytest.mark.soak  # a program for each scenario; tests/server/test_tasks.py shows the same
@@ -109,7 +109,7 @@ def test_every_scenario_of_tasks_passes(suite: Suite, address: Served, tmp_path:
     assert len(verdict.expected) == 10
     # The suite does not check notifications yet; tests/server/test_tasks.py does.
     assert [name for name in verdict.expected if verdict.outcome(name) == "skipped"] == ["tasks-status-notifications"]
-    check_readme(suite, verdict)
+    check_page(suite, verdict)
 
 
 @pytest.mark.soak  # a hub for each scenario
@@ -120,7 +120,7 @@ def test_the_hub_passes_every_scenario_of_a_client(
 ) -> None:
     verdict = suite.run_client(era, tmp_path, with_repository)
     assert verdict.complaints == []
-    check_readme(suite, verdict)
+    check_page(suite, verdict)
 
 
 # -- the judging ------------------------------------------------------------------------------------------------

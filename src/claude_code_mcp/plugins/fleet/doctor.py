@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError
+from ...core.installation import extra_command
 from ...core.model.text import size_of, visible
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def check_fleet(settings: Settings) -> Iterator[Check]:
     try:
         state = asyncio.run(_asked(settings, home, is_host))
     except ImportError:
-        yield "fleet", False, "its parts are not installed", "pip install 'claude-code-mcp[fleet]'"
+        yield "fleet", False, "the extra `fleet` is not installed", extra_command("fleet")
         return
     except (OSError, ValueError, LookupError, TypeError) as error:
         # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
@@ -84,7 +85,12 @@ def judged(state: FleetState) -> Iterator[Check]:
     for machine in state.machines or ():
         if not machine.cli_version:
             name = visible(machine.name)
-            yield "fleet", False, f"{name} has no Claude Code", "install it there: pip install 'claude-code-mcp[cli]'"
+            yield (
+                "fleet",
+                False,
+                f"{name} has no Claude Code",
+                "install Claude Code on that machine, or add the extra `cli` there",
+            )
 
 
 async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:

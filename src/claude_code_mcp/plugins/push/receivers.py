@@ -129,14 +129,14 @@ def _ntfy(receiver: Receiver, attempt: Attempt) -> PushRequest:
 
 def _web_push_fields(details: ReceiverDetails) -> dict[str, str]:
     if not web_push.is_installed():
-        raise InvalidArgument(web_push.NOT_INSTALLED, field="kind")
+        raise InvalidArgument(web_push.not_installed(), field="kind")
     web_push.check_keys(details.public_key, details.auth)
     return {"public_key": details.public_key, "auth": details.auth}
 
 
 def _web_push(receiver: Receiver, attempt: Attempt) -> PushRequest:
     if not web_push.is_installed():
-        raise SendFailed(web_push.NOT_INSTALLED)
+        raise SendFailed(web_push.not_installed())
     notice, fields = attempt.notice, attempt.notice.fields(attempt.base)
     message = json_text.encode(fields)
     while len(message) > MAX_MESSAGE_BYTES and len(fields["body"]) > 1:  # one character may take six bytes

@@ -18,16 +18,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from filelock import FileLock
 
 from ...core.errors import InvalidArgument
+from ...core.installation import extra_command
 from ...core.private_files import private_directory, read_regular, replace_file
 from ..console.guard import base64url
 
-NOT_INSTALLED = "Web Push needs `pip install 'claude-code-mcp[web]'` on the server."
 _TOKEN_SECONDS = 12 * 3600
 _CURVE = ec.SECP256R1()
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of that curve."""
 _POINT_LENGTH = 65
 _AUTH_LENGTH = 16
+
+
+def not_installed() -> str:
+    """The error for a server without the extra `web`."""
+    return f"Web Push needs the extra `web` on the server: {extra_command('web')}"
 
 
 def is_installed() -> bool:
