@@ -9,8 +9,8 @@ import select
 import pytest
 from starlette.requests import Request
 
-from claude_code_mcp.plugins.console import answers
-from claude_code_mcp.plugins.console.answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
+from claude_code_mcp.server import web_answers
+from claude_code_mcp.server.web_answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
 from tests.support.waiting import until
 
 from .conftest import Console
@@ -30,7 +30,7 @@ def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console)
 
 
 async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_LONGEST_SILENCE", 0.05)
+    monkeypatch.setattr(web_answers, "_LONGEST_SILENCE", 0.05)
     parts = iter([{"type": "http.request", "body": b'{"ticket": "', "more_body": True}])
 
     async def receive() -> dict[str, object]:

@@ -9,9 +9,9 @@ import pytest
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.plugins.console.answers import page_policy
 from claude_code_mcp.plugins.console.console import Consoles
 from claude_code_mcp.plugins.console.guard import Accounts
+from claude_code_mcp.plugins.console.page_files import page_policy
 from claude_code_mcp.plugins.console.sign_in_routes import qr_rows, qr_text
 from claude_code_mcp.server.transports.http import Address, host_check
 from tests.conftest import StartService

@@ -43,8 +43,9 @@ from claude_code_mcp.plugins.push.preferences import (
     notice_of,
 )
 from claude_code_mcp.plugins.push.receivers import KINDS, ReceiverDetails
-from claude_code_mcp.plugins.push.sending import SendFailed, check_url, post
+from claude_code_mcp.plugins.push.sending import SendFailed, post
 from claude_code_mcp.plugins.push.web_push import ServerKey, decode64, encrypt
+from claude_code_mcp.server.outbound_urls import check_url
 from claude_code_mcp.testing.script import script, text, tool
 from tests.network.support import Certificates
 from tests.support.waiting import until_true

@@ -5,6 +5,7 @@ The one place where text is shortened, in three manners: `cut` says in a mark ho
 the text. Secrets must be taken out of a text before it is shortened or paged: half a secret is no longer recognised.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -311,3 +312,8 @@ def _cell(value: object) -> str:
 def _quoted(text: str) -> str:
     doubled = text.replace('"', '""')
     return f'"{doubled}"' if any(letter in text for letter in ',"\r\n') else text
+
+
+def base64url(data: bytes) -> str:
+    """base64url without padding."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

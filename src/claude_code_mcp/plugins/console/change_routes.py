@@ -15,7 +15,7 @@ from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.service import Service
 from ...core.transcripts.edited_files import LONGEST
 from ...server.tools.arguments import Arguments, Name
-from .answers import answer, arguments_of, session_id_of, text_of
+from ...server.web_answers import answer, arguments_of, session_id_of, text_of
 from .guard import WebUser
 
 _HEAD = re.compile(r"^diff --git ", re.MULTILINE)

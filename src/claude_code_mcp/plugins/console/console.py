@@ -29,10 +29,11 @@ from ...core.private_files import private_directory, read_regular, replace_file
 from ...core.service import Service
 from ...core.state.state_directory import database_in
 from ...server.transports.http import Address, HttpServer, host_check, own_origin, plain_app
+from ...server.web_answers import RequestRefused, guarded, refusal
 from ..push.delivery import Push
 from ..team.known_people import Identity, SignIns
-from .answers import FILES, PageFiles, RequestRefused, guarded, refusal
 from .guard import Accounts, Guard, WebUser
+from .page_files import FILES, PageFiles
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
 from .sign_in_routes import ProviderSignIn, SignInRoutes
 

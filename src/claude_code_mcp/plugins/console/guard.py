@@ -11,7 +11,6 @@ not: the cookie alone, which a server on another port may get to see, opens noth
 """
 
 import asyncio
-import base64
 import hmac
 import secrets
 from collections import OrderedDict
@@ -22,11 +21,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.model.caller import LOCAL, Caller
+from ...core.model.text import base64url
 from ...server.transports.callers import Callers
 from ...server.transports.running_calls import FailureLimit
+from ...server.web_answers import RequestRefused
 from ..team.known_people import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from ..team.people import is_person, user_of
-from .answers import RequestRefused
 
 OPEN, SOCKET = "open", "socket"
 _PROXY_SECONDS = 12 * 3600.0
@@ -329,8 +329,3 @@ class OneTimeTexts:
         if len(self._used) > self._most:
             self._used.popitem(last=False)
         return True
-
-
-def base64url(data: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -14,9 +14,9 @@ from starlette.routing import BaseRoute, Route
 
 from ...core.model.events import AuditEvent, Event, QuestionOpened
 from ...core.service import Service
+from ...server.web_answers import BodyRoom, RequestRefused, guarded
 from ..push.delivery import Push
 from ..push.push_routes import PushRoutes
-from .answers import BodyRoom, RequestRefused, guarded
 from .change_routes import ChangeRoutes
 from .feeds import Feeds, Streams
 from .guard import WebUser

@@ -25,7 +25,16 @@ from ...server.tools.manage_session import MARKS, give_away, steer_limit
 from ...server.tools.output import dump
 from ...server.tools.session_report import interruption, status_of
 from ...server.tools.sessions import CreateSession, session_options
-from .answers import ANSWER_HEADERS, Nothing, answer, arguments_of, flag_of, number_of, session_id_of, text_of
+from ...server.web_answers import (
+    ANSWER_HEADERS,
+    Nothing,
+    answer,
+    arguments_of,
+    flag_of,
+    number_of,
+    session_id_of,
+    text_of,
+)
 from .event_frames import item_fields, listed_row, most_urgent_first, question_row, session_in_memory, turn_row
 from .guard import WebUser
 

@@ -27,14 +27,14 @@ from ... import __version__
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, UpstreamUnavailable
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.model.text import iso, one_line, visible
+from ...core.model.text import base64url, iso, one_line, visible
 from ...server.tools.arguments import Arguments
 from ...server.transports.callers import Callers
+from ...server.web_answers import HEADERS, Nothing, RequestRefused, answer, arguments_of, guarded
 from ..team.access_tokens import is_safe_page
 from ..team.known_people import Identity, SignIns
 from ..team.people import is_person, user_of
-from .answers import HEADERS, Nothing, RequestRefused, answer, arguments_of, guarded
-from .guard import Guard, OneTimeTexts, WebUser, base64url
+from .guard import Guard, OneTimeTexts, WebUser
 from .page_routes import Handlers, PageRoutes
 
 _BLOCKS = {("1", "1"): "█", ("1", "0"): "▀", ("0", "1"): "▄", ("0", "0"): " "}

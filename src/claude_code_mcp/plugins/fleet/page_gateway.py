@@ -22,7 +22,7 @@ from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ...core.model.outcome import SESSION_TOOL_STATUS
 from ...core.model.session_id import is_session_id
 from ...core.model.text import csv_of, iso
-from ..console.answers import (
+from ...server.web_answers import (
     ANSWER_HEADERS,
     RequestRefused,
     answer,

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from ...server.server import McpServer
 from ...server.transports.running_calls import RunningCalls
-from ..console.answers import answer
+from ...server.web_answers import answer
 from ..console.guard import WebUser
 from ..console.page_routes import ServiceRoutes, api_routes
 from ..team.known_people import Identity, SignIn

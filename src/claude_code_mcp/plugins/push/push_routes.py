@@ -14,13 +14,13 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
 from ...core.rate_limit import MinuteLimit
+from ...server.outbound_urls import check_url
 from ...server.tools.arguments import Arguments
-from ..console.answers import Nothing, answer, arguments_of
+from ...server.web_answers import Nothing, answer, arguments_of
 from ..console.guard import WebUser
 from .delivery import Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
 from .receivers import KINDS, ReceiverDetails
-from .sending import check_url
 
 _LONGEST_DEVICE = 60
 _LONGEST_TOKEN = 500

@@ -1,27 +1,20 @@
 """Sends a request to an address that somebody else has chosen, without reaching what only this server can reach.
 
-The name is looked up once and the connection goes to the very address that was checked, so that the name cannot lead
-elsewhere between the check and the connection. No redirect is followed, no proxy of the environment is used, and of the
-answer only the head is read. Lookups have threads of their own: a dead name server delays nothing else.
+The connection goes to the very address that was checked (`server/outbound_urls.py`). No redirect is followed, no proxy
+of the environment is used, and of the answer only the head is read.
 """
 
 import asyncio
 import functools
-import socket
 import ssl
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 
-from ...core.errors import InvalidArgument
-from ...core.model.network import is_public, read_address
+from ...server.outbound_urls import NotPublic, check_url, looked_up
 
 _TIMEOUT = 15.0
-MAX_URL_LENGTH = 2000
-_lookups = ThreadPoolExecutor(2, "push-lookup")
 
 
 class SendFailed(Exception):
@@ -38,37 +31,6 @@ class PushReply:
     @property
     def ok(self) -> bool:
         return 200 <= self.status < 300
-
-
-def check_url(url: str, *, private: bool) -> SplitResult:
-    """The parts of a receiver's address. InvalidArgument if it is not valid or, without `private`, is not encrypted."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good or len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidArgument("url: must be an http or https address.", field="url")
-    if parts.username is not None or parts.password is not None:
-        raise InvalidArgument("url: must have no name and password in it; give a token.", field="url")
-    if not private and parts.scheme != "https":
-        raise InvalidArgument("url: must be an https address.", field="url")
-    return parts
-
-
-async def looked_up(parts: SplitResult, private: bool) -> str:
-    """The address that the name of a host leads to, to be connected to as it is. SendFailed if any that it leads to is
-    not public, unless `private` ones are allowed; OSError if it leads nowhere."""
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    addresses = [str(entry[4][0]) for entry in found]
-    read = [read_address(text) for text in addresses]
-    # All of them: a private address among public ones may be an attempt to reach what is behind this server.
-    if not private and not all(address is not None and is_public(address) for address in read):
-        raise SendFailed("its address is not public")
-    # The very address that was checked: a second lookup of the name could lead elsewhere.
-    return addresses[0]
 
 
 async def post(
@@ -95,6 +57,8 @@ async def post(
                 await response.aclose()
     except TimeoutError:
         raise SendFailed("it did not answer in time") from None
+    except NotPublic as problem:
+        raise SendFailed(str(problem)) from None
     except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         cause: BaseException = error
         while (earlier := cause.__cause__ or cause.__context__) is not None:

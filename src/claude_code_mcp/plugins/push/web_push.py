@@ -19,8 +19,8 @@ from filelock import FileLock
 
 from ...core.errors import InvalidArgument
 from ...core.installation import extra_command
+from ...core.model.text import base64url
 from ...core.private_files import private_directory, read_regular, replace_file
-from ..console.guard import base64url
 
 _TOKEN_SECONDS = 12 * 3600
 _CURVE = ec.SECP256R1()

@@ -27,8 +27,8 @@ from pydantic import AnyUrl, ValidationError
 from ....core import json_text
 from ....core.errors import InvalidArgument
 from ....core.model.text import one_line, visible
+from ....server.outbound_urls import NotPublic, check_url, looked_up
 from ....server.transports.callers import SCOPE
-from ...push.sending import SendFailed, check_url, looked_up
 
 _MOST_ADDRESSES = 10
 _LONGEST_ADDRESS = 1000
@@ -179,7 +179,7 @@ class ClientDocuments:
             # A few at a time: anybody can have documents read.
             async with self._reading:
                 found = await self._read(client_id)
-        except (SendFailed, InvalidArgument, ValueError, ValidationError, TimeoutError, OSError, httpx2.HTTPError):
+        except (NotPublic, InvalidArgument, ValueError, ValidationError, TimeoutError, OSError, httpx2.HTTPError):
             # Why is told to nobody: it would be a way to look at what this server reaches.
             found = None
         self._kept.pop(client_id, None)

@@ -12,7 +12,7 @@ from html import escape
 
 from starlette.responses import HTMLResponse
 
-from ...console.answers import HEADERS
+from ....server.web_answers import HEADERS
 
 _STYLE = """
 :root { color-scheme: light dark; --page: light-dark(#f7f6f3, #151514); --surface: light-dark(#ffffff, #1e1e1c);

@@ -35,6 +35,7 @@ from webauthn.helpers.structs import (
 )
 
 from ....core import json_text
+from ....core.model.text import base64url
 from ..known_people import InvitedPeople, Person
 
 BEGUN_FOR = 600.0
@@ -62,7 +63,7 @@ class SealedRequests:
     def seal(self, fields: Mapping[str, Any]) -> str:
         """A request as it goes through a browser. Its contents can be read there, and not changed."""
         content = {**fields, "until": time.monotonic() + BEGUN_FOR, "id": secrets.token_urlsafe(16)}
-        body = _base64(json_text.encode(content))
+        body = base64url(json_text.encode(content))
         return f"{body}.{self._derived('request', body)}"
 
     def open(self, sealed: str) -> Mapping[str, Any] | None:
@@ -120,7 +121,7 @@ class SealedRequests:
     def _derived(self, purpose: str, text: str) -> str:
         """What only this server can make of a text, another one for each purpose; 43 characters."""
         message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
-        return _base64(hmac.digest(self._key, message, "sha256"))
+        return base64url(hmac.digest(self._key, message, "sha256"))
 
 
 class Passkeys:
@@ -213,10 +214,6 @@ def _decoded(credential: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it is no credential")
     return found
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _equal(presented: str, known: str) -> bool:
