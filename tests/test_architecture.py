@@ -26,8 +26,9 @@ PARTS: dict[str, set[str]] = {
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "plugin": {"core", "hub", "server", "client"},
     "plugins": {"core", "hub", "server", "client", "startup", "plugin"},  # and nothing of another plug-in
-    "app": {"core", "hub", "server", "startup", "plugin"},
-    "cli": {"core", "hub", "server", "startup", "client", "testing", "plugin", "app"},
+    "installed_plugins": {"core", "plugin"},
+    "app": {"core", "hub", "server", "startup", "plugin", "installed_plugins"},
+    "cli": {"core", "hub", "server", "startup", "client", "testing", "plugin", "installed_plugins", "app"},
     "__main__": {"cli"},
 }
 
@@ -68,7 +69,6 @@ SEAMS: set[tuple[str, str]] = {
     ("app", "console"),
     ("app", "sandbox"),
     ("app", "telemetry"),
-    ("cli.doctor", "fleet"),
     ("cli.doctor", "sandbox"),
     ("cli.interfaces", "console"),
     ("cli.interfaces", "team"),

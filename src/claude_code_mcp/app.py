@@ -6,8 +6,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,12 @@ from .core.redaction import Redactor
 from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
+from .installed_plugins import enabled_plugins
+from .plugin import Plugin, RunningServer
 from .plugins.sandbox.sandbox_contents import keeps_sessions_in, open_to_sessions
 from .server.server import McpServer
+from .server.tools.tool import Tool
+from .server.tools.toolsets import tools_of
 from .startup.greeting.first_answers import GreetedInput
 
 if TYPE_CHECKING:
@@ -83,10 +87,12 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
     with on_signals(serving.cancel):
         async with (
-            running_service(settings, "local", None) as (service, hosting),
+            running_service(settings, "local", None) as (service, hosting, plugins),
             stdio_streams(greeted) as (inbox, outbox),
         ):
-            server = McpServer(service, "keep", hosting.host).server()  # the server ends with its one client: see below
+            server = McpServer(
+                service, "keep", hosting.host, tools_with(plugins, settings)
+            ).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
                 from .startup.greeting.build_manifest import leave_manifest  # noqa: PLC0415 - the first start alone needs it
 
@@ -110,6 +116,16 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
         async with stdio_streams(greeted) as (inbox, outbox):
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
+
+
+def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, Tool[Any]]:
+    """The tools of the chosen toolsets and of plug-ins. InvalidArgument if two have the same name."""
+    tools = dict(tools_of(settings))
+    for plugin in plugins:
+        for tool in plugin.tools(settings):
+            if tools.setdefault(tool.name, tool) is not tool:
+                raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
+    return tools
 
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
@@ -151,12 +167,15 @@ async def run_http(settings: Settings, address: str) -> None:
             running_service(settings, policy, audit_file, serving_at, principals, others=callers.open) as (
                 service,
                 hosting,
+                plugins,
             ),
             serving_consoles(service, lambda: hosting.hub) as consoles,
         ):
             metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
             service.observe(metrics)
-            mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
+            mcp_server = McpServer(
+                service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings)
+            )
             accounts = Accounts(callers)
             routes = partial(consoles.routes, accounts=accounts)
             async with _http_server(bind, mcp_server, callers, metrics, routes, listener) as server:
@@ -252,10 +271,10 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     async with (
         running_service(
             settings, policy, None, principals=principals, spares=1, others=callers is not None and callers.open
-        ) as (service, hosting),
+        ) as (service, hosting, plugins),
         _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
     ):
-        server = McpServer(service, settings.on_disconnect or "keep", hosting.host)
+        server = McpServer(service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings))
         metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
         service.observe(metrics)
         if first.manifest is not None:
@@ -470,10 +489,12 @@ async def running_service(
     others: bool = False,
     replica: "SessionReplica | None" = None,
     machine: str | None = None,
-) -> "AsyncIterator[tuple[Service, HubProvider]]":
-    """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
-    have no other; `others` than the `principals` may call too. The service is closed before the hubs that its sessions
-    use; the audit trail is closed after the service, and is complete by then; it names the `machine` of a fleet."""
+) -> "AsyncIterator[tuple[Service, HubProvider, Sequence[Plugin]]]":
+    """A running service with its hub, policy, observers and plug-ins; `policy` may be the name of the profile for
+    callers that have no other; `others` than the `principals` may call too. Plug-ins end first, then the service, then
+    the hubs that its sessions use; the audit trail is closed last, and is complete by then; it names the `machine` of a
+    fleet."""
+    plugins = await asyncio.to_thread(enabled_plugins, settings)
     for name, meant in unknown_variables(os.environ).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     _redactor.add(secrets_of(settings))
@@ -490,6 +511,10 @@ async def running_service(
             callers=ExpectedCallers(principals, others, hosting.use, hosting.hosts, hosting.open_for),
             spares=spares,
             replica=replica,
+            judges=[plugin.judge for plugin in plugins if type(plugin).judge is not Plugin.judge],
+            option_checks=[
+                plugin.check_options for plugin in plugins if type(plugin).check_options is not Plugin.check_options
+            ],
         )
         if SessionLog.is_logged():
             service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
@@ -500,14 +525,28 @@ async def running_service(
         started = _started(settings, policy, over_http=serving_at is not None)
         service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
-            async with service:
+            async with service, AsyncExitStack() as started_plugins:
                 hosting.connect(service)
-                yield service, hosting
+                server = RunningServer(service, lambda: hosting.hub)
+                for plugin in plugins:
+                    await started_plugins.enter_async_context(_started_plugin(plugin, server))
+                yield service, hosting, plugins
         finally:
             await hosting.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
             for observer in closing:
                 await asyncio.to_thread(observer.close)
+
+
+@asynccontextmanager
+async def _started_plugin(plugin: Plugin, server: RunningServer) -> AsyncIterator[None]:
+    """A plug-in with its observers and channels at work."""
+    async with plugin.running(server):
+        for observer in plugin.observers(server):
+            server.service.observe(observer)
+        for channel in plugin.channels(server):
+            server.service.broker.add_channel(channel)
+        yield
 
 
 def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> dict[str, str | None]:

@@ -20,10 +20,10 @@ WHOLE = FleetState(0.3, __version__, (HERE,))
 
 def test_a_fleet_in_order() -> None:
     found = list(judged(WHOLE))
-    assert all(ok for _, ok, _, _ in found)
-    (_, _, machines, _), _, (_, _, versions, _) = found
-    assert "1" in machines.split()
-    assert __version__ in versions
+    assert all(finding.ok for finding in found)
+    machines, _, versions = found
+    assert "1" in machines.detail.split()
+    assert __version__ in versions.detail
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_pat
     settings = load_settings({}, state_dir=tmp_path, fleet_directory=tmp_path / "trees")
     async with hosting(tmp_path / "fleet", host="127.0.0.1", port=-1, name="server"):
         found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
-    assert [(subject, ok) for subject, ok, _, _ in found] == [
+    assert [(finding.subject, finding.ok) for finding in found] == [
         ("fleet", True),
         ("fleet's clock", True),
         ("fleet's versions", True),

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +38,8 @@ from ..core.processes.child import containment
 from ..core.processes.environment import DEPTH, child_environment, depth
 from ..core.redaction import Redactor
 from ..core.state.state_directory import database_in
-from ..plugins.fleet.doctor import check_fleet
+from ..installed_plugins import all_plugins
+from ..plugin import Finding
 from ..plugins.sandbox.bubblewrap import unavailable as sandbox_unavailable
 from ..startup.shared.place import Place, is_held, places
 from .conventions import add_config_file, add_json, agreed, print_json
@@ -123,26 +123,16 @@ _REQUEST = "API"
 """The subject of the finding on a request with this account."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check: its subject, the verdict, what was seen, and advice for when it is not ok."""
+def _line(finding: Finding) -> str:
+    advice = f"\n        fix: {finding.fix}" if finding.fix and not finding.ok else ""
+    verdict = "WRONG" if not finding.ok else "ok   " if finding.is_tried else "?    "
+    return f"{verdict}  {finding.subject}: {finding.detail}{advice}"
 
-    subject: str
-    ok: bool
-    detail: str
-    fix: str = ""
-    is_tried: bool = True
-    """False where nobody has agreed to the check."""
 
-    def line(self) -> str:
-        advice = f"\n        fix: {self.fix}" if self.fix and not self.ok else ""
-        verdict = "WRONG" if not self.ok else "ok   " if self.is_tried else "?    "
-        return f"{verdict}  {self.subject}: {self.detail}{advice}"
-
-    def data(self) -> dict[str, object]:
-        """The finding as `--json` prints it; these keys are a promise to scripts."""
-        fix = None if self.ok else self.fix or None
-        return {"what": self.subject, "ok": self.ok, "detail": self.detail, "fix": fix}
+def _data(finding: Finding) -> dict[str, object]:
+    """The finding as `--json` prints it; scripts rely on these keys."""
+    fix = None if finding.ok else finding.fix or None
+    return {"what": finding.subject, "ok": finding.ok, "detail": finding.detail, "fix": fix}
 
 
 def add_to(commands: Any) -> None:
@@ -173,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
     wrong, untried, is_deep = 0, 0, False
     for finding in findings:
-        print(finding.line(), flush=True)
+        print(_line(finding), flush=True)
         wrong += not finding.ok
         untried += not finding.is_tried
         is_deep = is_deep or finding.subject == _REQUEST
@@ -193,7 +183,7 @@ def _print_json(findings: list[Finding]) -> int:
         "python": sys.version.split()[0],
         "platform": sys.platform,
         "ok": ok,
-        "findings": [finding.data() for finding in findings],
+        "findings": [_data(finding) for finding in findings],
     }
     print_json(report)
     return 0 if ok else 1
@@ -222,7 +212,8 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
     yield from _check_disks(settings)
-    yield from (Finding(*found) for found in check_fleet(settings))
+    for plugin in all_plugins():
+        yield from plugin.checks(settings)
     yield _containment()
     yield _check_isolation(settings)
     if deep:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from ..core.errors import ClaudeCodeError, InvalidArgument
+from ..installed_plugins import all_plugins, bundled_plugins
+from ..plugin import Command
 from ..startup.greeting.first_answers import GreetedInput
 from .conventions import ExitCode, suggestion
 
@@ -42,8 +44,6 @@ COMMANDS = {
     "mcp": "mcp",
     "web": "interfaces",
     "stats": "costs",
-    "fleet": ".plugins.fleet.commands",
-    "runner": ".plugins.fleet.commands",
     "doctor": "doctor",
     "demo": "demo",
     "claude": "doctor",
@@ -56,7 +56,10 @@ COMMANDS = {
     "uninstall": "uninstall",
     "completion": "parser",
 }
-"""Every command with the module that adds it; in the order of the help, but for those of one module."""
+"""The commands of this package, each with the module that adds it; in the order of the help, except that the commands
+of one module stand together. Plug-ins have more."""
+_EXTENDED = "sessions"
+"""The command to which plug-ins add commands."""
 
 
 _DESCRIPTION = """\
@@ -86,11 +89,8 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
         if argv[:1] == ["claude"]:
             # None of its arguments is ours, `--help` and `--version` neither.
             return int(_module("claude").run_claude(argv[1:]))
-        if argv[0] not in COMMANDS and not argv[0].startswith("-"):
-            # Before anything is imported: of a mistyped command only the names are needed.
-            raise _Misuse(f"there is no command {argv[0]!r}.{suggestion(argv[0], COMMANDS)}", _USAGE)
-        only = argv[:1] if argv[0] in COMMANDS else tuple(COMMANDS)  # somebody waits: no other command is imported
-        arguments = build_parser(only).parse_args(argv, argparse.Namespace(greeted=greeted))
+        names, extensions = _needed(argv[0])
+        arguments = build_parser(names, extensions).parse_args(argv, argparse.Namespace(greeted=greeted))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
@@ -105,6 +105,30 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
+
+
+def _needed(first: str) -> tuple[Sequence[str], Sequence[Command]]:
+    """The commands of ours and of plug-ins that a command line needs; no other command is imported, since a client or a
+    person waits."""
+    if first in COMMANDS and first != _EXTENDED:
+        return (first,), ()
+    if first.startswith("-"):
+        return tuple(COMMANDS), plugin_commands()
+    own = (first,) if first in COMMANDS else ()
+    # Bundled plug-ins are found by their directories, others only by reading what is installed.
+    bundled = [command for plugin in bundled_plugins() for command in plugin.commands()]
+    found = [command for command in bundled if command.name.partition(" ")[0] == first]
+    if own or not found:
+        found = [command for command in plugin_commands() if command.name.partition(" ")[0] == first]
+    if not own and not found:
+        known = [*COMMANDS, *(command.name for command in plugin_commands())]
+        raise _Misuse(f"there is no command {first!r}.{suggestion(first, known)}", _USAGE)
+    return own, found
+
+
+def plugin_commands() -> Sequence[Command]:
+    """The commands of all installed plug-ins."""
+    return [command for plugin in all_plugins() for command in plugin.commands()]
 
 
 _USAGE = "usage: claude-code-mcp COMMAND …; `claude-code-mcp --help` lists all of them\n"
@@ -165,9 +189,12 @@ def _without_values(message: str) -> str:
     return f"{start}{separator}{' '.join(options)}" if options else f"{start}too many arguments"
 
 
-def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
-    command line raises InvalidArgument instead of ending the process."""
+def build_parser(
+    names: Sequence[str] = tuple(COMMANDS), extensions: Sequence[Command] | None = None
+) -> argparse.ArgumentParser:
+    """The parser with these commands of ours and of plug-ins (all of them by default); each sets `run` to the function
+    that takes the parsed arguments. A mistake on the command line raises InvalidArgument instead of ending the
+    process."""
     parser = _Parser(
         prog="claude-code-mcp",
         description=_DESCRIPTION,
@@ -176,9 +203,19 @@ def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
     )
     parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the versions and end")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in dict.fromkeys(COMMANDS[name] for name in names):
-        import_module(f".{name}", __package__).add_to(commands)
+    for module in dict.fromkeys(COMMANDS[name] for name in names):
+        import_module(f".{module}", __package__).add_to(commands)
+    for extension in plugin_commands() if extensions is None else extensions:
+        above, _, below = extension.name.rpartition(" ")
+        module_name, _, function = extension.add.partition(":")
+        getattr(import_module(module_name), function)(_below(commands, above) if below and above else commands)
     return parser
+
+
+def _below(commands: Any, name: str) -> Any:
+    """The subparsers of a command."""
+    parser = commands.choices[name]
+    return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def _module(command: str) -> Any:

@@ -277,6 +277,8 @@ class Settings(BaseModel):
     fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
     """How long a new session waits at a gateway while all machines that fit are full, before it is refused with
     `LIMIT_REACHED`; 0 refuses it at once."""
+    plugins_off: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PLUGINS_OFF")
+    """Installed plug-ins that servers do not use, separated by commas. Commands of these plug-ins stay available."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
     pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the
@@ -348,6 +350,7 @@ class Settings(BaseModel):
         return value
 
     @field_validator(
+        "plugins_off",
         "toolsets",
         "trusted_projects",
         "channels",

@@ -59,7 +59,7 @@ from .sessions.pending_turn import (
     turn_of_accepted_message,
 )
 from .sessions.plan_usage import PlanUsages
-from .sessions.policy_enforcer import PolicyEnforcer
+from .sessions.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
 from .sessions.registry import Sessions
 from .sessions.replica import SessionReplica
 from .sessions.session import Session
@@ -102,12 +102,14 @@ class Service:
         callers: ExpectedCallers | None = None,
         spares: int = 0,
         replica: SessionReplica | None = None,
+        judges: Sequence[Judge] = (),
+        option_checks: Sequence[OptionCheck] = (),
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` learns every secret that passes by. `host` has the MCP servers that all sessions
         share, such as a `Hub`; `callers` may have others. `spares` is how many processes are kept ready for new
         sessions where the settings do not say. `replica` is told everything that another machine of a fleet needs to
-        go on with a session."""
+        go on with a session. `judges` and `option_checks` are asked in addition to the policy."""
         self.settings = settings = settings or load_settings()
         environment = dict(os.environ if environment is None else environment)
         policy, callers = policy or Policy(), callers or ExpectedCallers()
@@ -135,6 +137,8 @@ class Service:
             default_directory(settings),
             Spending(self.state, groups_of=policy.counted_groups),
             guarded=(str(config_directory(environment)), str(settings.state_dir)),
+            judges=judges,
+            option_checks=option_checks,
         )
         self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
         launcher = make_launcher(settings, Home.of_user(environment), self.own_addresses)

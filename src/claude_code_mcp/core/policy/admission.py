@@ -104,6 +104,8 @@ class Admission:
     paths: PathRules = HERE
     exists: Callable[[str], bool] = lambda path: True
     """Whether there is something at a path."""
+    checks: Sequence[Callable[[SessionOptions], None]] = ()
+    """Called with the admitted options; each may raise PermissionDenied."""
 
     def admit(self, options: SessionOptions, cwd: str | None = None) -> SessionOptions:
         """The options to run with, in another directory than theirs if one is given. Admitting what was admitted
@@ -125,7 +127,10 @@ class Admission:
             **self._sources(options),
             **self._sandbox(options),
         }
-        return options.model_copy(update=changes)
+        admitted = options.model_copy(update=changes)
+        for check in self.checks:
+            check(admitted)
+        return admitted
 
     # -- directories ------------------------------------------------------------------------------------------
 

@@ -147,6 +147,16 @@ class Verdict:
     doubt: str = ""
 
 
+def combined(first: Verdict, second: Verdict | None) -> Verdict:
+    """The verdict that counts if two judges were asked. A denial beats everything and a doubt beats an allowance; an
+    allowance answers for a judge that would only have asked."""
+    if second is None or first.decision is Decision.DENY:
+        return first
+    if second.decision is Decision.DENY or second.doubt:
+        return second
+    return second if first.decision is Decision.ASK and not first.doubt else first
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """The call of a tool by a session in the directory `cwd`; `resolve` says where a path really leads."""

@@ -8,8 +8,9 @@ import copy
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from ..claude.command_line import granted_rules, with_grants
 from ..errors import ClaudeCodeError, PermissionDenied
@@ -18,7 +19,7 @@ from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named
 from ..policy.git_commands import git_variables
 from ..policy.policy import MODE_LADDER, Policy
-from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, judge, names_tool, offers_server
+from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, combined, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Spending
 from .principal_limits import PrincipalLimits
@@ -38,6 +39,16 @@ _MAX_LINKS = 40
 """Links that Linux follows in one path."""
 _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
 """Claude Code goes back to the session's directory after every command."""
+
+
+Judge = Callable[[ToolCall, str], Verdict | None]
+"""The verdict of a plug-in on a call by a session of this principal; None leaves it to others."""
+
+
+class OptionCheck(Protocol):
+    """Raises PermissionDenied for options that a principal may not use."""
+
+    def __call__(self, options: SessionOptions, *, principal: str) -> None: ...
 
 
 class BypassSwitch:
@@ -69,9 +80,20 @@ class BypassSwitch:
 class PolicyEnforcer:
     """Refuses with PermissionDenied. A principal's profile is looked up at every call."""
 
-    def __init__(self, policy: Policy, default_directory: str, spending: Spending, guarded: Sequence[str] = ()) -> None:
-        """`guarded` are the directories with settings of Claude Code and of this server."""
+    def __init__(
+        self,
+        policy: Policy,
+        default_directory: str,
+        spending: Spending,
+        guarded: Sequence[str] = (),
+        judges: Sequence[Judge] = (),
+        option_checks: Sequence[OptionCheck] = (),
+    ) -> None:
+        """`guarded` are the directories with settings of Claude Code and of this server. `judges` and `option_checks`
+        are asked after the policy; they can only make it stricter, except that a judge may answer a question."""
         self._policy = policy
+        self._judges = judges
+        self._option_checks = option_checks
         self._default_directory = default_directory
         self._environment: Mapping[str, str] = {}
         self._guarded = guarded
@@ -105,7 +127,8 @@ class PolicyEnforcer:
         def exists(path: str) -> bool:
             return os.path.lexists(_at_home(path, self._environment))
 
-        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists)
+        checks = [partial(check, principal=principal) for check in self._option_checks]
+        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists, checks=checks)
 
     def admit(self, options: SessionOptions, cwd: str, principal: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
@@ -179,8 +202,8 @@ class PolicyEnforcer:
     def judge(
         self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Verdict:
-        """What the rules decide about a call. `subagent_directory` is where its subagent works, if not in `cwd`. An
-        exception while it is judged is a denial."""
+        """What the rules and the judges decide about a call. `subagent_directory` is where its subagent works, if not
+        in `cwd`. An exception while it is judged is a denial."""
         try:
             profile = self._policy.profile(principal)
             roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
@@ -194,7 +217,10 @@ class PolicyEnforcer:
                 hides_denied_files=self._enclosed,
                 subagent_directory=subagent_directory,
             )
-            return judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
+            found = judge(call, profile.allow_rules, profile.deny_rules, profile.tools, profile.shell)
+            for other in self._judges:
+                found = combined(found, other(call, principal))
+            return found
         except Exception:
             log.exception("a call of %s by a session of %s could not be judged", tool[:200], principal)
             return UNJUDGED

@@ -14,7 +14,7 @@ import anyio
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from ...app import running_service, shared_callers, shared_policy
+from ...app import running_service, shared_callers, shared_policy, tools_with
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
 from ...core.model.caller import LOCAL
@@ -70,8 +70,8 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     audit_file = settings.state_dir / "audit.jsonl"
     async with running_service(
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
-    ) as (service, hosting):
-        server = McpServer(service, "keep", hosting.host)
+    ) as (service, hosting, plugins):
+        server = McpServer(service, "keep", hosting.host, tools_with(plugins, settings))
         yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if settings.web else None)
 
 

@@ -47,12 +47,7 @@ _LISTEN = f"0.0.0.0:{_PORT}"
 _LONGEST_LABEL = 64
 
 
-def add_to(commands: Any) -> None:
-    _add_fleet(commands)
-    _add_runner(commands)
-
-
-def _add_fleet(commands: Any) -> None:
+def add_fleet(commands: Any) -> None:
     parser = commands.add_parser(
         "fleet",
         help="put several machines behind one address",
@@ -100,7 +95,7 @@ def _add_fleet(commands: Any) -> None:
         action.set_defaults(run=_at_fleet(act))
 
 
-def _add_runner(commands: Any) -> None:
+def add_runner(commands: Any) -> None:
     parser = commands.add_parser(
         "runner",
         help="be a machine of a fleet, until Ctrl-C",

@@ -16,6 +16,7 @@ from ...core.config import Settings
 from ...core.errors import ClaudeCodeError
 from ...core.installation import extra_command
 from ...core.model.text import size_of, visible
+from ...plugin import Finding
 
 if TYPE_CHECKING:
     from .connection import FleetConnection
@@ -38,54 +39,54 @@ class FleetState:
     gone: tuple[str, ...] = ()
 
 
-Check = tuple[str, bool, str, str]
-"""Subject, verdict, what was seen, and advice."""
-
-
-def check_fleet(settings: Settings) -> Iterator[Check]:
+def check_fleet(settings: Settings) -> Iterator[Finding]:
     """The checks, if this machine belongs to a fleet. Blocks, for some seconds where the fleet does not answer."""
     home = settings.state_dir / "fleet"
     is_host = (home / "server" / "server.json").exists()
     if (settings.fleet_nats is None) != (settings.fleet_creds is None):
-        yield "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both, or none"
+        yield Finding(
+            "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both, or none"
+        )
         return
     if settings.fleet_nats is None and not is_host and not (home / "machine.json").exists():
         return
     try:
         state = asyncio.run(_asked(settings, home, is_host))
     except ImportError:
-        yield "fleet", False, "the extra `fleet` is not installed", extra_command("fleet")
+        yield Finding("fleet", False, "the extra `fleet` is not installed", extra_command("fleet"))
         return
     except (OSError, ValueError, LookupError, TypeError) as error:
         # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
         problem = f"what is stored of it below {home}, or what it answers, cannot be used: {error}"
-        yield "fleet", False, visible(problem), "correct that, or join the fleet anew"
+        yield Finding("fleet", False, visible(problem), "correct that, or join the fleet anew")
     except ClaudeCodeError as error:
         fix = "`claude-code-mcp fleet up` must run" if is_host else "check the network, and `fleet up` on its host"
-        yield "fleet", False, error.message, fix
+        yield Finding("fleet", False, error.message, fix)
     else:
         yield from judged(state)
     yield from _check_disks([settings.fleet_directory, *([home / "server" / "nats"] if is_host else [])])
 
 
-def judged(state: FleetState) -> Iterator[Check]:
+def judged(state: FleetState) -> Iterator[Finding]:
     """The findings on what was found out. Pure."""
     there = "" if state.machines is None else f"; {len(state.machines)} machines are there"
     gone = f", {len(state.gone)} are gone: {visible(', '.join(state.gone))}" if state.gone else ""
-    yield "fleet", True, f"it answers{there}{gone}", ""
+    yield Finding("fleet", True, f"it answers{there}{gone}", "")
     ahead = state.clock_ahead
     shown = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the gateway"
     close = abs(ahead) <= _LARGEST_DIFFERENCE
-    yield "fleet's clock", close, "as that of the gateway" if close else shown, "have both follow a time server"
+    yield Finding(
+        "fleet's clock", close, "as that of the gateway" if close else shown, "have both follow a time server"
+    )
     versions = {"the gateway": state.gateway_version}
     versions |= {machine.name: machine.version for machine in state.machines or ()}
     others = [f"{name} has {version}" for name, version in versions.items() if version != __version__]
     detail = visible(", ".join(others)) if others else f"{__version__} everywhere that was seen"
-    yield "fleet's versions", not others, detail, "a machine of another version gets no sessions: update it"
+    yield Finding("fleet's versions", not others, detail, "a machine of another version gets no sessions: update it")
     for machine in state.machines or ():
         if not machine.cli_version:
             name = visible(machine.name)
-            yield (
+            yield Finding(
                 "fleet",
                 False,
                 f"{name} has no Claude Code",
@@ -129,9 +130,11 @@ async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool)
         return FleetState(ahead, str(answer["version"]), tuple(membership.machines()), gone)
 
 
-def _check_disks(directories: list[Path]) -> Iterator[Check]:
+def _check_disks(directories: list[Path]) -> Iterator[Finding]:
     """The room for working trees that come here, and on the host for everything that the fleet stores."""
     for directory in directories:
         there = next(each for each in (directory, *directory.parents) if each.exists())
         free = shutil.disk_usage(there).free
-        yield "fleet's disk", free > _NEEDED_DISK, f"{size_of(free)} free for {directory}", "free at least 1 GB"
+        yield Finding(
+            "fleet's disk", free > _NEEDED_DISK, f"{size_of(free)} free for {directory}", "free at least 1 GB"
+        )

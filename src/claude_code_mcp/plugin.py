@@ -1,0 +1,126 @@
+"""Every extension point, on one page.
+
+A plug-in is a subclass of `Plugin` that overrides the methods it needs. A package offers its plug-ins through the entry
+point group `claude_code_mcp.plugins`:
+
+    [project.entry-points."claude_code_mcp.plugins"]
+    slack = "claude_code_mcp_slack:SlackPlugin"
+
+The bundled plug-ins in `plugins/` are written in the same way and have no private access. Each is a directory with a
+module `plugin.py` that names its class `PLUGIN`.
+
+Installed plug-ins are enabled unless `CLAUDE_CODE_MCP_PLUGINS_OFF` names them. One object belongs to one server; a
+command or a check uses an object of its own. The module of a plug-in is imported by every server and command that asks
+for its extensions, so it must be light: import the rest inside the methods.
+
+A method that raises stops the start of the server, with the name of the plug-in. While the server runs, a failing
+observer or channel is logged and does not affect the others, and a failing `judge` denies the call.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from .core.config import Settings
+    from .core.model.options import SessionOptions
+    from .core.policy.rules import ToolCall, Verdict
+    from .core.questions.broker import Channel
+    from .core.service import Service
+    from .core.sessions.observers import Observer
+    from .hub.hub import Hub
+    from .server.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `claude-code-mcp`."""
+
+    name: str
+    """One word, or two for a command below one of ours, such as `sessions share`."""
+    add: str
+    """`package.module:function`: the function takes the subparsers of argparse and adds the command to them. The module
+    is imported when the command, or a list of commands, is asked for."""
+
+
+class Finding(NamedTuple):
+    """The result of one check of `doctor`: its subject, the verdict, the details, and advice if it is not ok."""
+
+    subject: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    is_tried: bool = True
+    """False if the check was skipped because nobody agreed to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningServer:
+    """The server that a plug-in belongs to."""
+
+    service: "Service"
+    find_hub: "Callable[[], Hub | None]"
+    """The hub of clients without an environment of their own; None while no MCP server is configured."""
+
+    @property
+    def settings(self) -> "Settings":
+        return self.service.settings
+
+
+class Plugin:
+    """Override the methods that you need; each does nothing by default."""
+
+    name: ClassVar[str] = ""
+    """Lower case, unique among the installed plug-ins."""
+
+    # -- command line, diagnosis --------------------------------------------------------------------
+
+    def commands(self) -> Sequence[Command]:
+        """Commands to add to the command line."""
+        return ()
+
+    def checks(self, settings: "Settings") -> Iterable[Finding]:
+        """Checks for `doctor`. A check returns a finding for everything that is wrong and does not raise."""
+        return ()
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def check_options(self, options: "SessionOptions", *, principal: str) -> None:
+        """Called before a session starts and before each of its messages, with the options that the policy has
+        accepted. Raise PermissionDenied to refuse them. Must not block."""
+
+    def judge(self, call: "ToolCall", principal: str) -> "Verdict | None":
+        """A verdict on a tool call by a session of this principal, or None to leave it to others. A denial always
+        wins; an allowance answers the question that a person would be asked, but cannot overrule the policy. An
+        exception denies the call. Must not block."""
+        return None
+
+    # -- people -----------------------------------------------------------------------------------------------
+
+    def channels(self, server: RunningServer) -> "Iterable[Channel]":
+        """Places where questions are shown and answered. The first answer from any channel wins; a channel answers
+        through `server.service.respond`, which checks and audits the answer."""
+        return ()
+
+    def observers(self, server: RunningServer) -> "Iterable[Observer]":
+        """Objects that are told of every event and every audited act."""
+        return ()
+
+    # -- clients ----------------------------------------------------------------------------------------------
+
+    def tools(self, settings: "Settings") -> "Iterable[Tool[Any]]":
+        """MCP tools to offer besides ours."""
+        return ()
+
+    def queries(self, server: RunningServer) -> "Mapping[str, Callable[[], Awaitable[Any]]]":
+        """Queries that commands can send to the shared server of this user, by name; each returns JSON."""
+        return {}
+
+    # -- life of the server -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self, server: RunningServer) -> AsyncIterator[None]:
+        """Around the life of the server: open connections and start tasks before the `yield`, close them after it.
+        Plug-ins start in the order of their names and end in reverse order, before the service closes."""
+        yield
