@@ -13,10 +13,11 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Observer, Service
 from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
+from claude_code_mcp.core.sessions.session_access import SessionAccess
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 from .support import (
@@ -124,11 +125,17 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
             policy: Policy | None = None,
             observers: Sequence[Observer] = (),
             principals: Sequence[str] = (),
+            access: Callable[[Settings, Policy], SessionAccess | None] = lambda _, __: None,
             **settings: Any,
         ) -> Service:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
+            policy = policy or Policy()
             service = Service(
-                given, {**environment, **(extra or {})}, policy=policy, callers=ExpectedCallers(principals)
+                given,
+                {**environment, **(extra or {})},
+                policy=policy,
+                callers=ExpectedCallers(principals),
+                access=access(given, policy),
             )
             for observer in observers:
                 service.observe(observer)

@@ -75,6 +75,7 @@ SEAMS: set[tuple[str, str]] = {
     ("cli.interfaces", "tui"),
     ("cli.operator", "sandbox"),
     ("cli.operator", "team"),
+    ("cli.sessions", "team"),
     ("cli.sessions", "fleet"),
     ("cli.sessions", "sandbox"),
     ("cli.sessions", "worktrees"),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .core.sessions.replica import SessionReplica
+    from .core.sessions.session_access import SessionAccess
     from .plugins.console.console import ConsolePort, Consoles
     from .plugins.telemetry.audit_sinks import AuditSink
     from .plugins.telemetry.metrics import Metrics
@@ -126,6 +127,14 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
             if tools.setdefault(tool.name, tool) is not tool:
                 raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
     return tools
+
+
+def access_of(plugins: Sequence[Plugin], settings: Settings, policy: Policy) -> "SessionAccess | None":
+    """Who may use sessions of others, by the plug-in that says it. InvalidArgument if two do."""
+    found = {plugin.name: access for plugin in plugins if (access := plugin.access(settings, policy)) is not None}
+    if len(found) > 1:
+        raise InvalidArgument(f"The plug-ins {' and '.join(found)} both decide who may use sessions. Disable one.")
+    return next(iter(found.values()), None)
 
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
@@ -515,6 +524,7 @@ async def running_service(
             option_checks=[
                 plugin.check_options for plugin in plugins if type(plugin).check_options is not Plugin.check_options
             ],
+            access=access_of(plugins, settings, rules),
         )
         if SessionLog.is_logged():
             service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 if TYPE_CHECKING:
     from .core.config import Settings
     from .core.model.options import SessionOptions
+    from .core.policy.policy import Policy
     from .core.policy.rules import ToolCall, Verdict
     from .core.questions.broker import Channel
     from .core.service import Service
     from .core.sessions.observers import Observer
+    from .core.sessions.session_access import SessionAccess
     from .hub.hub import Hub
     from .server.tools.tool import Tool
 
@@ -94,6 +96,10 @@ class Plugin:
         """A verdict on a tool call by a session of this principal, or None to leave it to others. A denial always
         wins; an allowance answers the question that a person would be asked, but cannot overrule the policy. An
         exception denies the call. Must not block."""
+        return None
+
+    def access(self, settings: "Settings", policy: "Policy") -> "SessionAccess | None":
+        """Who may use sessions of others; None leaves each session to its owner alone. One plug-in may say it."""
         return None
 
     # -- people -----------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditKind
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope
 from claude_code_mcp.core.questions import question_forms
-from claude_code_mcp.core.state.shares import Access
+from claude_code_mcp.core.sessions.session_access import Access
+from claude_code_mcp.plugins.team.plugin import TeamPlugin
 from claude_code_mcp.server.dialogs import Dialogs
 from claude_code_mcp.server.rounds import RoundState
 from claude_code_mcp.server.tools.session_report import report
@@ -37,7 +38,7 @@ async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     acts = Acts()
-    service = await start_service(principals=["alice", "bob"], observers=[acts])
+    service = await start_service(principals=["alice", "bob"], observers=[acts], access=TeamPlugin().access)
     write = (tool("Write", file_path=str(sandbox.project / name), content="x") for name in ("one.txt", "two.txt"))
     turn = await service.create(script("Write.", *write, "Done."), options(sandbox), caller=Caller("alice"))
     session = turn.session

@@ -239,7 +239,7 @@ def _shares_ended(removal: Removal) -> str:
 def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
     """By this command, which has ended them: a server that runs only hears that there are fewer."""
     from ..app import open_audit  # noqa: PLC0415 - loads what a server is made of
-    from ..core.sessions.session_access import unshared_with_person  # noqa: PLC0415
+    from ..plugins.team.shared_sessions import unshared_with_person  # noqa: PLC0415
 
     audit = open_audit(settings, settings.state_dir / "audit.jsonl") if removal.shares else None
     if audit is not None:

@@ -20,10 +20,8 @@ from ..core.model.caller import LOCAL
 from ..core.model.paths import config_directory
 from ..core.model.text import clip_line, sharing_line, visible
 from ..core.redaction import Redactor
-from ..core.sessions.session_access import SessionAccess
 from ..core.sessions.session_library import SessionLibrary
 from ..core.state.session_marks import Mark
-from ..core.state.shares import Shares
 from ..core.state.state_directory import database_in
 from ..core.transcripts.session_catalogue import Catalogue, Entry
 from ..core.transcripts.transcript_export import Detail
@@ -323,12 +321,14 @@ def _unshare(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 def _shared_with(session_id: str) -> list[dict[str, str]]:
     """With whom a session of this user is shared, by what is on disk; a remark on stderr if that cannot be read."""
-    shares = Shares(database_in(load_settings().state_dir))
+    from ..plugins.team.shared_sessions import SharedSessions  # noqa: PLC0415
+
+    access = SharedSessions(database_in(load_settings().state_dir), lambda _: ())
     try:
-        shares.refresh()
+        asyncio.run(access.refresh())
     except OSError as error:
         print(f"With whom it is shared cannot be read: {error}", file=sys.stderr)
-    return SessionAccess(shares, lambda _: (), lambda _: None).sharing(session_id, LOCAL).rows or []
+    return access.sharing(session_id, LOCAL).rows or []
 
 
 # -- moving -------------------------------------------------------------------------------------------------------

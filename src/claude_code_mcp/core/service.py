@@ -63,7 +63,7 @@ from .sessions.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
 from .sessions.registry import Sessions
 from .sessions.replica import SessionReplica
 from .sessions.session import Session
-from .sessions.session_access import SessionAccess
+from .sessions.session_access import Access, SessionAccess
 from .sessions.session_listing import SessionListing
 from .sessions.session_relocation import SessionRelocation
 from .sessions.session_stores import Stores
@@ -73,7 +73,6 @@ from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.verdicts import answer_of_rules
 from .state.message_keys import MessageKeys
-from .state.shares import Access, Shares
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .transcripts.event_log import Subscription
@@ -104,12 +103,14 @@ class Service:
         replica: SessionReplica | None = None,
         judges: Sequence[Judge] = (),
         option_checks: Sequence[OptionCheck] = (),
+        access: SessionAccess | None = None,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` learns every secret that passes by. `host` has the MCP servers that all sessions
         share, such as a `Hub`; `callers` may have others. `spares` is how many processes are kept ready for new
         sessions where the settings do not say. `replica` is told everything that another machine of a fleet needs to
-        go on with a session. `judges` and `option_checks` are asked in addition to the policy."""
+        go on with a session. `judges` and `option_checks` are asked in addition to the policy. Without
+        `access` sessions are their owners' alone."""
         self.settings = settings = settings or load_settings()
         environment = dict(os.environ if environment is None else environment)
         policy, callers = policy or Policy(), callers or ExpectedCallers()
@@ -125,8 +126,7 @@ class Service:
         self.state = database_in(settings.state_dir)
         self._observers = ObserverList()
         self._tasks = BackgroundTasks()
-        self._shares = Shares(self.state)
-        self.access = SessionAccess(self._shares, policy.groups_of, self.audit)
+        self.access = access or SessionAccess()
         """Who may do what with sessions of others."""
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         self._slots = Slots.of(settings)
@@ -167,7 +167,7 @@ class Service:
         spares = spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
         self.spares = self._sessions.spares
-        self.access.known = self._sessions.known
+        self.access.attach(self._sessions.known, self.audit)
         self._bookkeeper.sessions, self._bookkeeper.recorder = self._sessions, stores.recorder
         self._bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
@@ -200,7 +200,7 @@ class Service:
         self.start_task(_sweep_later(self.start_task), endless=True)
         watch = self._tasks.watch
         watch(partial(self.neighbours.serve_requests, self._sessions.give_way))
-        watch(partial(self.neighbours.follow_shares, self._shares.changes_file, self.access.refresh))
+        watch(self.access.follow)
         watch(self._sessions.clean_up_regularly)
         watch(self._slots.watch_memory)
         watch(self._limit_waits.run)

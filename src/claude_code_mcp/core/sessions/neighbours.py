@@ -13,7 +13,6 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SessionBusy, StateUnavailable
@@ -116,20 +115,6 @@ class Neighbours:
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not give_way(session_id):
                             await asyncio.to_thread(self._holders.refuse, session_id)
-
-    async def follow_shares(self, changes_file: Callable[[], Path], refresh: Callable[[], Awaitable[None]]) -> None:
-        """Has `refresh` take over what other servers share or no longer share, which change this file then. Endless."""
-        try:
-            file = await asyncio.to_thread(changes_file)
-        except (OSError, StateUnavailable) as error:
-            log.warning("what other servers share is looked at only when sessions are listed: %s", error)
-            return
-        async with self._follower.follow(str(file)) as changes:
-            while True:
-                # First when it is followed already: what was changed before that would be missed.
-                with suppress(OSError):
-                    await refresh()
-                await changes.changed()
 
     async def close(self) -> None:
         for timer in self._unannounced.values():

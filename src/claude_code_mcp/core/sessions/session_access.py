@@ -1,39 +1,56 @@
 """Who may do what beside running sessions of their own: the one place for every interface.
 
-A session is its owner's alone. The owner may share it with a person or a group, to be watched, or to be answered and
-written to as well, and takes that back at any time. Whoever a session is shared with acts in the place of its owner:
-it runs in the owner's home, by the owner's profile and on the owner's budget. What they answer and write bears their
-name. What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing,
-and allowing something for all that follows: they allow what is asked, once.
+A session is its owner's alone. `SessionAccess` says so, and a subclass can say more: by a `Share` somebody else may
+watch a session, or answer and write to it as well. Whoever a session is shared with acts in the place of its owner: it
+runs in the owner's home, by the owner's profile and on the owner's budget. What they answer and write bears their name.
+What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing, and
+allowing something for all that follows: they allow what is asked, once.
 
 For everybody else a session that is not shared with them does not exist.
 """
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgument, LimitReached, PermissionDenied
-from ..model.caller import Caller, is_reserved
-from ..model.events import AuditEvent, AuditKind
+from ..errors import InvalidArgument, PermissionDenied
+from ..model.caller import Caller
+from ..model.events import AuditEvent
 from ..model.question import Answer, Question, Scope
-from ..state.shares import GROUP, Access, Share, Shares
 
 if TYPE_CHECKING:
     from .session import Session
 
-log = logging.getLogger(__name__)
-
-_LONGEST_NAME = 256
-_MOST_LISTED = 200
 OnTakenBack = Callable[[str], None]
 """Called with the id of a session that may be shared with fewer than before, or for less."""
 OnMoved = Callable[[str, str], None]
 """Called with the id that a shared session had, and the one that it goes on with."""
+
+
+class Access(StrEnum):
+    """What somebody may do with a session of somebody else."""
+
+    WATCH = "watch"
+    """See everything that the owner sees of it."""
+    ANSWER = "answer"
+    """Besides, answer its questions, send it messages and interrupt it."""
+
+    def covers(self, wanted: "Access") -> bool:
+        return self is Access.ANSWER or wanted is Access.WATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A session that its owner shares with a person, or with a group by `group:NAME`."""
+
+    session_id: str
+    grantee: str
+    access: Access
+    owner: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +72,69 @@ class SessionSharing:
 
 
 class SessionAccess:
-    """The shares of one service, and what follows from them. For a session in memory that is the principal's own, no
-    share is looked for."""
+    """Who may use the sessions of one service: their owners. A subclass that shares sessions overrides the methods of
+    the first section, and calls `taken_back` and `notify_moved`; what follows from a share is decided here."""
 
-    def __init__(
-        self, shares: Shares, groups_of: Callable[[str], Collection[str]], audit: Callable[[AuditEvent], None]
-    ) -> None:
-        self._shares = shares
-        self._groups_of = groups_of
-        self._audit = audit
+    def __init__(self) -> None:
         self.known: Callable[[str], Session | None] = lambda _: None
         """Finds a session in memory, also by an id that it had before."""
+        self.audit: Callable[[AuditEvent], None] = lambda _: None
         self._on_taken_back: list[OnTakenBack] = []
         self._on_moved: list[OnMoved] = []
         self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
+
+    def attach(self, known: "Callable[[str], Session | None]", audit: Callable[[AuditEvent], None]) -> None:
+        """Called by the service whose sessions these are, once."""
+        self.known, self.audit = known, audit
+
+    # -- what is shared -------------------------------------------------------------------------------------------
+
+    def share_of(self, session_id: str, principal: str) -> Share | None:
+        """The share by which a principal may use a session; it may be one that they have given themselves."""
+        return None
+
+    def shares_of(self, session_id: str) -> Sequence[Share]:
+        """All shares of a session."""
+        return ()
+
+    def shared_with(self, principal: str) -> list[Share]:
+        """The sessions of others that a principal may watch, those shared last first."""
+        return []
+
+    async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
+        """Shares a session of the owner's. InvalidArgument where nothing can be shared, or not with this name."""
+        raise InvalidArgument("Sessions cannot be shared on this server.")
+
+    async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
+        """Shares a session with somebody, or with everybody, no longer; returns with whom it was. What they have open
+        of it ends."""
+        return []
+
+    async def end_shares_of(self, name: str) -> None:
+        """Somebody is removed: what they have shared ends, and what is shared with them."""
+
+    def change_groups(
+        self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
+    ) -> None:
+        """Somebody is in these groups from now on, which `assign` takes over."""
+        assign(principal, groups)
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id. May block on the disk."""
+
+    async def refresh(self) -> None:
+        """Takes over what other servers of the same state have changed."""
+
+    async def follow(self) -> None:
+        """Takes that over whenever it changes, for as long as this runs."""
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def owner_for(self, session_id: str, principal: str, wanted: Access) -> str | None:
         """In whose place the principal may do this with a session; None if it is not shared with them at all.
         PermissionDenied if it is, and not for this."""
-        share = self._shares.found(session_id, self._names_of(principal))
-        if share is None or share.owner == principal:
+        share = self._share_of_other(session_id, principal)
+        if share is None:
             return None
         if not share.access.covers(wanted):
             raise PermissionDenied(f"{share.owner} has shared this session with you to watch it, and for no more.")
@@ -85,10 +143,14 @@ class SessionAccess:
             borrowed(session_id)
         return share.owner
 
+    def _share_of_other(self, session_id: str, principal: str) -> Share | None:
+        share = self.share_of(session_id, principal)
+        return share if share is not None and share.owner != principal else None
+
     def refuse_borrowed(self, session_id: str, principal: str) -> None:
         """PermissionDenied for what only the owner of a session may do, if it is shared with the principal."""
-        share = self._shares.found(session_id, self._names_of(principal))
-        if share is not None and share.owner != principal:
+        share = self._share_of_other(session_id, principal)
+        if share is not None:
             raise PermissionDenied(f"Only {share.owner}, whose session it is, can do this.")
 
     def acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
@@ -100,7 +162,7 @@ class SessionAccess:
         """Whether a principal may do this with a session of this owner."""
         if owner == principal:
             return True
-        share = self._shares.found(session_id, self._names_of(principal))
+        share = self.share_of(session_id, principal)
         return share is not None and share.owner == owner and share.access.covers(wanted)
 
     def may_answer(self, session_id: str, principal: str) -> bool:
@@ -113,8 +175,7 @@ class SessionAccess:
         session = self.known(question.session_id)
         if session is not None and session.owner == principal:
             return question
-        share = self._shares.found(question.session_id, self._names_of(principal))
-        return question.for_once() if share is not None and share.owner != principal else question
+        return question.for_once() if self._share_of_other(question.session_id, principal) is not None else question
 
     def check_answer(self, session: "Session", principal: str, answer: Answer) -> None:
         """PermissionDenied for an answer about the session of somebody else that allows more than what was asked."""
@@ -128,93 +189,21 @@ class SessionAccess:
 
     def row_of(self, session_id: str, owner: str | None, principal: str) -> dict[str, str | None]:
         """For a list: whose a session is, if it is not the principal's own, and what they may do with it then."""
-        share = self._shares.found(session_id, self._names_of(principal))
-        access = share.access if share is not None and share.owner != principal else None
+        share = self._share_of_other(session_id, principal)
+        access = share.access if share is not None else None
         return {"sharedBy": None if owner == principal else owner, "access": access}
 
     def is_shared(self, session_id: str, principal: str) -> bool:
         """Whether a session of somebody else is shared with a principal."""
-        return self._shares.found(session_id, self._names_of(principal)) is not None
-
-    def shared_with(self, principal: str) -> list[Share]:
-        """The sessions of others that a principal may watch, those shared last first."""
-        found = self._shares.with_any(self._names_of(principal))
-        by_session = {share.session_id: share for share in reversed(found) if share.owner != principal}
-        return [*reversed(by_session.values())][:_MOST_LISTED]
+        return self.share_of(session_id, principal) is not None
 
     def sharing(self, session_id: str, principal: str) -> SessionSharing:
         """What a principal who may watch a session is told of whose it is and who else may."""
-        share = self._shares.found(session_id, self._names_of(principal))
+        share = self.share_of(session_id, principal)
         owner = principal if share is None else share.owner
-        shares = [share for share in self._shares.of(session_id) if share.owner == owner]
+        shares = [share for share in self.shares_of(session_id) if share.owner == owner]
         in_order = tuple(sorted(shares, key=lambda share: share.grantee))
         return SessionSharing(None if owner == principal else owner, in_order)
-
-    def _names_of(self, principal: str) -> set[str]:
-        return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
-
-    async def refresh(self) -> None:
-        """Takes over what other servers of the same state have changed. What is open of sessions that they share no
-        longer ends."""
-        for session_id in await asyncio.to_thread(self._shares.refresh):
-            self._taken_back(session_id)
-
-    # -- changing -------------------------------------------------------------------------------------------------
-
-    async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
-        """Shares a session of the owner's. InvalidArgument for a name that nobody can have."""
-        name = grantee.removeprefix(GROUP)
-        if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
-            raise InvalidArgument("with: must be the name of a person, or group:NAME.", field="with")
-        if grantee == owner or (name == grantee and is_reserved(name)):
-            raise InvalidArgument(f"with: a session cannot be shared with {grantee!r}.", field="with")
-        if not await asyncio.to_thread(self._shares.give, session_id, grantee, access, owner):
-            raise LimitReached("This session is shared with as many as it can be.")
-        details = {"with": grantee, "access": str(access)}
-        self._audit(AuditEvent(AuditKind.SESSION_SHARED, owner, session_id, details))
-        self._taken_back(session_id)  # from answering to watching is less
-
-    async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
-        """Shares a session with somebody, or with everybody, no longer; returns with whom it was. What they have open
-        of it ends."""
-        ended = await asyncio.to_thread(self._shares.take_back, session_id, grantee)
-        for name in ended:
-            self._audit(AuditEvent(AuditKind.SESSION_UNSHARED, owner, session_id, {"with": name}))
-        if ended:
-            self._taken_back(session_id)
-        return ended
-
-    async def end_shares_of(self, name: str) -> None:
-        """Somebody is removed: what they have shared ends, and what is shared with them. What is open of it ends even
-        where that cannot be written, which is logged."""
-        open_now = self._shares.of_person(name)
-        try:
-            ended = await asyncio.to_thread(self._shares.end_of, name)
-        except OSError as error:
-            log.error("that the shares of %s have ended cannot be written: %s", name, error)
-            ended = []
-        for share in ended:
-            self._audit(unshared_with_person(share))
-        for session_id in {share.session_id for share in (*open_now, *ended)}:
-            self._taken_back(session_id)
-
-    def change_groups(
-        self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
-    ) -> None:
-        """Somebody is in these groups from now on, which `assign` takes over. What they have open of sessions that are
-        shared with a group that they have left ends."""
-        left = {*self._groups_of(principal)}.difference(groups)
-        assign(principal, groups)
-        shares = self._shares.with_any({f"{GROUP}{name}" for name in left}) if left else []
-        for session_id in {share.session_id for share in shares}:
-            self._taken_back(session_id)
-
-    def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id. Blocks on the disk if it is shared."""
-        self._shares.moved(old, new)
-        # What is open of it was opened under the old id, and must be found by the new one.
-        for listener in self._on_moved:
-            listener(old, new)
 
     # -- what runs ------------------------------------------------------------------------------------------------
 
@@ -233,12 +222,12 @@ class SessionAccess:
     def on_moved(self, listener: OnMoved) -> None:
         self._on_moved.append(listener)
 
-    def _taken_back(self, session_id: str) -> None:
+    def taken_back(self, session_id: str) -> None:
+        """A session may be shared with fewer than before, or for less: what is open of it by a share ends."""
         for listener in self._on_taken_back:
             listener(session_id)
 
-
-def unshared_with_person(share: Share) -> AuditEvent:
-    """The end of a share because the operator has removed its owner, or whom it was with."""
-    details = {"with": share.grantee, "owner": share.owner, "why": "removed"}
-    return AuditEvent(AuditKind.SESSION_UNSHARED, "operator", share.session_id, details)
+    def notify_moved(self, old: str, new: str) -> None:
+        """A shared session goes on under another id: what is open of it must be found by the new one."""
+        for listener in self._on_moved:
+            listener(old, new)

@@ -12,13 +12,12 @@ from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.outcome import State
 from ..model.text import clip_line
 from ..state.session_records import Summary
-from ..state.shares import Access
 from ..transcripts.session_catalogue import CatalogueEntries, Entry, normalised
 from ..transcripts.transcript_summary import LONGEST_TITLE
 from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
-from .session_access import SessionAccess
+from .session_access import Access, SessionAccess
 from .session_library import with_recorded_costs
 from .session_stores import Stores
 

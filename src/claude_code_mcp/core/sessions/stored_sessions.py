@@ -18,7 +18,6 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.image import Image
 from ..model.session_id import is_session_id
 from ..state.session_marks import Mark
-from ..state.shares import Access
 from ..transcripts.conversation import Item
 from ..transcripts.cost_table import Costs, Grouping, added_up
 from ..transcripts.session_catalogue import Entry
@@ -29,7 +28,7 @@ from .file_changes import file_text
 from .observers import ObserverList
 from .registry import Sessions
 from .replica import SessionReplica
-from .session_access import SessionAccess, SessionSharing
+from .session_access import Access, SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_stores import Stores
 

@@ -14,7 +14,7 @@ from ...core.model.text import csv_of, iso
 from ...core.questions.presentation import as_offered, without_secrets
 from ...core.service import PendingTurn, Service
 from ...core.sessions.session import Session
-from ...core.state.shares import Access
+from ...core.sessions.session_access import Access
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent

@@ -1,0 +1,1 @@
+"""Several people at one server: sign-in, shared sessions."""

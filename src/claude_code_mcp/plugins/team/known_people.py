@@ -33,8 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import InvalidArgument
 from ...core.private_files import private_directory, replace_file
+from ...core.sessions.session_access import Share
 from ...core.state.database import Database, drop_oldest
-from ...core.state.shares import Share, announce_ended_shares, end_shares_of
+from .shares import announce_ended_shares, end_shares_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -5,27 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.errors import LimitReached, PermissionDenied
+from claude_code_mcp.core.errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditEvent
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session_access import SessionAccess
-from claude_code_mcp.core.state import shares as shares_module
+from claude_code_mcp.core.sessions.session_access import Access
 from claude_code_mcp.core.state.database import Database, StateFault
-from claude_code_mcp.core.state.shares import Access, Shares
 from claude_code_mcp.core.state.state_directory import database_in
+from claude_code_mcp.plugins.team import shares as shares_module
 from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
+from claude_code_mcp.plugins.team.plugin import TeamPlugin
+from claude_code_mcp.plugins.team.shared_sessions import SharedSessions
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
+from tests.conftest import StartService
 
 from .support import PATIENCE, end_of, options, say
 
 SESSION, OTHER = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
 
 
-def access_in(state: Path, policy: Policy, acts: list[AuditEvent] | None = None) -> SessionAccess:
-    return SessionAccess(Shares(database_in(state)), policy.groups_of, (acts if acts is not None else []).append)
+def access_in(state: Path, policy: Policy, acts: list[AuditEvent] | None = None) -> SharedSessions:
+    access = SharedSessions(database_in(state), policy.groups_of)
+    access.attach(lambda _: None, (acts if acts is not None else []).append)
+    return access
 
 
 async def test_a_group_has_it_while_somebody_is_in_the_group(tmp_path: Path) -> None:
@@ -145,6 +149,13 @@ def _disk_full(*_: object, **__: object) -> None:
 # -- what is open ends ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+async def service(start_service: StartService) -> Service:
+    started = await start_service(access=TeamPlugin().access)
+    assert isinstance(started, Service)
+    return started
+
+
 async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(service: Service) -> None:
     ended = list[str]()
     await service.access.share(SESSION, "ann", "group:leads", Access.WATCH)
@@ -178,6 +189,19 @@ async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, s
         await say(service, session, script("three", "third"), caller=ann)
         await following
     assert not any("third" in line for line in heard)
+
+
+async def test_without_a_plug_in_that_shares_a_session_is_its_owners_alone(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    plain, ann, bob = await start_service(), Caller("ann"), Caller("bob")
+    turn = await plain.create(script("one", "first"), options(sandbox), caller=ann)
+    await end_of(turn)
+    with pytest.raises(InvalidArgument, match="cannot be shared"):
+        await plain.stored.share(turn.session.id, "bob", Access.ANSWER, caller=ann)
+    with pytest.raises(SessionNotFound):
+        await plain.find(turn.session.id, caller=bob)
+    assert plain.access.sharing(turn.session.id, "ann").rows is None
 
 
 async def test_what_was_removed_is_shared_with_nobody(service: Service, sandbox: Sandbox) -> None:

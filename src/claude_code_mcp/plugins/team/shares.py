@@ -10,13 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..private_files import FILE, private_directory
-from .database import Database
+from ...core.private_files import FILE, private_directory
+from ...core.sessions.session_access import Access, Share
+from ...core.state.database import Database
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,27 +25,6 @@ log = logging.getLogger(__name__)
 GROUP = "group:"
 _MOST_OF_ONE = 100
 """Shares of one session."""
-
-
-class Access(StrEnum):
-    """What somebody may do with a session of somebody else."""
-
-    WATCH = "watch"
-    """See everything that the owner sees of it."""
-    ANSWER = "answer"
-    """Besides, answer its questions, send it messages and interrupt it."""
-
-    def covers(self, wanted: "Access") -> bool:
-        return self is Access.ANSWER or wanted is Access.WATCH
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    session_id: str
-    grantee: str
-    access: Access
-    owner: str
-    at: float
 
 
 class Shares:
