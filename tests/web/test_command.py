@@ -32,7 +32,6 @@ def test_the_shared_server_opens_the_console_for_its_user_and_again_after_a_rest
         assert given.returncode == 0, given.stderr
         address = given.stdout.partition("http://")[2].partition("/")[0]
         assert address.startswith("127.0.0.1:")
-        assert "█" in given.stdout
         browser = Browser(f"http://{address}")
         refused = browser.sign_in()
         assert (refused.status, browser.get("/mcp").status, browser.get("/metrics").status) == (401, 404, 404)

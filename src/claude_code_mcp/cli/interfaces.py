@@ -18,6 +18,7 @@ from ..core.config import load_settings
 from ..core.errors import InvalidArgument
 from ..core.installation import extra_command
 from ..core.processes.environment import OWN_PREFIX
+from ..startup.shared.place import Place
 from .conventions import Unavailable, add_json, print_json, print_outcome
 from .running_sessions import add_own, add_target, target_of
 from .serve import add_settings, running_place
@@ -88,18 +89,31 @@ _TOKEN = f"{OWN_PREFIX}TOKEN"
 def _add_web(commands: Any) -> None:
     parser = commands.add_parser(
         "web",
-        help="a link to the console in the browser",
-        description="Prints a link, and a QR code of it where the extra `web` is installed, with which a browser signs "
-        "in once at the console: that of the shared server, which is started if need be and opens a port on loopback "
-        "for it, or that of a server that runs with --http.",
+        help="print a link to the console, for a browser or a phone",
+        description="Prints a link that signs one browser in to the console. The console belongs to the shared server, "
+        "which is started if needed and listens on 127.0.0.1; with --url, to a server that runs with --http. For a "
+        "phone use --lan or --tunnel, which also print a QR code if the extra `web` is installed.",
     )
     parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
     parser.add_argument("--token", metavar="TOKEN", help=f"the token for --url (default: {_TOKEN})")
-    parser.add_argument("--open", action="store_true", help="open the link in a browser of this machine, too")
+    phone = parser.add_mutually_exclusive_group()
+    phone.add_argument(
+        "--tunnel",
+        choices=("cloudflared", "tailscale"),
+        help="start this tunnel, so that a phone can open the link, until Ctrl+C",
+    )
+    phone.add_argument(
+        "--lan",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="serve the console over TLS on this machine's address in the local network, until Ctrl+C",
+    )
+    parser.add_argument("--open", action="store_true", help="also open the link in a browser on this machine")
     parser.add_argument(
         "--sign-out-all",
         action="store_true",
-        help="give no link, but end every sign-in of every browser, whether a server runs or not",
+        help="print no link; sign out every browser, also while no server runs",
     )
     add_json(parser)
     add_settings(parser)
@@ -109,18 +123,31 @@ def _add_web(commands: Any) -> None:
 def _run_web(arguments: argparse.Namespace) -> int:
     if arguments.sign_out_all:
         return _sign_out_all(arguments)
-    found = _from_url(arguments) if arguments.url else _from_shared(arguments)
-    if arguments.json:
-        print_json(found)
-    else:
-        _print_link(found)
+    show = print_json if arguments.json else _print_link
+    if arguments.tunnel is not None or arguments.lan is not None:
+        if arguments.url:
+            raise InvalidArgument("--tunnel and --lan are for the console of the shared server: omit --url.")
+        return _serve_phone(arguments, show)
+    found = _from_url(arguments) if arguments.url else _from_shared(running_place(arguments))
+    show(found)
     if arguments.open:
         webbrowser.open(found["url"])
     return 0
 
 
-def _from_shared(arguments: argparse.Namespace) -> dict[str, Any]:
+def _serve_phone(arguments: argparse.Namespace, show: Callable[[Any], None]) -> int:
+    from ..plugins.console.phone import serve_phone  # noqa: PLC0415 - starts programs, which no link needs
+
     where = running_place(arguments)
+    state_dir = load_settings(file=arguments.config).state_dir
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    return serve_phone(state_dir, arguments.tunnel, arguments.lan, lambda: _from_shared(where), show, say)
+
+
+def _from_shared(where: Place) -> dict[str, Any]:
     try:
         answer, connection = ask_server(where, "web")
     except NotRunning as error:
@@ -160,16 +187,21 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_link(found: dict[str, Any]) -> None:
+    from ..plugins.console.phone_address import HINT, is_only_here  # noqa: PLC0415
     from ..plugins.console.sign_in_routes import qr_rows, qr_text  # noqa: PLC0415
 
-    rows = qr_rows(found["url"])
+    only_here = is_only_here(found["address"])
+    rows = None if only_here else qr_rows(found["url"])
     if rows is not None:
         print(qr_text(rows))
     print(found["url"])
     expires_at = found["expiresAt"]
     if expires_at is not None:
         until = time.strftime("%H:%M", time.localtime(expires_at)) if isinstance(expires_at, int) else expires_at
-        print(f"It signs in one browser, once, until {until}. Whoever has it is you: do not pass it on.")
+        print(f"The link signs in one browser, once, until {until}. Whoever opens it acts as you: do not share it.")
+    if only_here:
+        print(f"\n{HINT}")
+    sys.stdout.flush()
 
 
 def _sign_out_all(arguments: argparse.Namespace) -> int:

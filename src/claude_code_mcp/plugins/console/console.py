@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,6 +36,7 @@ from ..team.known_people import Identity, SignIns
 from .guard import Accounts, Guard, WebUser
 from .page_files import FILES, PageFiles
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
+from .phone_address import PhoneAddress
 from .sign_in_routes import ProviderSignIn, SignInRoutes
 
 if TYPE_CHECKING:
@@ -72,7 +74,11 @@ class Console:
         named = settings.oauth and accounts.issuer is not None
         reached = "localhost" if address.unspecified or named else address.host
         public = (settings.web_url or f"http://{replace(address, host=reached).netloc}").rstrip("/")
-        self.url = f"{public}/"
+        self.url = self._own_url = f"{public}/"
+        self.phone: PhoneAddress | None = None
+        """Where a command may serve this console for a phone."""
+        self.on_move: Callable[[str], None] = lambda _: None
+        """Called with the new address when `reached_at` changes it."""
         self._host = host
         self._page = PageFiles()
         self._used = time.monotonic()
@@ -95,6 +101,14 @@ class Console:
             self.offer_sign_in()
         leave = self._at_provider.sign_out_address if self._at_provider is not None else None
         self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, leave)
+
+    def reached_at(self, address: str | None) -> None:
+        """Links lead to this origin now, and requests to it are accepted; None for the console's own address."""
+        url = f"{address}/" if address is not None else self._own_url
+        if url != self.url:
+            self.url = url
+            self._guard.phone_host = urlsplit(address).netloc if address is not None else None
+            self.on_move(url)
 
     def watched(self, principal: str | None = None) -> bool:
         """Whether anybody, or this principal, has the page open."""
@@ -212,6 +226,7 @@ class Consoles:
         self._made.append(made)
         self.push.knows = accounts.has
         self.push.serve_at(made.url)
+        made.on_move = self.push.move
         return made
 
     def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
@@ -223,16 +238,17 @@ class Consoles:
         return [*own, *routes]
 
     async def in_use(self, idle: float) -> bool:
-        """Whether the server must stay for people with a browser: one is signed in, the page was used within so many
-        seconds, or something is being pushed."""
+        """Whether the server must stay for people with a browser: one is signed in, a command serves the page for a
+        phone, the page was used within so many seconds, or something is being pushed."""
         try:
             # First, since it is awaited: what follows is as it is at the end of this call.
             signed_in = [await asyncio.to_thread(console.signed_in) for console in self._made]
+            served = [console.phone and await asyncio.to_thread(console.phone.read) for console in self._made]
         except OSError as error:
             log.warning("who is signed in cannot be read: %s", error)
             return True
         used = (console.watched() or console.idle_seconds < idle for console in self._made)
-        return any(signed_in) or any(used) or self.push.pending
+        return any(signed_in) or any(served) or any(used) or self.push.pending
 
     # -- who sees questions ---------------------------------------------------------------------------------------
 
@@ -284,6 +300,7 @@ class ConsolePort:
         self._opening = asyncio.Lock()
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._phone: PhoneAddress | None = None
 
     @property
     def url(self) -> str | None:
@@ -299,6 +316,8 @@ class ConsolePort:
             await self._open()
             console = self._consoles.first
             assert console is not None
+            if self._phone is not None:
+                console.reached_at(await asyncio.to_thread(self._phone.read))
             return await console.new_link(self._accounts.of_user())
         except (InvalidArgument, OSError) as error:
             return {"error": f"The console cannot be opened: {error}"}
@@ -336,7 +355,13 @@ class ConsolePort:
             # Before there is a console: one that is made counts as open, and links lead to it.
             private_directory(self._file.parent)
             replace_file(self._file, str(bound.port).encode())
-            return plain_app(self._consoles.routes(bound, self._accounts))
+            routes = self._consoles.routes(bound, self._accounts)
+            # A command that serves the console for a phone goes on while the server restarts.
+            self._phone = PhoneAddress(self._host.settings.state_dir, bound.port)
+            if (console := self._consoles.first) is not None:
+                console.phone = self._phone
+                console.reached_at(self._phone.read())
+            return plain_app(routes)
 
         return HttpServer(
             replace(_LOOPBACK, port=port),

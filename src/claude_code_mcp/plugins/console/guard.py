@@ -148,13 +148,15 @@ class Guard:
         """With the port: two servers of one machine share their cookies."""
         self._refused = refused
         self._limit = FailureLimit(_FAILURES)
+        self.phone_host: str | None = None
+        """The name under which a tunnel or a relay serves this server for a phone."""
         self.offers_provider = False
         """Whether people can sign in at the operator's own provider."""
 
     def check_host(self, request: Request) -> str:
         """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
         hosts = request.headers.getlist("host")
-        if len(hosts) != 1 or not self._host_allowed(hosts[0]):
+        if len(hosts) != 1 or not (hosts[0] == self.phone_host or self._host_allowed(hosts[0])):
             raise RequestRefused(421, "FORBIDDEN", "This server is not served under that name.")
         return hosts[0]
 

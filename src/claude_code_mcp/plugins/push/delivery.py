@@ -132,6 +132,10 @@ class Push:
             # The console is made in a thread, and tasks may be started in the event loop only.
             self._loop.call_soon_threadsafe(lambda: self._service.start_task(self._take_over()))
 
+    def move(self, base: str) -> None:
+        """Sets another address of the page, for every notice from now on."""
+        self.base = base
+
     @cached_property
     def key(self) -> ServerKey:
         """Blocks on the disk the first time."""
