@@ -356,7 +356,7 @@ class ConsolePort:
             private_directory(self._file.parent)
             replace_file(self._file, str(bound.port).encode())
             routes = self._consoles.routes(bound, self._accounts)
-            # A command that serves the console for a phone goes on while the server restarts.
+            # A command that serves the console for a phone keeps running while the server restarts.
             self._phone = PhoneAddress(self._host.settings.state_dir, bound.port)
             if (console := self._consoles.first) is not None:
                 console.phone = self._phone

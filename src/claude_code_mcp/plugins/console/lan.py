@@ -30,9 +30,9 @@ _HANDSHAKE_SECONDS = 10.0
 
 
 def lan_address(wanted: str) -> str:
-    """The address to listen on: the wanted one if this machine has it, or the one of the default route.
+    """The address to listen on: the wanted one if this machine has it, or the address of the default route.
 
-    Raises InvalidArgument if there is none, or if it is not a private address: the console is for the local network.
+    Raises InvalidArgument if there is no default route, or if the address is not private.
     """
     host = wanted or _address_of_default_route()
     try:
@@ -64,7 +64,7 @@ def _address_of_default_route() -> str:
 def certificate(directory: Path, host: str) -> tuple[Path, str]:
     """The file with the key and the certificate for an address, and the certificate's SHA-256 fingerprint.
 
-    Makes both if there are none, or if the certificate expires soon. Blocks on the disk; OSError.
+    Makes both if the file is missing or damaged, or if the certificate expires soon. Blocks on the disk; OSError.
     """
     file = private_directory(directory) / f"lan-{host.replace(':', '-')}.pem"
     with contextlib.suppress(OSError, ValueError):
@@ -76,7 +76,7 @@ def certificate(directory: Path, host: str) -> tuple[Path, str]:
 
 
 def _read(pem: bytes) -> tuple[str, datetime.datetime]:
-    """The fingerprint of the certificate in a file, and when it expires. ValueError if there is none."""
+    """The fingerprint of the certificate in a file, and when it expires. ValueError if it cannot be parsed."""
     from cryptography import x509  # noqa: PLC0415 - takes a while
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ async def serve_lan(host: str, port: int, pem: Path) -> AsyncIterator[str]:
         yield f"https://{name}:{bound}"
     finally:
         server.close()
-        await relay.close()
+        relay.close()
 
 
 async def _listen(relay: "_Relay", host: str, port: int, context: ssl.SSLContext) -> asyncio.Server:
@@ -146,50 +146,43 @@ async def _listen(relay: "_Relay", host: str, port: int, context: ssl.SSLContext
 
 
 class _Relay:
-    """The open connections. Each peer has its own share of them, and a stranger cannot use up those of others."""
+    """The open connections. Each peer has its own share of them: a stranger cannot use up the shares of others."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._open: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
 
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")[0]
-        if self._open[peer] >= _MAX_CONNECTIONS_OF_ONE_ADDRESS or self._open.total() >= _MAX_CONNECTIONS:
+        if self._open[peer] >= _MAX_CONNECTIONS_OF_ONE_ADDRESS or len(self._writers) >= _MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._open[peer] += 1
-        task = asyncio.get_running_loop().create_task(self._pass_on(peer, reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._forget(task, peer))
-
-    def _forget(self, task: "asyncio.Task[None]", peer: str) -> None:
-        self._tasks.discard(task)
-        self._open[peer] -= 1
-        if not self._open[peer]:
-            del self._open[peer]
+        self._writers.add(writer)
+        try:
+            await self._pass_on(peer, reader, writer)
+        except* (OSError, _Closed):
+            pass
+        finally:
+            writer.close()  # after the rest is sent
+            self._writers.discard(writer)
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
 
     async def _pass_on(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            inner_reader, inner_writer = await asyncio.open_connection(
-                "127.0.0.1", self._port, local_addr=_source(peer)
-            )
-        except OSError:
-            writer.transport.abort()  # the console has ended
-            return
+        """Copies both directions until one side closes. Raises OSError, or a group with OSError or _Closed."""
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port, local_addr=_source(peer))
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, inner_writer))
                 both.create_task(_copy(inner_reader, writer))
-        except* (OSError, _Closed):
-            pass
         finally:
-            writer.close()  # after it has sent what is left
             inner_writer.transport.abort()
 
 

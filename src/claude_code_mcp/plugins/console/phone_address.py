@@ -1,7 +1,7 @@
 """The address at which a phone reaches the console of the shared server.
 
 `web --tunnel` and `web --lan` serve the console there while they run. They write the address to a file and hold a lock
-beside it. The server accepts requests to the address and uses it in links while the lock is held, so an address whose
+on another. The server accepts requests to the address and uses it in links while the lock is held, so an address whose
 command was killed stops counting too.
 """
 

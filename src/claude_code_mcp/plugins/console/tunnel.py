@@ -25,7 +25,7 @@ _MAX_OUTPUT = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """A tunnel program: how it is started, and what its address looks like."""
+    """A tunnel program: how it is started, and the pattern of its address."""
 
     program: str
     arguments: Callable[[str], tuple[str, ...]]
@@ -76,7 +76,7 @@ async def open_tunnel(
 ) -> AsyncIterator[tuple[str, "asyncio.Future[Exit]"]]:
     """Starts the program and yields its address and the future that ends with the program.
 
-    What the program prints before that goes to `say`: it may ask for a sign-in. Raises InvalidArgument if the program
+    The program's output before the address goes to `say`: it may ask for a sign-in. Raises InvalidArgument if the program
     is not installed, and ProcessFailed if it ends or prints no address in time.
     """
     tunnel = TUNNELS[name]
@@ -99,7 +99,7 @@ async def _address(tunnel: Tunnel, child: ChildProcess, output: _Output, say: Ca
     shown = 0
     deadline = asyncio.get_running_loop().time() + _START_SECONDS
     while True:
-        # Before the look: what it printed just before its end is then part of the text.
+        # Read before the text, which then has everything that an ended program has printed.
         ended = child.exited.done()
         text = f"{output.text}\n{child.stderr}"
         if (found := tunnel.address.search(text)) is not None:
