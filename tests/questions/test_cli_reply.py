@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.model.question import Answer, Question, Scope, kind_of
-from claude_code_mcp.core.questions.broker import reply
+from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope, kind_of
+from claude_code_mcp.core.questions.kinds import reply
 from tests.support.tables import every_row
 
 TWO = {
@@ -133,7 +133,7 @@ def test_a_question_is_not_allowed_without_any_of_its_answers(answer: dict[str, 
 def test_a_form_is_allowed_without_answers_where_no_field_needs_one() -> None:
     def form(**facts: bool) -> Question:
         asked = question("AskUserQuestion", {"questions": [{"question": "Name?", "field": facts}]})
-        return replace(asked, form={"server": "crm", "message": "Who?"})
+        return replace(asked, kind=QuestionKind.SERVER_FORM, form={"server": "crm", "message": "Who?"})
 
     assert allowed(form(required=False))["questions"]
     assert refusal(form(required=True), Answer(allow=True)).data["field"] == "answers"

@@ -6,8 +6,8 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind
-from claude_code_mcp.core.questions.broker import reply
 from claude_code_mcp.core.questions.form_model import TOOL, check_answers, filled_in, questions_of
+from claude_code_mcp.core.questions.kinds import reply
 from tests.support.tables import every_row
 
 

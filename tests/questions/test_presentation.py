@@ -8,12 +8,12 @@ import pytest
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
 from claude_code_mcp.core.model.text import has_mark
-from claude_code_mcp.core.questions.broker import put_back, reply
+from claude_code_mcp.core.questions.edited_input import put_back
+from claude_code_mcp.core.questions.kinds import full_text, reply
 from claude_code_mcp.core.questions.presentation import (
     as_offered,
     describe,
     form_without_secrets,
-    full_text,
     is_whole,
     shown_input,
     without_secrets,

@@ -8,7 +8,7 @@ from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditKind
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope
-from claude_code_mcp.core.questions import question_forms
+from claude_code_mcp.core.questions import kinds
 from claude_code_mcp.core.sessions.session_access import Access
 from claude_code_mcp.plugins.team.plugin import TeamPlugin
 from claude_code_mcp.server.dialogs import Dialogs
@@ -59,11 +59,11 @@ async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
     nowhere = cast("Any", None)  # nothing is pushed to this client
     bob = Dialogs(service, nowhere, pushes=False, can_push=lambda: False, principal="bob")
     (form,) = (bob.as_result(session.id, [asked], RoundState()).input_requests or {}).values()
-    assert question_forms._SESSION not in str(form)
-    forged = {"decision": question_forms._SESSION}
+    assert kinds._SESSION not in str(form)
+    forged = {"decision": kinds._SESSION}
     bob.accept_form(session.id, asked.id, "accept", forged, {})
     assert session.questions == [asked], "it is still open"
-    bob.accept_form(session.id, asked.id, "accept", {"decision": question_forms._ONCE}, {})
+    bob.accept_form(session.id, asked.id, "accept", {"decision": kinds._ONCE}, {})
 
     await until(session, lambda: any(each.id != asked.id for each in session.questions))  # it was allowed once
     (again,) = session.questions

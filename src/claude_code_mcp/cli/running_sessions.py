@@ -16,12 +16,13 @@ from typing import Any, TextIO
 
 from ..client.connections import CallFailed, McpClient, NotRunning, Target
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
-from ..client.styled_lines import ACCEPT_EDITS, NoAnswer, Style, decide, question_lines
+from ..client.styled_lines import NoAnswer, Style, decide, question_lines
 from ..core.errors import InvalidArgument
 from ..core.model.options import BYPASS
 from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import Choice, QuestionKind
 from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
+from ..core.questions.kinds import Reaction, kind_class
 from .conventions import (
     ExitCode,
     Unavailable,
@@ -110,7 +111,7 @@ def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_ch
     colour = has_colour(stream)
     print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
     question = asked.question
-    if not with_choices and question.kind is QuestionKind.USER_QUESTION and question.choices:
+    if not with_choices and question.choices:
         return
     for text, style in question_lines(question):
         code = _COLOURS.get(style) if colour else None
@@ -183,18 +184,18 @@ class Asking:
         """What to type now."""
         match self.asked.question.kind:
             case QuestionKind.PERMISSION:
-                session = ", [s]ession: allow similar calls too" if self.asked.for_session else ""
+                session = ", [s]ession: allow similar calls too" if Reaction.SESSION in self.asked.reactions else ""
                 return f"[a]llow{session}, [d]eny and why? "
             case QuestionKind.PLAN_REVIEW:
-                edits = ", approve and accept [e]dits" if ACCEPT_EDITS in self.asked.question.modes else ""
+                edits = ", approve and accept [e]dits" if Reaction.EDITS in self.asked.reactions else ""
                 return f"[a]pprove{edits}, [d]eny and what to change? "
-            case QuestionKind.USER_QUESTION:
+            case QuestionKind.USER_QUESTION | QuestionKind.SERVER_FORM:
                 return self._choice_prompt()
 
     def take(self, line: str) -> dict[str, Any] | None:
         """The arguments of `claude_respond` for a typed line; None if another part has to be answered first. NoAnswer
         if the line is no answer."""
-        if self.asked.question.kind is QuestionKind.USER_QUESTION and self._choices:
+        if self._choices:
             return self._choose(line)
         # No default: an empty line is refused by `decide`, and never counts as a yes.
         decision, _, text = line.strip().partition(" ")
@@ -334,7 +335,7 @@ def _question_data(asked: OpenQuestion) -> dict[str, Any]:
     return {
         "inputId": asked.id,
         "sessionId": asked.session["sessionId"],
-        "type": question.kind,
+        "type": kind_class(question.kind).wire_type,
         "toolName": question.tool_name,
         "toolInput": question.tool_input,
         "description": question.description,
@@ -452,7 +453,7 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
             decision = _asked_at_terminal(asked)
         elif arguments.decision == "say":
             parts = len(asked.question.choices)
-            if asked.question.kind is not QuestionKind.USER_QUESTION:
+            if Reaction.SAY not in asked.reactions:
                 raise NoAnswer("say: this is not a question of Claude's. Answer it with allow, or deny TEXT.")
             if len(arguments.text) != parts:
                 wanted = "1 TEXT" if parts == 1 else f"{parts} TEXTs, one for each part"

@@ -19,6 +19,7 @@ from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import FileChange, Question, kind_of
 from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, visible
+from ..core.questions.kinds import Reaction, kind_class
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]
@@ -305,6 +306,11 @@ class OpenQuestion:
     @property
     def id(self) -> str:
         return self.question.id
+
+    @property
+    def reactions(self) -> frozenset[Reaction]:
+        """The answers that it takes."""
+        return kind_class(self.question.kind).reactions(self.question, for_session=self.for_session)
 
 
 class OpenQuestions:

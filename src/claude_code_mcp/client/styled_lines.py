@@ -17,9 +17,10 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ..core.model.question import Question, QuestionKind
+from ..core.model.question import Question
 from ..core.model.text import visible
-from ..core.questions.presentation import change_lines, describe, fields_in_change, full_text
+from ..core.questions.kinds import ACCEPT_EDITS, Reaction, full_text
+from ..core.questions.presentation import change_lines, describe, fields_in_change
 from .live_sessions import OpenQuestion
 
 EDITED = {"Edit": ("old_string", "new_string"), "Write": ("", "content"), "NotebookEdit": ("", "new_source")}
@@ -160,7 +161,6 @@ _ALLOW = frozenset({"a", "allow", "y", "yes"})
 _SESSION = frozenset({"s", "session"})
 _EDITS = frozenset({"e", "edits"})
 _DENY = frozenset({"d", "deny", "n", "no"})
-ACCEPT_EDITS = "acceptEdits"
 
 
 class NoAnswer(Exception):
@@ -170,19 +170,19 @@ class NoAnswer(Exception):
 def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]:
     """The arguments of `claude_respond` for a decision in a word, with a reason for a denial. NoAnswer if it does not
     go with the question."""
-    kind = asked.question.kind
+    possible = asked.reactions
     if decision in _DENY:
         return {"decision": "deny", **({"reason": text} if text else {})}
     # A text behind `allow` may have been meant as a condition, which an allowance cannot carry.
     if text:
         raise NoAnswer(f"{decision!r} takes no text; `deny` does.")
-    if kind is QuestionKind.USER_QUESTION:
+    if Reaction.ALLOW not in possible:
         raise NoAnswer("This question takes an answer to each of its parts, or a denial.")
     if decision in _ALLOW:
         return {"decision": "allow"}
-    if decision in _SESSION and kind is QuestionKind.PERMISSION and asked.for_session:
+    if decision in _SESSION and Reaction.SESSION in possible:
         return {"decision": "allow", "scope": "session"}
-    if decision in _EDITS and ACCEPT_EDITS in asked.question.modes:
+    if decision in _EDITS and Reaction.EDITS in possible:
         return {"decision": "allow", "permissionMode": ACCEPT_EDITS}
     raise NoAnswer(f"{decision!r} is no answer to this question." if decision else "An empty line is no answer.")
 

@@ -36,7 +36,8 @@ from .model.usage_limits import OnLimit
 from .policy.policy import Policy
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
-from .questions.broker import Broker, put_back
+from .questions.broker import Broker
+from .questions.edited_input import put_back
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask

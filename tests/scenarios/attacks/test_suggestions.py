@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope, rules_of
 from claude_code_mcp.core.policy.admission import Admission
 from claude_code_mcp.core.policy.policy import Profile
-from claude_code_mcp.core.questions.broker import reply
+from claude_code_mcp.core.questions.kinds import reply
 
 ROWS = json.loads(Path(__file__).with_name("suggestions.json").read_text().replace("{long}", "x" * 600))
 LISTED = [{"toolName": "Bash", "ruleContent": f"ls {number}"} for number in range(21)]

@@ -18,6 +18,8 @@ class QuestionKind(StrEnum):
     PERMISSION = "permission"
     PLAN_REVIEW = "plan_review"
     USER_QUESTION = "user_question"
+    SERVER_FORM = "server_form"
+    """A form of an MCP server, which callers see and answer as a user question."""
 
 
 class Scope(StrEnum):
@@ -35,7 +37,8 @@ _KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionK
 
 
 def kind_of(tool_name: str) -> QuestionKind:
-    """Plan reviews and user questions are tools of their own; every other tool asks for permission."""
+    """The kind of question about a call of this tool. Plan reviews and user questions are tools of their own; every
+    other tool asks for permission."""
     return _KINDS.get(tool_name, QuestionKind.PERMISSION)
 
 
@@ -96,12 +99,12 @@ class Question:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The parts of a user question; empty for the other kinds."""
-        if self.kind is not QuestionKind.USER_QUESTION:
+        """The parts of a user question or a form; empty for the other kinds."""
+        if self.kind not in (QuestionKind.USER_QUESTION, QuestionKind.SERVER_FORM):
             return ()
         raw = self.tool_input.get("questions")
         parts = [part for part in raw if isinstance(part, Mapping)] if isinstance(raw, list) else []
-        return tuple(_choice(part, of_form=self.form is not None) for part in parts)
+        return tuple(_choice(part, of_form=self.kind is QuestionKind.SERVER_FORM) for part in parts)
 
     def for_once(self) -> "Question":
         """As somebody sees it who may decide about this call, and not about those that follow."""

@@ -4,8 +4,8 @@
 rewrite what stands beside it. A long one is shortened in its middle and says so.
 
 Everything that is decided on is shown: whole up to a size, in pages beyond it, with nothing invisible. In this order:
-`without_secrets` redacts the question; `full_text` and `shown_input` work on the redacted one; `as_offered` turns the
-answer to it into an answer to the question itself.
+`without_secrets` redacts the question; `full_text` of kinds.py and `shown_input` work on the redacted one; `as_offered`
+turns the answer to it into an answer to the question itself.
 """
 
 import json
@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..errors import InvalidArgument
 from ..model.paths import HERE, PathRules
-from ..model.question import Answer, Choice, FileChange, Question, QuestionKind
-from ..model.text import as_json, count_of, cut_data, gaps, has_mark, hidden_in, json_parts, one_line, visible
+from ..model.question import Answer, FileChange, Question
+from ..model.text import as_json, count_of, cut_data, gaps, hidden_in, json_parts, one_line, visible
 from ..redaction import hide_shapes
 
 _LONGEST = 200
@@ -194,50 +193,6 @@ def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any
     return cut_data(question.tool_input, budget, min(_LONGEST_CUT_TEXT, budget), question.id), False
 
 
-def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
-    """InvalidArgument for an input with a cut mark in it: what was left out there would be lost. A text that the
-    original has as well, mark and all, is whole."""
-    # A text of the original may itself contain what looks like a mark, and was shown whole.
-    whole = {part for part in json_parts(original) if isinstance(part, str)}
-    if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
-        raise InvalidArgument(
-            "updatedInput contains a cut mark ([[claude-code-mcp cut …]]): it was made from an input that was not "
-            "shown whole. Read the whole one in pages, or allow it without updatedInput.",
-            field="updatedInput",
-        )
-
-
-def full_text(question: Question) -> str:
-    """Everything that is decided on, readable and whole, however long it is."""
-    match question.kind:
-        case QuestionKind.PERMISSION:
-            return "\n".join(_permission_lines(question))
-        case QuestionKind.PLAN_REVIEW:
-            return _plan_text(question)
-        case QuestionKind.USER_QUESTION:
-            return "Claude Code asks:\n" + "\n".join(map(_choice_text, question.choices))
-
-
-def _permission_lines(question: Question) -> Iterator[str]:
-    yield f"{'This client' if question.of_client else 'Claude Code'} wants to: {question.description}"
-    if question.reason:
-        yield visible(question.reason)
-    if question.blocked_path:
-        yield f"Path: {visible(question.blocked_path)}"
-    if question.session_rules:
-        yield f"For this session it would allow: {visible(', '.join(question.session_rules))}"
-    change, in_change = question.change, fields_in_change(question)
-    for name, value in question.tool_input.items():
-        if name not in in_change and not is_described(question.tool_name, name, value, question.description):
-            yield from _field_lines(name, value, question.id)
-    if change is not None and change.note:
-        yield change.note
-    if change is not None and change.diff:
-        yield f"--- change to the file {question.id[:6]} ---"
-        yield from (line for _, line in change_lines(change.diff))
-        yield f"--- end of the change {question.id[:6]} ---"
-
-
 _CHANGED_FIELDS = {
     "Edit": ("old_string", "new_string", "replace_all"),
     "MultiEdit": ("edits",),
@@ -272,7 +227,7 @@ def change_lines(diff: str) -> Iterator[tuple[str, str]]:
             before, after = before + (sign != "+"), after + (sign != "-")
 
 
-def _field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
+def field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
     """A field with its size. The model cannot forge the head of a field: it does not know the question's id."""
     shown = visible(name)
     if not isinstance(value, str):
@@ -280,12 +235,12 @@ def _field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
     elif "\n" not in value and len(value) <= _SHORT_VALUE:
         yield f"{shown}: {visible(value)}"
     else:
-        yield f"--- {shown} ({_measures(value)}) {question_id[:6]} ---"
+        yield f"--- {shown} ({measures(value)}) {question_id[:6]} ---"
         yield visible(value)
         yield f"--- end of {shown} {question_id[:6]} ---"
 
 
-def _measures(text: str) -> str:
+def measures(text: str) -> str:
     """How long a text is, and what in it could keep a reader from seeing the rest."""
     measures = [count_of(len(text), "character"), count_of(text.count("\n") + 1, "line")]
     hidden = hidden_in(text)
@@ -297,28 +252,11 @@ def _measures(text: str) -> str:
     return ", ".join(measures)
 
 
-def _plan_text(question: Question) -> str:
-    plan = question.tool_input.get("plan")
-    if not isinstance(plan, str) or not plan:
-        return "Claude Code has a plan and asks for approval:\n\n(Claude gave no text for its plan.)"
-    others = {name: value for name, value in question.tool_input.items() if name != "plan"}
-    fields = "".join(f"{line}\n" for name, value in others.items() for line in _field_lines(name, value, question.id))
-    return f"Claude Code has a plan and asks for approval ({_measures(plan)}):\n{fields}\n{visible(plan)}"
-
-
-def _choice_text(choice: Choice) -> str:
-    options = "".join(
-        f"\n  - {visible(label)}" + (f": {visible(description)}" if description else "")
-        for label, description in choice.options
-    )
-    return visible(choice.question) + options
-
-
 def without_secrets(question: Question, redactor: Redaction) -> Question:
     """The question with every text of it redacted. Labels and texts that would then be the same are numbered."""
     tool_input = redactor.data(question.tool_input)
     # Redaction can make two options equal, and then the answer would not say which one was meant.
-    if question.kind is QuestionKind.USER_QUESTION and tool_input != question.tool_input:
+    if question.choices and tool_input != question.tool_input:
         tool_input = _numbered(tool_input)
     return replace(
         question,

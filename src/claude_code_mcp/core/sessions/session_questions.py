@@ -17,8 +17,8 @@ from ..model.question import Answer, Closure, FileChange, Question, QuestionKind
 from ..model.tool_names import PREFIX
 from ..policy.rules import Decision, Verdict
 from ..questions import presentation
-from ..questions.broker import chosen_mode, labels_by_text
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
+from ..questions.kinds import kind_class, labels_by_text
 from .policy_enforcer import POLICY_CHANNEL
 from .verdicts import Occasion, answer_of_rules, refusal
 
@@ -174,7 +174,7 @@ class SessionQuestions:
             session.grant(updates)
         session.log.append(QuestionSettled(question, resolution))
         if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
-            session.plan_approved(chosen_mode(question, answer))
+            session.plan_approved(kind_class(question.kind).chosen_mode(question, answer))
         if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
             changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)

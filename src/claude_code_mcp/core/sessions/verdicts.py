@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ClaudeCodeError, PermissionDenied
 from ..model.events import AuditEvent, AuditKind
-from ..model.question import Answer, Question, QuestionKind, Scope, kind_of
+from ..model.question import Answer, Question, Scope, kind_of
 from ..policy.rules import SHELL_TOOLS, Decision, Verdict
-from ..questions.broker import chosen_mode
+from ..questions.kinds import kind_class
 from ..questions.presentation import describe
 from .policy_enforcer import UNJUDGED
 
@@ -59,8 +59,7 @@ def answer_of_rules(tool: str, verdict: Verdict) -> Answer | None:
     """The answer that a verdict gives to a question; None if a person must be asked."""
     if verdict.decision is Decision.DENY:
         return Answer(allow=False, message=refusal(verdict))
-    # A rule can deny a question to the user, but has no answer to it.
-    allowed = verdict.decision is Decision.ALLOW and kind_of(tool) is not QuestionKind.USER_QUESTION
+    allowed = verdict.decision is Decision.ALLOW and kind_class(kind_of(tool)).rule_may_allow
     return Answer(allow=True) if allowed else None
 
 
@@ -138,7 +137,7 @@ class SessionVerdicts:
         session = self._session
         try:
             admission = session.deps.enforcer.admission(session.owner)
-            mode = chosen_mode(question, answer)
+            mode = kind_class(question.kind).chosen_mode(question, answer)
             if mode is not None:
                 admission.check_mode("permission_mode", mode)
             offered = [*question.suggestions]

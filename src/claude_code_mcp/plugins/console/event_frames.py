@@ -35,6 +35,7 @@ from ...core.model.events import (
 from ...core.model.outcome import SESSION_TOOL_STATUS, State
 from ...core.model.question import Closure, Question, QuestionKind
 from ...core.model.text import clip_line, iso
+from ...core.questions.kinds import kind_class
 from ...core.questions.presentation import Redaction, describe, without_secrets
 from ...core.service import Service
 from ...core.sessions.session import Session
@@ -225,7 +226,7 @@ def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any
     question = event.question
     fields = {
         "questionId": question.id,
-        "kind": str(question.kind),
+        "kind": kind_class(question.kind).wire_type,
         "toolName": question.tool_name,
         "description": question.description,
         "expiresAt": None if question.deadline is None else iso(question.deadline),
@@ -280,7 +281,7 @@ def live_row(session: Session, redactor: Redaction) -> dict[str, Any]:
         "live": session.live,
         "needs": needs(session),
         "asks": [
-            {"questionId": each.id, "kind": str(each.kind), "description": each.description}
+            {"questionId": each.id, "kind": kind_class(each.kind).wire_type, "description": each.description}
             for each in session.questions
         ],
         "unanswered": unanswered(session),
@@ -386,7 +387,7 @@ def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
     row: dict[str, Any] = {
         "questionId": shown.id,
         "sessionId": shown.session_id,
-        "kind": str(shown.kind),
+        "kind": kind_class(shown.kind).wire_type,
         "toolName": shown.tool_name,
         "toolInput": dict(shown.tool_input),
         "description": shown.description,
@@ -405,7 +406,7 @@ def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
             {"text": line.text, "style": str(line.style)} for line in question_lines(replace(shown, session_rules=()))
         ],
     }
-    if shown.kind is QuestionKind.USER_QUESTION:
+    if shown.kind in (QuestionKind.USER_QUESTION, QuestionKind.SERVER_FORM):
         row["choices"] = [
             {
                 "question": choice.question,

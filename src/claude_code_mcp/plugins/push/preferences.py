@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ...core.model.events import BudgetWarned, Event, QuestionOpened, Stalled, TurnEnded, WaitChanged
 from ...core.model.outcome import OutcomeCode
-from ...core.model.question import QuestionKind
 from ...core.model.text import clip_line, iso
+from ...core.questions.kinds import kind_class
 from ...core.questions.presentation import Redaction
 from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
@@ -205,11 +205,6 @@ _LONGEST_BODY = 300
 _BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
 _NOT_ANNOUNCED = _BY_A_PERSON | {OutcomeCode.LIMIT_REACHED}
 """A usage limit is announced with the `WaitChanged` that follows, which says when the session continues."""
-_VERBS = {
-    QuestionKind.PERMISSION: "Wants to: ",
-    QuestionKind.PLAN_REVIEW: "",
-    QuestionKind.USER_QUESTION: "",
-}
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
@@ -269,7 +264,7 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
 
     match event:
         case QuestionOpened(question=question):
-            body = _VERBS[question.kind] + question.description
+            body = kind_class(question.kind).push_text(question)
             return notice("question", body, event.at + _HOUR, question.id)
         case WaitChanged(wait=wait, stopped=True) if wait is not None:
             return notice("ended", f"Stopped: {wait.sentence}", event.at + _DAY)

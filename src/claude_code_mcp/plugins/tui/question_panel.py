@@ -10,7 +10,7 @@ answers the next.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, assert_never
 
 from rich.console import Group, RenderableType
 from rich.style import Style
@@ -24,16 +24,16 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ...client.live_sessions import OpenQuestion
-from ...client.styled_lines import ACCEPT_EDITS, NoAnswer, decide, question_lines
+from ...client.styled_lines import NoAnswer, decide, question_lines
 from ...core.model.question import Choice, QuestionKind
 from ...core.model.text import clip_line, visible
+from ...core.questions.kinds import ACCEPT_EDITS, Reaction, kind_class
 from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
 from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 _LOW = 3
 """Lines of a question up to which a page has no line of the one before."""
-_KINDS = {QuestionKind.PERMISSION: "Permission", QuestionKind.PLAN_REVIEW: "Plan"}
 
 
 def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
@@ -41,7 +41,7 @@ def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_he
     this one asks too."""
     session = asked.session
     title = visible(clip_line(session.get("displayText") or session["sessionId"][:8], 60))
-    kind = _KINDS.get(asked.question.kind, "Question")
+    kind = kind_class(asked.question.kind).title
     line = Text(no_wrap=True, overflow="ellipsis")
     if elsewhere:
         line.append(" another session ", palette.style("ask") + palette.style("found")).append(" ")
@@ -113,25 +113,28 @@ def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
     """The keys for a question while its panel has the focus."""
     question = asked.question
     keys: list[AnswerKey] = []
-    if question.kind is QuestionKind.PERMISSION:
-        keys.append(AnswerKey("a", "allow once", "a allow", "decide('allow')", True))
-        if asked.for_session:
-            rules = session_meaning(question.session_rules)
-            label = f"for this session ({rules})" if rules else "for this session"
-            keys.append(AnswerKey("s", label, "s session", "decide('session')", True))
-        keys.append(AnswerKey("d", "deny with a reason", "d deny", "deny"))
-    elif question.kind is QuestionKind.PLAN_REVIEW:
-        keys.append(AnswerKey("a", "approve", "a approve", "decide('allow')", True))
-        if ACCEPT_EDITS in question.modes:
-            keys.append(AnswerKey("e", "approve and accept edits", "e +edits", "decide('edits')", True))
-        keys.append(AnswerKey("d", "feedback", "d feedback", "deny"))
-        keys.append(AnswerKey("m", "as written", "m source", "source"))
-    else:
-        keys.append(AnswerKey("↑↓ or 1-9", "choose", "↑↓", "move(1)"))
-        keys.append(AnswerKey("Space", "mark", "Space", "mark"))
-        keys.append(AnswerKey("Enter", "answer", "Enter", "confirm", True))
-        keys.append(AnswerKey("t", "type", "t type", "say"))
-        keys.append(AnswerKey("d", "decline", "d no", "deny"))
+    match question.kind:
+        case QuestionKind.PERMISSION:
+            keys.append(AnswerKey("a", "allow once", "a allow", "decide('allow')", True))
+            if Reaction.SESSION in asked.reactions:
+                rules = session_meaning(question.session_rules)
+                label = f"for this session ({rules})" if rules else "for this session"
+                keys.append(AnswerKey("s", label, "s session", "decide('session')", True))
+            keys.append(AnswerKey("d", "deny with a reason", "d deny", "deny"))
+        case QuestionKind.PLAN_REVIEW:
+            keys.append(AnswerKey("a", "approve", "a approve", "decide('allow')", True))
+            if Reaction.EDITS in asked.reactions:
+                keys.append(AnswerKey("e", "approve and accept edits", "e +edits", "decide('edits')", True))
+            keys.append(AnswerKey("d", "feedback", "d feedback", "deny"))
+            keys.append(AnswerKey("m", "as written", "m source", "source"))
+        case QuestionKind.USER_QUESTION | QuestionKind.SERVER_FORM:
+            keys.append(AnswerKey("↑↓ or 1-9", "choose", "↑↓", "move(1)"))
+            keys.append(AnswerKey("Space", "mark", "Space", "mark"))
+            keys.append(AnswerKey("Enter", "answer", "Enter", "confirm", True))
+            keys.append(AnswerKey("t", "type", "t type", "say"))
+            keys.append(AnswerKey("d", "decline", "d no", "deny"))
+        case _:
+            assert_never(question.kind)
     if elsewhere:
         keys.append(AnswerKey("o", "open that session", "o open", "open_asking"))
     return [*keys, AnswerKey("Esc", "later", "Esc", "leave")]
@@ -161,17 +164,11 @@ def keys_text(keys: Iterable[AnswerKey], lines_below: int, palette: Palette, *, 
 
 def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
     """Whether an action of the panel makes sense for this question."""
-    kind = asked.question.kind
     if action == "decide":
-        possible = {
-            "allow": kind is not QuestionKind.USER_QUESTION,
-            "session": kind is QuestionKind.PERMISSION and asked.for_session,
-            "edits": kind is QuestionKind.PLAN_REVIEW and ACCEPT_EDITS in asked.question.modes,
-        }
-        return possible[str(parameters[0])]
+        return str(parameters[0]) in asked.reactions
     if action in ("say", "confirm"):
-        return kind is QuestionKind.USER_QUESTION
-    return action != "source" or kind is QuestionKind.PLAN_REVIEW
+        return Reaction.SAY in asked.reactions
+    return action != "source" or asked.question.kind is QuestionKind.PLAN_REVIEW
 
 
 class AnswerLine(Input):
@@ -319,8 +316,7 @@ class QuestionPanel(Vertical, can_focus=True):
                 self.redraw()
             return
         self.asked, self.closed_text, self._as_source, self._was_read = asked, "", False, False
-        is_choice = asked is not None and asked.question.kind is QuestionKind.USER_QUESTION
-        self._parts = PartAnswers(asked) if is_choice and asked is not None else None
+        self._parts = PartAnswers(asked) if asked is not None and asked.question.choices else None
         self.query_one(AnswerLine).display = False
         self.display = asked is not None
         if asked is not None:

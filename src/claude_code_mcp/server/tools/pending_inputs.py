@@ -1,10 +1,11 @@
 """Open questions as callers see them in reports."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ...core.model.question import Question
 from ...core.model.text import as_json, iso
+from ...core.questions.kinds import WireType, kind_class
 from .output import ToolOutput
 from .paging import ResultParts
 
@@ -13,7 +14,7 @@ _MAX_RULES = 20
 
 class PendingInput(ToolOutput):
     input_id: str
-    type: Literal["permission", "plan_review", "user_question"]
+    type: WireType
     tool_name: str
     tool_input: dict[str, Any]
     description: str
@@ -32,7 +33,7 @@ def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int
     return [
         PendingInput(
             input_id=question.id,
-            type=str(question.kind),
+            type=kind_class(question.kind).wire_type,
             tool_name=question.tool_name,
             tool_input=tool_input,
             description=question.description,

@@ -1,0 +1,88 @@
+"""Checks an edited tool input before it replaces the original: restores redacted secrets, refuses cut marks. Pure."""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..model.text import has_mark, json_parts
+
+REQUIRED_FIELDS = {
+    "Agent": ("description", "prompt"),
+    "Bash": ("command",),
+    "Edit": ("file_path", "old_string", "new_string"),
+    "Glob": ("pattern",),
+    "Grep": ("pattern",),
+    "MultiEdit": ("file_path", "edits"),
+    "NotebookEdit": ("notebook_path", "new_source"),
+    "Read": ("file_path",),
+    "Skill": ("skill",),
+    "Task": ("description", "prompt"),
+    "WebFetch": ("url", "prompt"),
+    "WebSearch": ("query",),
+    "Write": ("file_path", "content"),
+}
+"""The fields without which Claude Code's own tools do not run."""
+
+
+def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
+    """InvalidArgument for an input with a cut mark in it: what was left out there would be lost. A text that the
+    original has as well, mark and all, is whole."""
+    # A text of the original may itself contain what looks like a mark, and was shown whole.
+    whole = {part for part in json_parts(original) if isinstance(part, str)}
+    if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
+        raise InvalidArgument(
+            "updatedInput contains a cut mark ([[claude-code-mcp cut …]]): it was made from an input that was not "
+            "shown whole. Read the whole one in pages, or allow it without updatedInput.",
+            field="updatedInput",
+        )
+
+
+def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
+    """The input that a caller edited on the basis of a redacted one, with the secrets back in it.
+
+    Every part that is still as it was `shown` becomes the `original` again; the items of a list that got longer or
+    shorter are found by what they are. InvalidArgument if the caller changed or added a text and left the `mark` of a
+    secret in it: what belongs there is not known, and the tool would be run with the mark itself.
+    """
+    # Compared as a whole first: a part that was not touched becomes the original with its secrets.
+    if updated == shown:
+        return original
+    if isinstance(updated, Mapping) and isinstance(shown, Mapping) and isinstance(original, Mapping):
+        return {
+            key: put_back(value, shown[key], original[key], mark)
+            if key in shown and key in original
+            else _without_mark(value, mark, hidden=shown != original)
+            for key, value in updated.items()
+        }
+    if isinstance(updated, list) and isinstance(shown, list) and isinstance(original, list | tuple):
+        if len(updated) == len(shown) == len(original):
+            return [put_back(*items, mark) for items in zip(updated, shown, original, strict=True)]
+        return _items_put_back(updated, shown, original, mark)
+    return _without_mark(updated, mark, hidden=shown != original)
+
+
+def _items_put_back(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
+    """Of a list with more or fewer items, where the places say nothing any more."""
+    places: defaultdict[str, deque[int]] = defaultdict(deque)
+    for at, item in enumerate(shown[: len(original)]):
+        places[json.dumps(item, sort_keys=True)].append(at)
+    hidden = shown != list(original)
+    found = []
+    for item in updated:
+        same = places.get(json.dumps(item, sort_keys=True))
+        found.append(original[same.popleft()] if same else _without_mark(item, mark, hidden=hidden))
+    return found
+
+
+def _without_mark(value: Any, mark: str, *, hidden: bool) -> Any:
+    """The value, unless the mark of a secret is in it where one was hidden: InvalidArgument then."""
+    # The mark has nothing in it that JSON would escape.
+    if hidden and mark in json.dumps(value, ensure_ascii=False):
+        raise InvalidArgument(
+            f"updatedInput changes a text in which {mark} stands for a secret that was not shown. "
+            "Leave that text as it is, or write it whole.",
+            field="updatedInput",
+        )
+    return value
