@@ -76,8 +76,8 @@ async def open_tunnel(
 ) -> AsyncIterator[tuple[str, "asyncio.Future[Exit]"]]:
     """Starts the program and yields its address and the future that ends with the program.
 
-    The program's output before the address goes to `say`: it may ask for a sign-in. Raises InvalidArgument if the program
-    is not installed, and ProcessFailed if it ends or prints no address in time.
+    The program's output before the address goes to `say`: it may ask for a sign-in. Raises InvalidArgument if the
+    program is not installed, and ProcessFailed if it ends or prints no address in time.
     """
     tunnel = TUNNELS[name]
     executable = shutil.which(tunnel.program)
