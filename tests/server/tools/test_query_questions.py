@@ -8,6 +8,7 @@ import mcp_types as types
 import pytest
 
 from claude_code_mcp.core.model.events import Partial
+from claude_code_mcp.server.tools.notification_queue import NotificationQueue
 from claude_code_mcp.testing.script import ask_user, script, text, tool
 from tests.server.tools.conftest import time_runs_out
 from tests.support.waiting import HANG_SECONDS
@@ -115,6 +116,28 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
     ends = [message for message in caller.listener.messages if message.get("event", {}).get("type") == "message_stop"]
     assert len(ends) == 3
     assert "truncated" not in bundle
+
+
+async def test_what_happens_while_a_question_is_handed_over_keeps_its_number(
+    start_caller: StartCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fragments come when everything is sent, before the call that waits for that goes on."""
+    elicit, shown = person(accept(decision="Allow once"), accept(decision="Allow once"))
+    caller: ToolCaller = await start_caller(MODERN, elicit)
+    all_read = NotificationQueue.all_read
+
+    async def then_more_comes(queue: NotificationQueue) -> None:
+        await all_read(queue)
+        (session,) = caller.service.sessions()
+        for _ in range(3):
+            session.log.append(Partial("", raw={"type": "stream_event", "event": {"type": "late"}}))
+
+    monkeypatch.setattr(NotificationQueue, "all_read", then_more_comes)
+    await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
+    await caller.listener.until("result")
+    assert_nothing_twice(caller)
+    late = [message for message in caller.listener.messages if message.get("event") == {"type": "late"}]
+    assert len(late) == 3 * len(shown) == 6
 
 
 @pytest.mark.soak

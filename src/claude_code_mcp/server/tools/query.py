@@ -195,34 +195,38 @@ class _QueryStream:
     async def _stream(self) -> types.InputRequiredResult | None:
         """Runs until the turn is over and everything is sent; returns earlier with questions that must go back to the
         client."""
-        with self._call.held_events.subscribe(self._session, self._reached) as round_:
-            async with asyncio.TaskGroup() as tasks:
-                consuming = tasks.create_task(self._consume(round_.events))
-                sending = tasks.create_task(self._send())
-                questions = await self._until_question()
-                if questions is None:
-                    # Ends `_consume` behind what the subscription still holds, and with it the queue and `_send`.
-                    round_.events.close()
-                else:  # the subscription is kept: what happens from now on is for the next round
-                    round_.continues = True
-                    consuming.cancel()
-                    sending.cancel()
-        return questions
-
-    async def _until_question(self) -> types.InputRequiredResult | None:
-        """Waits for a question to return as the result of the call; None when the message has its outcome. All that
-        happened before the question is sent first."""
         call, session, outcome = self._call, self._session, self._user_message.outcome
-        while not outcome.done():
-            await first_of(outcome, session.wait(None, for_questions=call.returns_questions))
-            if session.state is State.WAITING and not outcome.done():
-                await first_of(outcome, self._queue.all_read())
-                questions = None if outcome.done() else open_questions(call, session, self._state())
-                if questions is not None:
-                    return questions
-                if session.state is State.WAITING:  # the person dismissed it: another channel may answer
-                    await first_of(outcome, call.dialogs.wait_for_change())
+        with call.held_events.subscribe(session, self._reached) as round_:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send())
+                consuming = tasks.create_task(self._consume(round_.events))
+                while await self._is_asked():
+                    # From here on nothing is numbered: what has a number is sent before the questions are returned,
+                    # and what happens meanwhile stays in the subscription.
+                    consuming.cancel()
+                    await asyncio.wait({consuming})
+                    await first_of(outcome, self._queue.all_read())
+                    questions = None if outcome.done() else open_questions(call, session, self._state())
+                    if questions is not None:
+                        round_.continues = True
+                        sending.cancel()
+                        return questions
+                    if consuming.cancelled():
+                        consuming = tasks.create_task(self._consume(round_.events))
+                    if session.state is State.WAITING:  # the person dismissed it: another channel may answer
+                        await first_of(outcome, call.dialogs.wait_for_change())
+                # Ends `_consume` behind what the subscription still holds, and with it the queue and `_send`.
+                round_.events.close()
         return None
+
+    async def _is_asked(self) -> bool:
+        """Waits for a question to return as the result of the call; False when the message has its outcome."""
+        session, outcome = self._session, self._user_message.outcome
+        while not outcome.done():
+            await first_of(outcome, session.wait(None, for_questions=self._call.returns_questions))
+            if session.state is State.WAITING and not outcome.done():
+                return True
+        return False
 
     async def _consume(self, events: Subscription) -> None:
         """Numbers and bundles the events. Never waits for the client, so nothing is missed however slow it is."""
