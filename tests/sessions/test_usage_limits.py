@@ -5,17 +5,18 @@ import time
 
 import pytest
 
-from claude_code_mcp.core.errors import PermissionDenied
+from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, SessionBusy
 from claude_code_mcp.core.model.events import AuditEvent, Event, TurnEnded, UsageReported, WaitChanged
 from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Policy
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.messages import WhenBusy
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.conftest import StartService
 
-from .support import PATIENCE, end_of, event, events, options, run, say, until
+from .support import ENDLESS, PATIENCE, end_of, event, events, options, run, say, until
 from .usage_limit_support import SUBSCRIPTION, limit_headers, limited
 
 
@@ -85,6 +86,19 @@ async def test_an_interruption_or_a_message_ends_the_wait(subscribed: Service, s
     assert waits(session)
     assert (await say(subscribed, session, script("more", "fine"))).result == "fine"
     assert session.limit_wait is None
+
+
+async def test_a_refused_message_does_not_change_on_limit(subscribed: Service, sandbox: Sandbox) -> None:
+    turn = await subscribed.create(script("work", tool("Bash", command=ENDLESS)), options(sandbox))
+    session = turn.session
+    with pytest.raises(SessionBusy):
+        await subscribed.send(session.id, "more", when_busy=WhenBusy.REFUSE, on_limit="wait")
+    await subscribed.interrupt(session.id)
+    with pytest.raises(InvalidArgument):
+        await subscribed.send(session.id, "more", images=["/missing.png"], on_limit="wait")
+    assert session.options.on_limit is None
+    await say(subscribed, session, script("more", "fine"), on_limit="wait")
+    assert session.options.on_limit == "wait"
 
 
 async def test_continue_now_and_later_wait(subscribed: Service, sandbox: Sandbox) -> None:

@@ -345,7 +345,7 @@ class Service:
         with this message runs in the environment of its `caller`, unless the session is kept below a configuration
         directory that is not that client's. Of messages of one caller to one session with the same `key` one is taken,
         and all calls return that one. A message of somebody whom the session is shared with begins with their name.
-        `on_limit` is what the session does at a usage limit from now on.
+        `on_limit` is what the session does at a usage limit from now on, unless the message is refused.
         """
         self._check_message("message", text, images)
 
@@ -407,7 +407,6 @@ class Service:
                 new = not session.turns
                 if on_limit is not None:
                     on_limit = admissions[found.deps].on_limit(on_limit)
-                    session.options = session.options.model_copy(update={"on_limit": on_limit})
                 records = session.recorder.records
                 # Before the message is sent: this is put back if Claude Code refuses the options.
                 before = await asyncio.to_thread(records.read, session.id) if new else None
@@ -423,6 +422,7 @@ class Service:
                     sender=adopted if caller.environment is not None else None,
                     message_id=keyed.message_id,
                     continues=continues,
+                    on_limit=on_limit,
                 )
         await self._acceptance.conclude(kind, session, text, who)
         return PendingTurn(session, message)

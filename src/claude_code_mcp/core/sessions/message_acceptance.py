@@ -10,6 +10,7 @@ from ..errors import InvalidArgument, UpstreamUnavailable
 from ..model.events import AuditEvent, AuditKind
 from ..model.image import Image
 from ..model.tool_names import PREFIX
+from ..model.usage_limits import OnLimit
 from ..policy.admission import Admission
 from ..redaction import Redactor
 from ..state.session_records import SessionRecord
@@ -121,6 +122,7 @@ class MessageAcceptance:
         sender: SessionDeps | None = None,
         message_id: str = "",
         continues: str = "",
+        on_limit: OnLimit | None = None,
     ) -> UserMessage:
         """Gives the session the message, with what it names read before; returns when it is accepted, and the options
         with it (`_confirm`). The rest is as in `Session.send`."""
@@ -136,6 +138,7 @@ class MessageAcceptance:
             images=shown,
             message_id=message_id,
             continues=continues,
+            on_limit=on_limit,
         )
         await self._confirm(session, new=new, before=before)
         return message

@@ -255,13 +255,14 @@ class Session:
         images: tuple[Image, ...] = (),
         message_id: str = "",
         continues: str = "",
+        on_limit: OnLimit | None = None,
     ) -> UserMessage:
         """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
         `at_message` first takes the conversation back to that message; what came after it is left behind. A turn that
         begins with this message runs in the environment of its `sender`, as far as `_adopt_environment` says. Without
         a `message_id` it gets a new one. One that `continues` a wait for a usage limit is refused (Cancelled) if the
-        session does not wait for that any more.
+        session does not wait for that any more. `on_limit` changes the option with the acceptance.
         """
         # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self.process.starting:
@@ -300,6 +301,8 @@ class Session:
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
             message.id, message.continues = message_id or message.id, continues
             self.used_at = time.time()
+            if on_limit is not None:
+                self.options = self.options.model_copy(update={"on_limit": on_limit})
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
             self.turn_runner.accept(message)
