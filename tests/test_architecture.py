@@ -42,6 +42,7 @@ ROWS: list[set[str]] = [
     {"processes"},
     {"model"},
     {"errors", "private_files", "installation"},
+    {"section"},
     {"config", "rate_limit"},
     {"state"},
     {"git"},
@@ -58,7 +59,8 @@ NARROW: dict[str, set[str]] = {
     "errors": set(),
     "json_text": set(),
     "installation": set(),
-    "config": {"processes", "errors"},
+    "section": {"errors"},
+    "config": {"processes", "section"},
     "state": {"model", "errors", "private_files"},  # knows nothing of who remembers
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure

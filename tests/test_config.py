@@ -13,15 +13,16 @@ from claude_code_mcp.core.config import (
     TOOLSETS,
     OnDisconnect,
     Settings,
-    description_of,
     load_settings,
     unknown_variables,
-    variable_of,
 )
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.redaction import MARK
+from claude_code_mcp.core.section import description_of, variable_of
+from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
+from claude_code_mcp.plugins.fleet.settings import FleetSettings
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row
 
@@ -76,7 +77,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
 @every_row(("variable", "field", "text", "value"), VARIABLES)
 def test_a_variable_sets_its_field(variable: str, field: str, text: str, value: object) -> None:
     assert getattr(load_settings({variable: text}), field) == value
-    assert variable_of(field) == variable
+    assert variable_of(field, Settings) == variable
 
 
 @every_row(("variable", "field", "text", "value"), VARIABLES)
@@ -89,13 +90,13 @@ def test_the_file_takes_the_name_of_the_variable_or_of_the_field(
 
 @every_row("field", sorted(Settings.model_fields))
 def test_every_field_is_documented_and_has_a_variable_of_its_own(field: str) -> None:
-    assert description_of(field).endswith(".")
-    assert [variable_of(one) for one in Settings.model_fields].count(variable_of(field)) == 1
+    assert description_of(field, Settings).endswith(".")
+    assert [variable_of(one, Settings) for one in Settings.model_fields].count(variable_of(field, Settings)) == 1
 
 
 @every_row("field", [field for _, field, *_ in VARIABLES if field.endswith("_ms")])
 def test_every_time_of_the_engine_can_be_had_in_seconds(field: str) -> None:
-    assert getattr(load_settings({variable_of(field): "1500"}), field.removesuffix("_ms")) == 1.5
+    assert getattr(load_settings({variable_of(field, Settings): "1500"}), field.removesuffix("_ms")) == 1.5
 
 
 def test_an_argument_beats_a_variable_beats_the_file_beats_the_default(tmp_path: Path) -> None:
@@ -123,11 +124,13 @@ def test_without_an_argument_the_environment_of_the_process_counts(monkeypatch: 
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
-    assert load_settings({"MAX_SESSIONS": "", "CLAUDE_CODE_PATH": ""}) == load_settings({})
+    unset = load_settings({"MAX_SESSIONS": "", "CLAUDE_CODE_PATH": ""})
+    assert unset.model_dump() == load_settings({}).model_dump()
 
 
 def test_variables_of_others_do_no_harm() -> None:
-    assert load_settings({"MAX_SESSION": "nonsense", "PATH": "/bin"}) == load_settings({})
+    settings = load_settings({"MAX_SESSION": "nonsense", "PATH": "/bin"})
+    assert settings.model_dump() == load_settings({}).model_dump()
 
 
 def test_levels_are_read_in_any_case() -> None:
@@ -181,7 +184,24 @@ def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
 
 @every_row("text", ["MAX_SESSION = 1", "[claude]\npath = 'x'"])
 def test_an_unknown_name_in_the_file_is_refused(text: str, tmp_path: Path) -> None:
-    assert "There is no setting named" in refusal({}, config_file(tmp_path, text))
+    settings = load_settings({}, config_file(tmp_path, text))
+    with pytest.raises(InvalidArgument, match="There is no setting named"):
+        settings.check_sections(sections_of(bundled_plugins()))
+
+
+def test_the_file_may_have_settings_of_plug_ins(tmp_path: Path) -> None:
+    file = config_file(tmp_path, 'MAX_SESSIONS = 2\nfleet_nats = "tls://a"')
+    settings = load_settings({}, file)
+    settings.check_sections([FleetSettings])
+    assert settings.section(FleetSettings).fleet_nats == "tls://a"
+    with pytest.raises(InvalidArgument, match="fleet_nats"):
+        load_settings({}, file).check_sections([])
+
+
+def test_a_wrong_setting_of_a_plug_in_is_named() -> None:
+    settings = load_settings({"CLAUDE_CODE_MCP_FLEET_WAIT_MS": "-1"})
+    with pytest.raises(InvalidArgument, match="CLAUDE_CODE_MCP_FLEET_WAIT_MS='-1' is not valid"):
+        settings.section(FleetSettings)
 
 
 def test_an_unknown_argument_is_refused() -> None:
@@ -220,12 +240,12 @@ def test_the_help_of_serve_names_what_the_settings_take(capsys: pytest.CaptureFi
     assert f"Default:{','.join(TOOLSETS)}." in help_text
     assert f"{{{','.join(get_args(OnDisconnect))}}}" in help_text
     for field in ("http_token", "http_tokens_file"):
-        assert variable_of(field) in help_text
+        assert variable_of(field, Settings) in help_text
 
 
 def test_the_description_of_a_setting_names_all_its_choices() -> None:
     for field, choices in (("toolsets", ALL_TOOLSETS), ("on_disconnect", get_args(OnDisconnect))):
-        described = description_of(field)
+        described = description_of(field, Settings)
         assert all(f"`{choice}`" in described for choice in choices)
 
 
@@ -254,7 +274,7 @@ async def test_only_secret_settings_are_redacted_whatever_a_variable_is_called(
     settings = {
         "metrics_token": "opaque-value-of-metrics",
         "audit_sinks": ("https://user:opaque-password-of-a-sink@audit.example.org",),
-        "fleet_nats": "tls://[",
+        "web_url": None,
     }
     service = await start_service({**variables, "OTHER_OAUTH": "opaque-value-of-another"}, **settings)
     # As a client has them that is served from its own environment.

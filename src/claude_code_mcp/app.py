@@ -29,7 +29,7 @@ from .core.redaction import Redactor
 from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
-from .installed_plugins import enabled_plugins
+from .installed_plugins import bundled_plugins, enabled_plugins, sections_of
 from .plugin import Plugin, RunningServer
 from .plugins.sandbox.sandbox_contents import keeps_sessions_in, open_to_sessions
 from .server.server import McpServer
@@ -504,7 +504,10 @@ async def running_service(
     the hubs that its sessions use; the audit trail is closed last, and is complete by then; it names the `machine` of a
     fleet."""
     plugins = await asyncio.to_thread(enabled_plugins, settings)
-    for name, meant in unknown_variables(os.environ).items():
+    # The bundled ones also if they are disabled: a configuration file may be used with and without them.
+    sections = {*sections_of(bundled_plugins()), *sections_of(plugins)}
+    settings.check_sections(sections)
+    for name, meant in unknown_variables(os.environ, sections).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     _redactor.add(secrets_of(settings))
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy

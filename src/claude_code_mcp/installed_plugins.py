@@ -5,6 +5,7 @@ commands only those that a plug-in may extend.
 """
 
 import logging
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from .core.config import Settings
+    from .core.section import Section
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,11 @@ def enabled_plugins(settings: "Settings") -> list[Plugin]:
         if name not in off:
             found[name] = _loaded(point)
     return [found[name] for name in sorted(found)]
+
+
+def sections_of(plugins: Iterable[Plugin]) -> "list[type[Section]]":
+    """The settings that plug-ins have."""
+    return [section for plugin in plugins if (section := plugin.section()) is not None]
 
 
 def all_plugins() -> list[Plugin]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .core.policy.policy import Policy
     from .core.policy.rules import ToolCall, Verdict
     from .core.questions.broker import Channel
+    from .core.section import Section
     from .core.service import Service
     from .core.sessions.observers import Observer
     from .core.sessions.session_access import SessionAccess
@@ -76,11 +77,16 @@ class Plugin:
     name: ClassVar[str] = ""
     """Lower case, unique among the installed plug-ins."""
 
-    # -- command line, diagnosis --------------------------------------------------------------------
+    # -- command line, settings, diagnosis --------------------------------------------------------------------
 
     def commands(self) -> Sequence[Command]:
         """Commands to add to the command line."""
         return ()
+
+    def section(self) -> "type[Section] | None":
+        """The settings of the plug-in, read from the environment and the configuration file like ours; read them with
+        `settings.section(…)`. Variables start with `CLAUDE_CODE_MCP_`, followed by the name of the plug-in."""
+        return None
 
     def checks(self, settings: "Settings") -> Iterable[Finding]:
         """Checks for `doctor`. A check returns a finding for everything that is wrong and does not raise."""

@@ -52,7 +52,7 @@ def test_a_machine_of_no_fleet_is_not_asked_about_one(tmp_path: Path) -> None:
 
 
 async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_path: Path) -> None:
-    settings = load_settings({}, state_dir=tmp_path, fleet_directory=tmp_path / "trees")
+    settings = load_settings({"CLAUDE_CODE_MCP_FLEET_DIR": str(tmp_path / "trees")}, state_dir=tmp_path)
     async with hosting(tmp_path / "fleet", host="127.0.0.1", port=-1, name="server"):
         found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
     assert [(finding.subject, finding.ok) for finding in found] == [
@@ -68,7 +68,7 @@ async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_pat
 
 
 def test_what_is_damaged_or_half_set_is_a_finding(tmp_path: Path) -> None:
-    half = load_settings({}, state_dir=tmp_path, fleet_nats="tls://127.0.0.1:1")
+    half = load_settings({"CLAUDE_CODE_MCP_NATS": "tls://127.0.0.1:1"}, state_dir=tmp_path)
     assert [(subject, ok) for subject, ok, *_ in check_fleet(half)] == [("fleet", False)]
     stored = tmp_path / "fleet" / "server" / "server.json"
     stored.parent.mkdir(parents=True)

@@ -8,10 +8,11 @@ from typing import get_args
 
 import pytest
 
-from claude_code_mcp.cli.parser import COMMANDS, build_parser
+from claude_code_mcp.cli.parser import COMMANDS, build_parser, plugin_commands
 from claude_code_mcp.cli.serve import SETTINGS_WITH_FLAG
-from claude_code_mcp.core.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset, variable_of
+from claude_code_mcp.core.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset
 from claude_code_mcp.core.errors import InvalidArgument
+from claude_code_mcp.core.section import variable_of
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -46,7 +47,7 @@ def test_help_names_every_option_and_explains_it(parser: argparse.ArgumentParser
 def test_help_lists_every_command() -> None:
     lines = build_parser().format_help().splitlines()
     listed = {line.split()[0] for line in lines if line.startswith("    ") and line[4:5].strip()}
-    assert listed == set(COMMANDS)
+    assert listed == {*COMMANDS, *(command.name for command in plugin_commands() if " " not in command.name)}
 
 
 def test_every_flag_of_serve_is_a_setting_or_says_where_to_serve() -> None:
@@ -55,7 +56,7 @@ def test_every_flag_of_serve_is_a_setting_or_says_where_to_serve() -> None:
     assert flags == {"help", "http", "oauth", "shared", "config", *SETTINGS_WITH_FLAG}
     assert set(SETTINGS_WITH_FLAG) <= set(Settings.model_fields)
     shown = plain(serve.format_help())
-    assert all(variable_of(field) in shown for field in SETTINGS_WITH_FLAG)
+    assert all(variable_of(field, Settings) in shown for field in SETTINGS_WITH_FLAG)
 
 
 def test_serve_names_the_toolsets_that_there_are() -> None:

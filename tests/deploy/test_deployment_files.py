@@ -12,9 +12,11 @@ import yaml
 from claude_code_mcp import __version__
 from claude_code_mcp.cli.conventions import ExitCode
 from claude_code_mcp.cli.parser import build_parser
-from claude_code_mcp.core.config import Settings, variable_of
+from claude_code_mcp.core.config import Settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import parse_policy
+from claude_code_mcp.core.section import Section, variable_of
+from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
 from claude_code_mcp.plugins.fleet.engine import LARGEST_MESSAGE
 from claude_code_mcp.server.transports.http import read_address
 
@@ -35,7 +37,8 @@ from .deployment import (
     workloads,
 )
 
-SETTINGS = {variable_of(field) for field in Settings.model_fields}
+KINDS: list[type[Section]] = [Settings, *sections_of(bundled_plugins())]
+SETTINGS = {variable_of(field, kind) for kind in KINDS for field in kind.model_fields}
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 HEALTH = {"/health", "/ready"}
 
@@ -97,7 +100,7 @@ def test_the_image_has_the_extras_that_its_users_need() -> None:
 
 def test_the_image_keeps_its_state_where_volumes_are_mounted() -> None:
     text = text_of("container/Containerfile")
-    (state,) = re.findall(rf"{variable_of('state_dir')}=(\S+)", text)
+    (state,) = re.findall(rf"{variable_of('state_dir', Settings)}=(\S+)", text)
     assert state in IMAGE_WRITABLE
     assert "--home-dir /home/claude" in text
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from claude_code_mcp.core.config import Settings, load_settings, variable_of
+from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.server import McpServer
@@ -74,7 +75,7 @@ async def is_greeted_wrongly(
     field: str, value: str, default_answers: tuple[Answers, str], monkeypatch: pytest.MonkeyPatch
 ) -> bool:
     """Whether the greeting would say, with this setting, what the server does not say."""
-    variable = variable_of(field)
+    variable = variable_of(field, Settings)
     by_default = manifest_in_use()
     monkeypatch.setenv(variable, value)
     settings = load_settings({variable: value})
@@ -102,6 +103,6 @@ async def test_an_answer_that_depends_on_an_unknown_setting_is_noticed(monkeypat
 async def test_the_settings_that_are_named_do_change_an_answer(
     variable: str, default_answers: tuple[Answers, str]
 ) -> None:
-    field = next(field for field in FIELDS if variable_of(field) == variable)
+    field = next(field for field in FIELDS if variable_of(field, Settings) == variable)
     changed = [(await answers_with({variable: value}))[0] for value in other_values(field)]
     assert default_answers[0] not in changed

@@ -10,7 +10,8 @@ import pytest
 
 from claude_code_mcp.cli import doctor
 from claude_code_mcp.client.connections import NotRunning, join
-from claude_code_mcp.core.config import Settings, variable_of
+from claude_code_mcp.core.config import Settings
+from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.startup.shared import hello, place
 
 BASE = {"HOME": "/home/me"}
@@ -23,9 +24,13 @@ def name(environment: dict[str, str], tmp_path: Path, *arguments: str) -> str:
 
 
 def test_every_setting_is_the_servers_or_known_to_be_the_clients() -> None:
-    own = {variable_of("claude_path"), variable_of("default_cwd"), variable_of("log_level")}
+    own = {
+        variable_of("claude_path", Settings),
+        variable_of("default_cwd", Settings),
+        variable_of("log_level", Settings),
+    }
     known = own | place.OF_THE_CLIENT | place.OF_HTTP
-    for variable in (variable_of(field) for field in Settings.model_fields):
+    for variable in (variable_of(field, Settings) for field in Settings.model_fields):
         changed = place.fingerprint((), {**BASE, variable: "/x"}) != place.fingerprint((), BASE)
         assert changed is (variable not in known), variable
 

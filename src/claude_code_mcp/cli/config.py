@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from ..client.connections import address_of
 from ..core.claude.executable import bundled_executable, find_executable
-from ..core.config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
+from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.installation import is_cached, requirement
 from ..core.json_text import decode_with_comments
@@ -30,6 +30,8 @@ from ..core.model.paths import user_file
 from ..core.model.text import visible
 from ..core.model.tool_names import is_this_server
 from ..core.private_files import FILE, replace_file
+from ..core.section import Section, description_of, variable_of
+from ..installed_plugins import bundled_plugins, sections_of
 from ..startup.shared import place
 from .conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
 from .json_edit import is_empty, remove_value, set_value
@@ -92,7 +94,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.client:
         return _register(arguments)
     settings = load_settings(file=arguments.config)
-    values = {variable_of(name): value for name, value in settings.model_dump(mode="json").items()}  # hides secrets
+    values = {
+        variable_of(name, Settings): value for name, value in settings.model_dump(mode="json").items()
+    }  # hides secrets
     if arguments.json:
         print_json(values)
         return 0
@@ -106,10 +110,16 @@ def _run(arguments: argparse.Namespace) -> int:
 def settings_page() -> str:
     """The reference page of all settings."""
     rows = [
-        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {description_of(name)} |"
-        for name, field in Settings.model_fields.items()
+        f"| `{variable_of(name, kind)}` | `{name}` | {_default(field)} | {description_of(name, kind)} |"
+        for kind in _kinds()
+        for name, field in kind.model_fields.items()
     ]
     return _PAGE + "\n".join(rows) + "\n"
+
+
+def _kinds() -> "list[type[Section]]":
+    """Our settings and those of the bundled plug-ins."""
+    return [Settings, *sections_of(bundled_plugins())]
 
 
 def _default(field: FieldInfo) -> str:
@@ -495,7 +505,7 @@ VSCODE_USER = _json_host(
 
 def install_by_command(address: ServerAddress, *, yes: bool) -> int:
     """Claude Code changes its file all the time; only it can write to it safely."""
-    executable = find_executable(os.environ.get(variable_of("claude_path")))
+    executable = find_executable(os.environ.get(variable_of("claude_path", Settings)))
     present = entry_in_claude_code()
     wanted: Entry = {"url": address.url}
     if address.url is None:
@@ -513,7 +523,7 @@ def remove_by_command(*, yes: bool) -> int:
     """Removes the entry by Claude Code's own command, as `install_by_command` added it."""
     if not is_ours(entry_in_claude_code()):
         return _nothing_to_remove(user_file(os.environ))
-    executable = find_executable(os.environ.get(variable_of("claude_path")))
+    executable = find_executable(os.environ.get(variable_of("claude_path", Settings)))
     return _run_commands([[executable, "mcp", "remove", "--scope", "user", NAME]], yes=yes)
 
 

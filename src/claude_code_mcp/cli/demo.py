@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from ..client.connections import McpClient, start_server
 from ..client.live_sessions import LiveSessions
 from ..core.claude.executable import find_executable
-from ..core.config import TOOLSETS, load_settings, variable_of
+from ..core.config import TOOLSETS, Settings, load_settings
 from ..core.errors import ProcessFailed
+from ..core.section import variable_of
 from ..testing import Sandbox, ScriptedModel, ScriptedModelThread, ticket_server
 from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
 
@@ -79,8 +80,8 @@ async def _run_tour(directory: Path, executable: str) -> None:
         settings = {
             "LOG_LEVEL": "error",
             "CLAUDE_CODE_PATH": executable,
-            variable_of("hub_file"): str(hub_file),
-            variable_of("toolsets"): ",".join((*TOOLSETS, "hub")),
+            variable_of("hub_file", Settings): str(hub_file),
+            variable_of("toolsets", Settings): ",".join((*TOOLSETS, "hub")),
         }
         command = StdioServerParameters(
             command=sys.executable,

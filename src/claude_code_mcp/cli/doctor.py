@@ -20,7 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +37,9 @@ from ..core.private_files import private_directory
 from ..core.processes.child import containment
 from ..core.processes.environment import DEPTH, child_environment, depth
 from ..core.redaction import Redactor
+from ..core.section import Section
 from ..core.state.state_directory import database_in
-from ..installed_plugins import all_plugins
+from ..installed_plugins import all_plugins, sections_of
 from ..plugin import Finding
 from ..plugins.sandbox.bubblewrap import unavailable as sandbox_unavailable
 from ..startup.shared.place import Place, is_held, places
@@ -192,13 +193,16 @@ def _print_json(findings: list[Finding]) -> int:
 def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> Iterator[Finding]:
     """Runs every check in order; with `deep` a turn on the scripted model at the end, and a request to the API if
     somebody agrees or `yes` says so."""
+    plugins = all_plugins()
+    sections = sections_of(plugins)
     try:
         settings = load_settings(file=config)
+        settings.check_sections(sections)
     except ClaudeCodeError as error:
         yield Finding("settings", False, error.message, "correct it, or unset it to use the default")
         return
     yield Finding("settings", True, "all of them parse")
-    yield from _check_variables(os.environ)
+    yield from _check_variables(os.environ, sections)
     yield from _check_claude(settings)
     yield from _check_policy(settings)
     yield from _check_tokens(settings)
@@ -212,7 +216,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
     yield from _check_disks(settings)
-    for plugin in all_plugins():
+    for plugin in plugins:
         yield from plugin.checks(settings)
     yield _containment()
     yield _check_isolation(settings)
@@ -230,9 +234,9 @@ def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
     yield _check_request(executable, yes=yes)
 
 
-def _check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _check_variables(environment: Mapping[str, str], sections: Iterable[type[Section]]) -> Iterator[Finding]:
     """Only what is wrong: variables that look like settings and are none."""
-    for name, meant in unknown_variables(environment).items():
+    for name, meant in unknown_variables(environment, sections).items():
         fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all that there are"
         yield Finding("variables", False, f"{name} is set, and there is no such setting", fix)
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from ..core.config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
+from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.model.text import count_of
 from ..core.processes.environment import DEPTH, MARK
+from ..core.section import description_of, variable_of
 from ..startup.greeting.first_answers import GreetedInput
 from ..startup.shared import place
 from ..startup.shared.hello import Hello, new_identity
@@ -41,8 +42,8 @@ def _add_serve(commands: Any) -> None:
         "serve",
         help="serve MCP on stdio (the default) or over HTTP",
         description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
-        f"bearer token is required unless it listens on loopback only: set {variable_of('http_token')}, or "
-        f"{variable_of('http_tokens_file')} for several callers.",
+        f"bearer token is required unless it listens on loopback only: set {variable_of('http_token', Settings)}, or "
+        f"{variable_of('http_tokens_file', Settings)} for several callers.",
     )
     parser.add_argument(
         "--http",
@@ -52,13 +53,13 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--oauth",
         action="store_true",
-        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth', Settings)})",
     )
     parser.add_argument(
         "--shared",
         action="store_true",
         help=f"on stdio, be a client's way to the one server of this user, which is started if need be "
-        f"({variable_of('shared')})",
+        f"({variable_of('shared', Settings)})",
     )
     add_config_file(parser)
     for field in SETTINGS_WITH_FLAG:
@@ -73,7 +74,7 @@ class _SettingFlag(argparse.Action):
     def help(self) -> str:
         default = Settings.model_fields[self.dest].default
         listed = f" Default: {','.join(default)}." if isinstance(default, tuple) else ""
-        return f"{description_of(self.dest)}{listed} ({variable_of(self.dest)})".replace("%", "%%")
+        return f"{description_of(self.dest, Settings)}{listed} ({variable_of(self.dest, Settings)})".replace("%", "%%")
 
     @help.setter  # noqa: A003
     def help(self, _: str | None) -> None:
@@ -170,7 +171,7 @@ def _add_shared(commands: Any) -> None:
         "shared",
         help="look at, start and end the server that all clients of this user share",
         description="The server behind `claude-code-mcp --shared`. Clients start it by themselves, and it ends by "
-        f"itself when nobody has used it for a while ({variable_of('shared_idle_ms')}).",
+        f"itself when nobody has used it for a while ({variable_of('shared_idle_ms', Settings)}).",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="whether it runs, and for whom; exit code 5 if none does")
@@ -475,6 +476,6 @@ def _settings(client_hello: Hello) -> Settings:
         arguments = parser.parse_args(client_hello.arguments)
     except (argparse.ArgumentError, SystemExit) as error:
         raise InvalidArgument(f"The arguments cannot be used: {error}") from None
-    own = {variable_of("claude_path"), variable_of("default_cwd")}
+    own = {variable_of("claude_path", Settings), variable_of("default_cwd", Settings)}
     environment = {name: value for name, value in os.environ.items() if name not in own}
     return load_settings(environment, arguments.config, **overrides(arguments))

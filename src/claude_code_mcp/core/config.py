@@ -1,37 +1,22 @@
-"""Every setting. An argument beats an environment variable, which beats the TOML file, which beats the default.
+"""The settings of a server, and those that its plug-ins add. `core/section.py` says where they are read from.
 
 Variables that other servers of this kind made familiar keep their names; new ones start with `CLAUDE_CODE_MCP_`.
-The file may use the name of a variable or that of a field.
 """
 
-import ast
 import difflib
-import inspect
 import ipaddress
 import os
 import re
-import textwrap
-from collections.abc import Iterator, Mapping
-from functools import cache
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, field_validator
 
-from .errors import InvalidArgument
 from .processes.environment import MAX_DEPTH, OWN_PREFIX, expand_home
+from .section import Section, SectionT, Sources, UserPath, list_of, not_blank, secrets_in, variable_of
 
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
@@ -55,7 +40,6 @@ _MEMORY_SIZE = re.compile(r"(?P<percent>[1-9][0-9]?|100)%|(?P<amount>[1-9][0-9]{
 _PAGE_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?")
 MemorySize = Annotated[str, BeforeValidator(_memory_size)]
 LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], BeforeValidator(_lower)]
-UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 Toolset = Literal["sessions", "code", "query", "care", "hub", "hub-tools", "hub-search"]
@@ -77,10 +61,12 @@ _ACCESS_CONTROL = (
 """Settings that keep callers out; one that is set but empty is refused."""
 
 
-class Settings(BaseModel):
+class Settings(Section):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False)
+    must_have_value = frozenset(_ACCESS_CONTROL)
+    _sources: Sources = PrivateAttr(default_factory=Sources)
+    _sections: dict[type[Section], Section] = PrivateAttr(default_factory=dict)
 
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
@@ -258,25 +244,6 @@ class Settings(BaseModel):
     the destination, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
-    fleet_nats: str | None = Field(None, validation_alias=f"{_OWN}NATS")
-    """The address of the operator's own NATS servers for the fleet, such as `tls://a,tls://b,tls://c`; unset, `fleet
-    up` runs one itself. Plain text is refused beyond loopback."""
-    fleet_creds: UserPath | None = Field(None, validation_alias=f"{_OWN}NATS_CREDS")
-    """The file with this machine's credentials for those servers."""
-    fleet_reports: Literal["machine", "gateway"] = Field("machine", validation_alias=f"{_OWN}FLEET_REPORTS")
-    """Who writes what this machine reports of itself to those servers: the `machine`, so that it works on while no
-    gateway runs, or a `gateway`, so that its user needs no permission for any store; see fleet.md."""
-    fleet_directory: UserPath = Field(
-        default_factory=lambda: Path.home() / "claude-code-mcp-sessions", validation_alias=f"{_OWN}FLEET_DIR"
-    )
-    """Where the working trees of sessions are checked out that come from another machine of the fleet, each into a
-    directory of its own."""
-    fleet_hooks: UserPath | None = Field(None, validation_alias=f"{_OWN}FLEET_HOOKS")
-    """A directory with programs of the operator that run when a session comes to this machine of a fleet (`checkout`)
-    or leaves it (`post-session`); see fleet.md. Nobody but this user may be able to write to it."""
-    fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
-    """How long a new session waits at a gateway while all machines that fit are full, before it is refused with
-    `LIMIT_REACHED`; 0 refuses it at once."""
     plugins_off: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PLUGINS_OFF")
     """Installed plug-ins that servers do not use, separated by commas. Commands of these plug-ins stay available."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
@@ -333,13 +300,38 @@ class Settings(BaseModel):
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
 
+    def section(self, kind: type[SectionT], **arguments: Any) -> SectionT:
+        """The settings of a plug-in; the same from now on, if they come with arguments. InvalidArgument if one of them
+        does not parse."""
+        made = self._sections.get(kind)
+        if made is None or arguments:
+            made = self._sections[kind] = self._sources.section(kind, **arguments)
+        assert isinstance(made, kind)
+        return made
+
+    def with_section(self, section: Section) -> "Settings":
+        """The same settings with another section of a plug-in."""
+        copy = self.model_copy()
+        copy._sections = {**self._sections, type(section): section}
+        return copy
+
+    def check_sections(self, kinds: Iterable[type[Section]]) -> None:
+        """Reads these sections. InvalidArgument if one does not parse, or the configuration file has a name that is in
+        none of them."""
+        for kind in kinds:
+            self.section(kind)
+        self._sources.check_names(Settings, *self._sections)
+
+    @property
+    def sections(self) -> tuple[type[Section], ...]:
+        """The sections that were read."""
+        return Settings, *self._sections
+
     @field_validator(*_ACCESS_CONTROL, mode="before")
     @classmethod
     def _not_blank(cls, value: object) -> object:
-        """An empty token must not count as none: the server would let everybody in."""
-        if isinstance(value, str) and not value.strip():
-            raise ValueError("it is set, but empty; give it a value, or unset it")
-        return value
+        """An empty token must not count as unset: the server would admit every caller."""
+        return not_blank(value)
 
     @field_validator("client_metadata_url")
     @classmethod
@@ -368,7 +360,7 @@ class Settings(BaseModel):
     )
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return list_of(value)
 
     @field_validator("http_proxies")
     @classmethod
@@ -438,31 +430,6 @@ class Settings(BaseModel):
         return self.stop_timeout_ms / 1000
 
 
-@cache
-def _descriptions() -> Mapping[str, str]:
-    """The docstring below each field. They are read from the source, which takes longer than all else in this module
-    and is needed for help and documents only."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, below in pairwise(definition.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            found[field.target.id] = ast.literal_eval(below.value)
-    return found
-
-
-def description_of(field: str) -> str:
-    """What a field means, in one line."""
-    return " ".join(_descriptions().get(field, "").split())
-
-
-def variable_of(field: str) -> str:
-    """The environment variable that sets a field."""
-    alias = Settings.model_fields[field].validation_alias
-    assert isinstance(alias, str)
-    return alias
-
-
 _NOT_SETTINGS = (CONFIG_FILE_VARIABLE, *(f"{_OWN}{name}" for name in ("MARK", "DEPTH", "GREETING", "SUPERVISOR")))
 """Variables of ours that are no settings: some are set for the processes that a server starts."""
 _OF_CLAUDE_CODE = frozenset(
@@ -489,9 +456,10 @@ _OF_CLAUDE_CODE = frozenset(
 """Variables of Claude Code itself, which happen to begin as ours do: sessions understand them."""
 
 
-def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """The variables with our prefix that mean nothing, each with the one that was probably meant, or None."""
-    known = {variable_of(field) for field in Settings.model_fields} | {*_NOT_SETTINGS}
+def unknown_variables(environment: Mapping[str, str], sections: Iterable[type[Section]] = ()) -> dict[str, str | None]:
+    """The variables with our prefix that no setting has, each with the variable that was probably meant, or None."""
+    kinds: list[type[Section]] = [Settings, *sections]
+    known = {variable_of(name, kind) for kind in kinds for name in kind.model_fields} | {*_NOT_SETTINGS}
     unknown = sorted(name for name in environment if name.startswith(_OWN) and name not in known | _OF_CLAUDE_CODE)
     endings = {name.removeprefix(_OWN): name for name in sorted(known) if name.startswith(_OWN)}
     nearest = {
@@ -500,39 +468,40 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     return {name: endings[close[0]] if close else None for name, close in nearest.items()}
 
 
-def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are no settings, or secret ones. By its name a variable of ours may seem to hold a secret that
-    has an address in it, or the name of a claim."""
-    harmless = {variable_of(field) for field in Settings.model_fields if not _is_secret(field)}
+def without_settings(environment: Mapping[str, str], sections: Iterable[type[Section]] = (Settings,)) -> dict[str, str]:
+    """The variables that are not settings, or secret ones. The name of a variable of ours may suggest a secret although
+    it holds an address, or the name of a claim."""
+    harmless = {
+        variable_of(name, kind) for kind in sections for name in kind.model_fields if name not in kind.secrets()
+    }
     return {name: value for name, value in environment.items() if name not in harmless}
 
 
 def secrets_of(settings: Settings) -> Iterator[str]:
-    """What in the settings is secret: those that are declared so, and passwords within addresses."""
-    for field in Settings.model_fields:
-        value = getattr(settings, field)
-        if isinstance(value, SecretStr):
-            yield value.get_secret_value()
-        for part in value if isinstance(value, tuple) else (value,):
-            try:
-                yield (urlsplit(part).password or "") if isinstance(part, str) and "://" in part else ""
-            except ValueError:
-                continue  # no address
+    """The secrets in the settings and in the sections that were read."""
+    for section in (settings, *settings._sections.values()):
+        yield from secrets_in(section)
 
 
-def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **arguments: Any) -> Settings:
-    """Settings from a TOML file (`file`, or the one CLAUDE_CODE_MCP_CONFIG names), the environment, arguments.
+def load_settings(
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    sections: Iterable[Section] = (),
+    **arguments: Any,
+) -> Settings:
+    """Settings from a TOML file (`file`, or the one CLAUDE_CODE_MCP_CONFIG names), the environment, arguments. Sections
+    of plug-ins are read when they are asked for, unless they are given.
 
     Raises InvalidArgument with one line that names what does not parse.
     """
     environment = os.environ if environment is None else environment
     if file is None and environment.get(CONFIG_FILE_VARIABLE):
         file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
-    values = {**_from_file(file), **_from_environment(environment), **arguments}
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise _readable(error, values) from None
+    sources = Sources.read(dict(environment), file)
+    settings = sources.section(Settings, **arguments)
+    settings._sources = sources
+    settings._sections = {type(section): section for section in sections}
+    return settings
 
 
 _OF_EACH_CLIENT = ("claude_path", "default_cwd")
@@ -545,48 +514,10 @@ def client_settings(settings: Settings, client: Mapping[str, str], server: Mappi
     server = os.environ if server is None else server
     values: dict[str, Any] = {}
     for field in _OF_EACH_CLIENT:
-        variable = variable_of(field)
+        variable = variable_of(field, Settings)
         # The environment of the shared server is that of the client
         # that has started it, and says nothing about this one.
         values[field] = client.get(variable) or (None if server.get(variable) else getattr(settings, field))
     if values["default_cwd"]:
         values["default_cwd"] = os.path.expanduser(expand_home(values["default_cwd"], client))
     return settings.model_copy(update=values)
-
-
-def _from_file(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    import tomllib  # noqa: PLC0415 - most servers have no such file
-
-    try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"The configuration file {file} cannot be read: {error}") from None
-    by_variable = {variable_of(name): name for name in Settings.model_fields}
-    # Which one counts would depend on the order in the file, which nobody expects to matter.
-    twice = next((key for key in raw if by_variable.get(key) in raw), None)
-    if twice is not None:
-        raise InvalidArgument(f"The configuration file {file} has both {twice} and {by_variable[twice]}.")
-    return {by_variable.get(key, key): value for key, value in raw.items()}
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    named = ((field, environment.get(variable_of(field))) for field in Settings.model_fields)
-    # An empty variable counts as unset, except where that would let every caller in.
-    return {field: value for field, value in named if value or (value is not None and field in _ACCESS_CONTROL)}
-
-
-def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgument:
-    first = error.errors()[0]
-    field = str(first["loc"][0]) if first["loc"] else "settings"
-    if first["type"] == "extra_forbidden":
-        return InvalidArgument(f"There is no setting named {field!r}.", field=field)
-    value = "" if _is_secret(field) else f"={values.get(field)!r}"
-    return InvalidArgument(
-        f"{variable_of(field)}{value} is not valid: {first['msg'].removeprefix('Value error, ')}.", field=field
-    )
-
-
-def _is_secret(field: str) -> bool:
-    return "Secret" in str(Settings.model_fields[field].annotation)

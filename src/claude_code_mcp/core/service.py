@@ -118,7 +118,7 @@ class Service:
         self._callers = callers
         self._entered = False
         self._redactor = redactor or Redactor()
-        self._redactor.learn(without_settings(environment))
+        self._redactor.learn(without_settings(environment, settings.sections))
         self._redactor.add(secrets_of(settings))
         self.redaction: Redaction = self._redactor
         """Takes everything out of texts and data that must not leave this process."""

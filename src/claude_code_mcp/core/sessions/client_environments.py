@@ -117,7 +117,7 @@ class ClientEnvironments:
             hosted=hosted,
             directory=client.directory if client is not None else None,
         )
-        self._redactor.learn(without_settings(launcher.home.secrets), owner=made)
+        self._redactor.learn(without_settings(launcher.home.secrets, settings.sections), owner=made)
         return made
 
     def _stores_below(self, config_dir: str, *, own: bool) -> Stores:

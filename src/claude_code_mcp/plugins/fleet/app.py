@@ -37,6 +37,7 @@ from .page_link import machine_pages
 from .placement import PlacementQueue, choose_machine
 from .routing import FleetView, LiveFleet
 from .runner import MachineParts
+from .settings import FleetSettings
 
 if TYPE_CHECKING:
     from ...core.service import Service
@@ -194,7 +195,7 @@ async def serving_gateway(
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
         fleet = LiveFleet(membership, ownership)
-        queue = PlacementQueue(fleet.machines, fleet.changed, settings.fleet_wait_ms / 1000)
+        queue = PlacementQueue(fleet.machines, fleet.changed, settings.section(FleetSettings).fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.audited, gateway.service.learned = machine.audit, machine.add_secrets
         gateway.service.start_task(gateway.follow_machines())

@@ -27,9 +27,11 @@ from ...cli.conventions import (
     standard_input,
     table,
 )
-from ...core.config import Settings, load_settings, variable_of
+from ...core.config import Settings, load_settings
 from ...core.errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument, UpstreamUnavailable
 from ...core.installation import extra_command
+from ...core.section import variable_of
+from .settings import FleetSettings
 
 if TYPE_CHECKING:
     from ...core.service import Service
@@ -69,7 +71,7 @@ def add_fleet(commands: Any) -> None:
     up.add_argument(
         "--oauth",
         action="store_true",
-        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth')})",
+        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth', Settings)})",
     )
     _add_machine(up)
     _add_nats(up)
@@ -123,14 +125,16 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--capacity",
         type=positive,
         metavar="N",
-        help=f"how many sessions it takes (default: {variable_of('max_sessions')})",
+        help=f"how many sessions it takes (default: {variable_of('max_sessions', Settings)})",
     )
 
 
 def _add_nats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nats", metavar="URL", help=f"the operator's own NATS servers ({variable_of('fleet_nats')})")
     parser.add_argument(
-        "--creds", type=Path, metavar="FILE", help=f"credentials for them ({variable_of('fleet_creds')})"
+        "--nats", metavar="URL", help=f"the operator's own NATS servers ({variable_of('fleet_nats', FleetSettings)})"
+    )
+    parser.add_argument(
+        "--creds", type=Path, metavar="FILE", help=f"credentials for them ({variable_of('fleet_creds', FleetSettings)})"
     )
 
 
@@ -146,15 +150,13 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
     except ImportError:
         raise InvalidArgument(f"The fleet is not installed: {extra_command('fleet')}") from None
-    flags = {
-        "fleet_nats": getattr(arguments, "nats", None),
-        "fleet_creds": getattr(arguments, "creds", None),
-        "oauth": getattr(arguments, "oauth", None),
-    }
-    if flags["oauth"] and not arguments.http:
+    flags = {"fleet_nats": getattr(arguments, "nats", None), "fleet_creds": getattr(arguments, "creds", None)}
+    oauth: dict[str, Any] = {"oauth": True} if getattr(arguments, "oauth", False) else {}
+    if oauth and not arguments.http:
         raise InvalidArgument("--oauth needs --http HOST:PORT: people and their clients sign in over HTTP.")
-    settings = load_settings(file=arguments.config, **{field: value for field, value in flags.items() if value})
-    if (settings.fleet_nats is None) != (settings.fleet_creds is None):
+    settings = load_settings(file=arguments.config, **oauth)
+    fleet = settings.section(FleetSettings, **{field: value for field, value in flags.items() if value})
+    if (fleet.fleet_nats is None) != (fleet.fleet_creds is None):
         raise InvalidArgument("--nats and --creds belong together.")
     return settings
 
@@ -211,8 +213,9 @@ async def _up(arguments: argparse.Namespace, settings: Settings) -> None:
 
     # Before anything is started: where clients connect must be free.
     place = GatewayPlace(["--config", str(arguments.config)] if arguments.config is not None else [])
+    fleet = settings.section(FleetSettings)
     try:
-        if settings.fleet_nats is not None:
+        if fleet.fleet_nats is not None:
             await _up_at_own_servers(arguments, settings, place)
         else:
             await _up_here(arguments, settings, place)
@@ -265,12 +268,13 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     from .ownership import KeptOwnership  # noqa: PLC0415
     from .tickets import connect_credentials, credentials_seed  # noqa: PLC0415
 
-    assert settings.fleet_nats is not None
-    assert settings.fleet_creds is not None
-    connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+    fleet = settings.section(FleetSettings)
+    assert fleet.fleet_nats is not None
+    assert fleet.fleet_creds is not None
+    connection, machine_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
     try:
-        replicas = 3 if len(settings.fleet_nats.split(",")) >= 3 else 1
-        seed = await asyncio.to_thread(credentials_seed, settings.fleet_creds)
+        replicas = 3 if len(fleet.fleet_nats.split(",")) >= 3 else 1
+        seed = await asyncio.to_thread(credentials_seed, fleet.fleet_creds)
         async with keeping(connection, seed, replicas) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             # Through the keeper, like every machine: it may take only the sessions that were given to it.
@@ -305,7 +309,8 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
     from .host import join, machine_file  # noqa: PLC0415
     from .tickets import Ticket, connect_machine  # noqa: PLC0415
 
-    if arguments.join and settings.fleet_nats is None:
+    fleet = settings.section(FleetSettings)
+    if arguments.join and fleet.fleet_nats is None:
         text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join
         file = machine_file(_directory(settings))
         key = await join(Ticket.parse(text), file, arguments.name or socket.gethostname())
@@ -318,10 +323,11 @@ async def _connected_machine(settings: Settings) -> "tuple[FleetConnection, str]
     from .host import machine_file  # noqa: PLC0415
     from .tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
 
-    if settings.fleet_nats is not None and settings.fleet_creds is not None:
-        connection, machine_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+    fleet = settings.section(FleetSettings)
+    if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
+        connection, machine_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
         # The server is not that of a keeper, which may be away while it goes on.
-        reports_itself = settings.fleet_reports == "machine"
+        reports_itself = fleet.fleet_reports == "machine"
         return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
     found = await asyncio.to_thread(MachineKey.load, machine_file(_directory(settings)))
     if found is None or not found.admitted:
@@ -473,8 +479,9 @@ def _at_fleet(act: Act) -> Callable[[argparse.Namespace], int]:
             from .host import connect_to_host  # noqa: PLC0415
             from .tickets import connect_credentials  # noqa: PLC0415
 
-            if settings.fleet_nats is not None and settings.fleet_creds is not None:
-                connection, _ = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+            fleet = settings.section(FleetSettings)
+            if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
+                connection, _ = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
             else:
                 connection = await connect_to_host(_directory(settings))
             try:

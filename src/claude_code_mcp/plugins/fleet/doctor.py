@@ -17,6 +17,7 @@ from ...core.errors import ClaudeCodeError
 from ...core.installation import extra_command
 from ...core.model.text import size_of, visible
 from ...plugin import Finding
+from .settings import FleetSettings
 
 if TYPE_CHECKING:
     from .connection import FleetConnection
@@ -43,12 +44,13 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
     """The checks, if this machine belongs to a fleet. Blocks, for some seconds where the fleet does not answer."""
     home = settings.state_dir / "fleet"
     is_host = (home / "server" / "server.json").exists()
-    if (settings.fleet_nats is None) != (settings.fleet_creds is None):
+    fleet = settings.section(FleetSettings)
+    if (fleet.fleet_nats is None) != (fleet.fleet_creds is None):
         yield Finding(
             "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both, or none"
         )
         return
-    if settings.fleet_nats is None and not is_host and not (home / "machine.json").exists():
+    if fleet.fleet_nats is None and not is_host and not (home / "machine.json").exists():
         return
     try:
         state = asyncio.run(_asked(settings, home, is_host))
@@ -64,7 +66,7 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
         yield Finding("fleet", False, error.message, fix)
     else:
         yield from judged(state)
-    yield from _check_disks([settings.fleet_directory, *([home / "server" / "nats"] if is_host else [])])
+    yield from _check_disks([fleet.fleet_directory, *([home / "server" / "nats"] if is_host else [])])
 
 
 def judged(state: FleetState) -> Iterator[Finding]:
@@ -99,8 +101,9 @@ async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:
     from .tickets import OPERATOR, MachineKey, connect_credentials, connect_machine  # noqa: PLC0415
 
     sees_all = is_host
-    if settings.fleet_nats is not None and settings.fleet_creds is not None:
-        connection, user_id = await connect_credentials(settings.fleet_nats, settings.fleet_creds)
+    fleet = settings.section(FleetSettings)
+    if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
+        connection, user_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
         sees_all = False  # what these credentials may see is not known
     elif is_host:
         connection, user_id = await connect_to_host(home), OPERATOR

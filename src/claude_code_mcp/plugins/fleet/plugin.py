@@ -7,6 +7,7 @@ from ...plugin import Command, Finding, Plugin
 
 if TYPE_CHECKING:
     from ...core.config import Settings
+    from ...core.section import Section
 
 _COMMANDS = "claude_code_mcp.plugins.fleet.commands"
 
@@ -19,8 +20,13 @@ class FleetPlugin(Plugin):
     def commands(self) -> Sequence[Command]:
         return Command("fleet", f"{_COMMANDS}:add_fleet"), Command("runner", f"{_COMMANDS}:add_runner")
 
+    def section(self) -> "type[Section]":
+        from .settings import FleetSettings  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
+
+        return FleetSettings
+
     def checks(self, settings: "Settings") -> Iterable[Finding]:
-        from .doctor import check_fleet  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
+        from .doctor import check_fleet  # noqa: PLC0415
 
         return check_fleet(settings)
 

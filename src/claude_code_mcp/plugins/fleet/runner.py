@@ -41,6 +41,7 @@ from .push_receivers import MachinePush
 from .records import GivenNames, RecordStore
 from .removals import MachineRemovals
 from .session_copy import FleetReplica, LeftCopies
+from .settings import FleetSettings
 from .transcripts import TranscriptStore
 from .trees import TreeStore
 
@@ -229,7 +230,8 @@ async def _serving(
     transcripts = TranscriptStore(connection)
     records = RecordStore(connection, database, KeptSecrets(connection, machine_id))
     replica = FleetReplica(transcripts, records, holdings.held, turns.lost, holdings.claim, holdings.note_staying)
-    hooks = Hooks(settings.fleet_hooks, os.environ)
+    fleet = settings.section(FleetSettings)
+    hooks = Hooks(fleet.fleet_hooks, os.environ)
     left: list[tuple[str, str]] = []
     try:
         async with server_with(replica) as parts:
@@ -245,7 +247,7 @@ async def _serving(
             service.relocation.give_away = mover.give
             keeper = KeptOwnership(connection, machine_id)
             push = _notifying(service, keeper, machine.name) if pages is not None else None
-            taking = SessionTaker(mover, holdings, settings.fleet_directory)
+            taking = SessionTaker(mover, holdings, fleet.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
             copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
             removals = MachineRemovals(

@@ -14,10 +14,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from ...core import json_text
-from ...core.config import Settings, variable_of
+from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.model.options import DIRECTORY_NAMES
 from ...core.model.session_id import is_session_id
+from ...core.section import variable_of
 
 _MAX_NAME = 100
 """Characters of a field's name in an error message."""
@@ -126,7 +127,7 @@ def _written(option: str, arguments: Arguments, settings: Settings, group: str =
     )
     setting = kind.from_settings.get(option)
     if not set_by_caller and setting is not None and getattr(settings, setting):
-        return variable_of(setting)
+        return variable_of(setting, Settings)
     return group + alias
 
 
