@@ -182,11 +182,18 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
     await service.stored.mark(session.id, Mark.PINNED, True)
     exported = await service.stored.export(session.id, "markdown")
     assert exported.exists()
-    assert list(sandbox.home.glob(f".claude/projects/*/{session.id}.jsonl"))
+    unfinished = exported.with_name(f".{exported.name}.0.tmp")  # as a server leaves it that is killed meanwhile
+    unfinished.touch()
+    obstacle = exported.with_name(f"{session.id}.d")
+    obstacle.mkdir()
+    with pytest.raises(OSError, match=session.id):
+        await service.stored.delete(session.id)
+    obstacle.rmdir()
+    assert list(sandbox.home.glob(f".claude/projects/*/{session.id}.jsonl")), "it can be deleted again"
     await service.stored.delete(session.id)
     assert not list(sandbox.home.glob(f".claude/**/*{session.id}*"))
     assert not list(sandbox.root.glob(f"state/sessions/**/{session.id}*"))
-    assert not exported.exists()
+    assert not list(exported.parent.iterdir())
     assert await service.listing.entries() == []
     with pytest.raises(SessionNotFound):
         await service.find(session.id)

@@ -356,14 +356,16 @@ class SessionLibrary:
             self.catalogue.marks.set(session_id, Mark.COPY_LEFT, True)
 
     def _remove(self, session_id: str) -> None:
-        # The conversation first: what is left if this is cut short is a record without one, which is cleaned up some
-        # day.
+        # The conversation is needed to find the session: if this is cut short before that is gone, the session can be
+        # deleted again. What is left if it is cut short later is a record without one, which is cleaned up some day.
+        exported = glob.escape(session_id)
+        for pattern in (f"{exported}*", f".{exported}*{TEMPORARY}"):  # the second: an export that was cut short
+            for path in (self._state_dir / "exports").glob(pattern):
+                path.unlink(missing_ok=True)
         self._files.remove(session_id)
         self._records.remove(session_id)
         for mark in (Mark.PINNED, Mark.ARCHIVED, Mark.RENAMED):
             self.catalogue.marks.set(session_id, mark, False)
-        for export in (self._state_dir / "exports").glob(f"{glob.escape(session_id)}*"):
-            export.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:
