@@ -33,6 +33,7 @@ from .support import (
     tool_schemas,
     warm_commands,
 )
+from .support.parts import service_parts
 
 RUN = leftovers.RUN
 
@@ -136,6 +137,7 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
                 policy=policy,
                 callers=ExpectedCallers(principals),
                 access=access(given, policy),
+                **service_parts(),
             )
             for observer in observers:
                 service.observe(observer)

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from pydantic import SecretStr
@@ -22,16 +22,17 @@ from .core.audit.trail import Audit, RotatingJsonl
 from .core.config import Settings, load_settings, secrets_of, unknown_variables
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.installation import extra_command
+from .core.isolation import Isolation
 from .core.model.caller import LOCAL
 from .core.model.events import AuditEvent, AuditKind
-from .core.policy.policy import Policy, built_in, parse_policy
+from .core.policy.policy import Policy
+from .core.policy_file import read_policy
 from .core.redaction import Redactor
 from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
 from .installed_plugins import bundled_plugins, enabled_plugins, sections_of
 from .plugin import Plugin, RunningServer
-from .plugins.sandbox.sandbox_contents import keeps_sessions_in, open_to_sessions
 from .server.server import McpServer
 from .server.tools.tool import Tool
 from .server.tools.toolsets import tools_of
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .core.sessions.replica import SessionReplica
-    from .core.sessions.session_access import SessionAccess
     from .plugins.console.console import ConsolePort, Consoles
     from .plugins.telemetry.audit_sinks import AuditSink
     from .plugins.telemetry.metrics import Metrics
@@ -129,11 +129,14 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
     return tools
 
 
-def access_of(plugins: Sequence[Plugin], settings: Settings, policy: Policy) -> "SessionAccess | None":
-    """Who may use sessions of others, by the plug-in that says it. InvalidArgument if two do."""
-    found = {plugin.name: access for plugin in plugins if (access := plugin.access(settings, policy)) is not None}
+_Part = TypeVar("_Part")
+
+
+def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], _Part | None]) -> _Part | None:
+    """The part that one plug-in provides; InvalidArgument if two do."""
+    found = {plugin.name: part for plugin in plugins if (part := part_of(plugin)) is not None}
     if len(found) > 1:
-        raise InvalidArgument(f"The plug-ins {' and '.join(found)} both decide who may use sessions. Disable one.")
+        raise InvalidArgument(f"The plug-ins {' and '.join(found)} both provide {what}. Disable one.")
     return next(iter(found.values()), None)
 
 
@@ -475,17 +478,6 @@ async def _until_dispensable(
         reasons.cancel_scope.cancel()
 
 
-def read_policy(settings: Settings, fallback: str) -> Policy:
-    """The policy that the settings name; InvalidArgument says in one line what is wrong with it."""
-    if settings.policy_file is None:
-        return built_in(settings.profile or fallback)
-    try:
-        text = settings.policy_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise InvalidArgument(f"The policy file {settings.policy_file} cannot be read: {error}") from None
-    return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
-
-
 @asynccontextmanager
 async def running_service(
     settings: Settings,
@@ -513,7 +505,8 @@ async def running_service(
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
     for note in rules.notes():
         log.warning("policy: %s", note)
-    open_directories = partial(open_to_sessions, rules, os.environ) if keeps_sessions_in(rules) else None
+    isolation = only_part(plugins, "isolation", lambda plugin: plugin.isolation()) or Isolation
+    open_directories = partial(isolation.writable_directories, rules, os.environ) if rules.isolates else None
     async with HubProvider(settings, serving_at, principals, open_directories) as hosting:
         service = Service(
             settings,
@@ -527,7 +520,9 @@ async def running_service(
             option_checks=[
                 plugin.check_options for plugin in plugins if type(plugin).check_options is not Plugin.check_options
             ],
-            access=access_of(plugins, settings, rules),
+            access=only_part(plugins, "access to sessions", lambda plugin: plugin.access(settings, rules)),
+            isolation=isolation,
+            workplaces=only_part(plugins, "worktrees", lambda plugin: plugin.workplaces()),
         )
         if SessionLog.is_logged():
             service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from .core.config import Settings
+    from .core.isolation import Isolation
     from .core.model.options import SessionOptions
     from .core.policy.policy import Policy
     from .core.policy.rules import ToolCall, Verdict
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .core.service import Service
     from .core.sessions.observers import Observer
     from .core.sessions.session_access import SessionAccess
+    from .core.sessions.workplaces import Workplaces
     from .hub.hub import Hub
     from .server.tools.tool import Tool
 
@@ -106,6 +108,15 @@ class Plugin:
 
     def access(self, settings: "Settings", policy: "Policy") -> "SessionAccess | None":
         """Who may use sessions of others; None leaves each session to its owner alone. One plug-in may say it."""
+        return None
+
+    def isolation(self) -> "type[Isolation] | None":
+        """How callers and their sessions are kept apart from one another and from the user of the server; None isolates
+        nothing. One plug-in may provide it."""
+        return None
+
+    def workplaces(self) -> "Workplaces | None":
+        """Makes checkouts for sessions that ask for one of their own (`worktree`). One plug-in may provide it."""
         return None
 
     # -- people -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from claude_code_mcp.plugins.fleet.trees import TreeStore
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN
+from tests.support.parts import service_parts
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ async def machine(
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append, holdings.claim)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
     try:
-        async with Service(given, environment, replica=replica, policy=policy) as service:
+        async with Service(given, environment, replica=replica, policy=policy, **service_parts()) as service:
             service.observe(replica)
             trees = TreeStore(fleet)
             adoption = Adoption(transcripts, records, database)

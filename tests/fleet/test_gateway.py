@@ -26,6 +26,7 @@ from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
+from tests.support.parts import service_parts
 from tests.support.tool_calls import call, refused
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -68,7 +69,7 @@ async def two_machines(
             place = places[id_] = Sandbox(root / id_, model.url)
             settings = load_settings({}, state_dir=place.root / "state", toolsets=TOOLSETS)
             environment = place.environment(**{RUN: os.environ[RUN]})
-            service = Service(settings, environment, callers=ExpectedCallers(principals))
+            service = Service(settings, environment, callers=ExpectedCallers(principals), **service_parts())
             services[id_] = await stack.enter_async_context(service)
             await stack.enter_async_context(running_machine(url, id_, service, claims=claims))
         fleet = NamedFleet(await connection.jetstream.key_value(names.SESSIONS), ["a", "b"])

@@ -31,6 +31,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
 from tests.sessions.support import end_of
+from tests.support.parts import service_parts
 from tests.support.waiting import until_true
 
 MACHINE = Machine(
@@ -48,7 +49,7 @@ async def serving(engine: Running, sandbox: Sandbox) -> AsyncIterator[Service]:
     @asynccontextmanager
     async def server_with(replica: SessionReplica) -> AsyncIterator[MachineParts]:
         environment = sandbox.environment(**{RUN: os.environ[RUN]})
-        async with Service(settings, environment, replica=replica) as service:
+        async with Service(settings, environment, replica=replica, **service_parts()) as service:
             services.append(service)
             yield MachineParts(McpServer(service))
 

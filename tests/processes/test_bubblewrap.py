@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from claude_code_mcp.core.isolation import IsolatedCommand
 from claude_code_mcp.core.processes.child import ChildProcess, Exit
 from claude_code_mcp.core.processes.limits import ChildOptions
-from claude_code_mcp.plugins.sandbox.bubblewrap import Isolated, Mount, SandboxView, isolate, unavailable
+from claude_code_mcp.plugins.sandbox.bubblewrap import Mount, SandboxView, isolate, unavailable
 from tests.claude.conftest import PATIENCE, gone
 from tests.support.bubblewrap import missing
 
@@ -44,7 +45,7 @@ class Place:
         self.given.mkdir()
         self.children: list[ChildProcess] = []
 
-    def command(self, script: str, *mounts: Mount, **view: object) -> Isolated:
+    def command(self, script: str, *mounts: Mount, **view: object) -> IsolatedCommand:
         scratch = self.root / f"scratch{len(self.children)}"
         scratch.mkdir()
         environment = {"PATH": os.environ["PATH"], "MINE": "1"}

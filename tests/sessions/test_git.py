@@ -17,10 +17,10 @@ from claude_code_mcp.core import git as git_module
 from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, ProcessFailed
 from claude_code_mcp.core.git import Reply
 from claude_code_mcp.core.model.caller import LOCAL
-from claude_code_mcp.core.model.worktree import Worktree
+from claude_code_mcp.core.model.worktree import Unsaved, Worktree
 from claude_code_mcp.core.policy.policy import Policy, Profile
-from claude_code_mcp.plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges
-from claude_code_mcp.plugins.worktrees.worktrees import make
+from claude_code_mcp.plugins.worktrees.worktree_changes import WorktreeChanges
+from claude_code_mcp.plugins.worktrees.worktrees import Worktrees
 
 from .worktree_support import enforcer, git, home, repository
 
@@ -33,7 +33,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 async def made(tmp_path: Path, cwd: Path, policy: Policy | None = None) -> tuple[Worktree, WorktreeChanges]:
-    worktree, _ = await make(home(tmp_path), enforcer(tmp_path, policy), LOCAL, str(cwd), str(uuid.uuid4()))
+    worktree, _ = await Worktrees().make(home(tmp_path), enforcer(tmp_path, policy), LOCAL, str(cwd), str(uuid.uuid4()))
     return worktree, WorktreeChanges(home(tmp_path), worktree)
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.plugins.sandbox.homes import Home
+from claude_code_mcp.core.isolation import Home
+from claude_code_mcp.plugins.worktrees.pull_requests import PullRequests, remote_at
 from claude_code_mcp.plugins.worktrees.worktree_changes import WorktreeChanges
-from claude_code_mcp.plugins.worktrees.worktrees import PullRequests, make, remote_at
+from claude_code_mcp.plugins.worktrees.worktrees import Worktrees
 from tests.support.local_http import Handler, site
 
 from .worktree_support import enforcer, git, repository
@@ -117,7 +118,7 @@ def _write(path: Path, content: str) -> None:
 async def _worktree(tmp_path: Path, home: Home, url: str) -> WorktreeChanges:
     repo = repository(tmp_path / "repo")
     git(repo, "remote", "add", "origin", url)
-    worktree, _ = await make(home, enforcer(tmp_path), "local", str(repo), SESSION)
+    worktree, _ = await Worktrees().make(home, enforcer(tmp_path), "local", str(repo), SESSION)
     _write(Path(worktree.path, "new.txt"), "new\n")
     return WorktreeChanges(home, worktree)
 

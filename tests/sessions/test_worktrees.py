@@ -15,10 +15,10 @@ import pytest
 
 from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
 from claude_code_mcp.core.model.caller import LOCAL
-from claude_code_mcp.core.model.worktree import Worktree
+from claude_code_mcp.core.model.worktree import Unsaved, Worktree
 from claude_code_mcp.core.policy.policy import Policy, Profile
-from claude_code_mcp.plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges
-from claude_code_mcp.plugins.worktrees.worktrees import make, remove_unused
+from claude_code_mcp.plugins.worktrees.worktree_changes import WorktreeChanges
+from claude_code_mcp.plugins.worktrees.worktrees import Worktrees
 
 from .worktree_support import enforcer, git, home, repository
 
@@ -42,7 +42,7 @@ def repo(tmp_path: Path, template: Path) -> Path:
 def made(tmp_path: Path, repo: Path) -> Make:
     async def make_one(cwd: Path | None = None, policy: Policy | None = None) -> Made:
         applied = enforcer(tmp_path, policy)
-        worktree, _ = await make(home(tmp_path), applied, LOCAL, str(cwd or repo), str(uuid.uuid4()))
+        worktree, _ = await Worktrees().make(home(tmp_path), applied, LOCAL, str(cwd or repo), str(uuid.uuid4()))
         return worktree, WorktreeChanges(home(tmp_path), worktree)
 
     return make_one
@@ -93,11 +93,11 @@ async def test_many_at_once_do_not_collide(repo: Path, made: Make) -> None:
 
 async def test_a_directory_of_the_repository_is_the_same_directory_in_the_worktree(tmp_path: Path, repo: Path) -> None:
     asked = (home(tmp_path), enforcer(tmp_path), LOCAL, str(repo / "sub"), str(uuid.uuid4()))
-    worktree, cwd = await make(*asked)
+    worktree, cwd = await Worktrees().make(*asked)
     assert cwd == os.path.join(worktree.path, "sub")
     (repo / "new").mkdir()
     with pytest.raises(InvalidArgument, match="commit"):
-        await make(*asked[:3], str(repo / "new"), str(uuid.uuid4()))
+        await Worktrees().make(*asked[:3], str(repo / "new"), str(uuid.uuid4()))
     assert git(repo, "worktree", "list").count("\n") == 1
     assert git(repo, "branch", "--list", "worktree-*").count("\n") == 0
 
@@ -198,7 +198,7 @@ async def test_one_that_was_never_used_is_taken_back_and_one_with_something_in_i
     used, _ = await made()
     write(used.path, new="work\n")
     for worktree in (unused, used):
-        await remove_unused(home(tmp_path), worktree)
+        await Worktrees().take_back(home(tmp_path), worktree)
     assert not exists(unused.path)
     assert content(used.path, "new") == "work\n"
     assert git(repo, "branch", "--list", "worktree-*") == f"+ {used.branch}"

@@ -33,6 +33,7 @@ from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, St
 from ..core.installation import extra_command
 from ..core.model.paths import config_directory
 from ..core.model.text import clip_line, size_of, visible
+from ..core.policy_file import read_policy
 from ..core.private_files import private_directory
 from ..core.processes.child import containment
 from ..core.processes.environment import DEPTH, child_environment, depth
@@ -303,7 +304,6 @@ def _check_login(path: str) -> Finding:
 
 
 def _check_policy(settings: Settings) -> Iterator[Finding]:
-    from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
 
     try:
         policy = read_policy(settings, "remote")
@@ -437,7 +437,6 @@ def _containment() -> Finding:
 def _check_isolation(settings: Settings) -> Finding:
     """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
     if something is configured that matters over HTTP alone."""
-    from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
     from ..plugins.sandbox.homes import Homes  # noqa: PLC0415
     from ..server.transports.callers import load_tokens  # noqa: PLC0415
 

@@ -38,8 +38,7 @@ from ..core.model.text import count_of, iso, one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
 from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..core.state.session_holders import ServerLife
-from ..core.state.state_directory import database_in
-from ..plugins.sandbox.homes import PRINCIPALS
+from ..core.state.state_directory import PRINCIPALS, database_in
 from ..plugins.team.known_people import (
     INVITE_SECONDS,
     InvitedPeople,

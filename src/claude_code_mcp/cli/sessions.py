@@ -16,6 +16,7 @@ from ..client.connections import CallFailed, NoServer, NotRunning, Target, ask_s
 from ..client.live_sessions import LiveSessions, losses
 from ..core.config import load_settings, without_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
+from ..core.isolation import Home
 from ..core.model.caller import LOCAL
 from ..core.model.paths import config_directory
 from ..core.model.text import clip_line, sharing_line, visible
@@ -26,7 +27,6 @@ from ..core.state.state_directory import database_in
 from ..core.transcripts.session_catalogue import Catalogue, Entry
 from ..core.transcripts.transcript_export import Detail
 from ..plugins.fleet.commands import delete_session
-from ..plugins.sandbox.homes import Home
 from ..plugins.worktrees.worktree_changes import WorktreeChanges
 from .conventions import (
     ExitCode,

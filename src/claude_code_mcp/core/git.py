@@ -31,9 +31,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..plugins.sandbox.bubblewrap import Isolated
-from ..plugins.sandbox.homes import Home
 from .errors import InvalidArgument, ProcessFailed
+from .isolation import Home, IsolatedCommand
 from .model.options import SessionOptions
 from .private_files import GIT_FILE, named_in
 from .processes.child import ChildProcess, Exit
@@ -284,7 +283,7 @@ async def run_program(
     mark = new_mark()
     listener = _Listener()
     child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, owner=cwd)
-    command = Isolated(argv, build_environment(environment, {}, mark))
+    command = IsolatedCommand(argv, build_environment(environment, {}, mark))
     return replace(await _finish(child, listener, command, cwd, stdin, options, seconds), directory=cwd)
 
 
@@ -363,7 +362,7 @@ class _Listener:
 async def _finish(
     child: ChildProcess,
     listener: _Listener,
-    command: Isolated,
+    command: IsolatedCommand,
     cwd: str,
     stdin: bytes,
     options: ChildOptions,

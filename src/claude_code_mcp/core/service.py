@@ -23,9 +23,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from ..plugins.sandbox.homes import Home, Homes, default_directory
 from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import Cancelled, InvalidArgument, PermissionDenied, SessionNotFound
+from .isolation import Home, Isolation
 from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
 from .model.options import SessionOptions
@@ -73,11 +73,13 @@ from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.verdicts import answer_of_rules
+from .sessions.workplaces import Workplaces
 from .state.message_keys import MessageKeys
 from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .transcripts.event_log import Subscription
 from .transcripts.transcripts import ProjectFolders
+from .working_directory import default_directory
 
 log = logging.getLogger(__name__)
 
@@ -105,13 +107,16 @@ class Service:
         judges: Sequence[Judge] = (),
         option_checks: Sequence[OptionCheck] = (),
         access: SessionAccess | None = None,
+        isolation: type[Isolation] = Isolation,
+        workplaces: Workplaces | None = None,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` learns every secret that passes by. `host` has the MCP servers that all sessions
         share, such as a `Hub`; `callers` may have others. `spares` is how many processes are kept ready for new
         sessions where the settings do not say. `replica` is told everything that another machine of a fleet needs to
         go on with a session. `judges` and `option_checks` are asked in addition to the policy. Without
-        `access` sessions are their owners' alone."""
+        `access` sessions are their owners' alone. `isolation` keeps callers and their sessions apart and `workplaces`
+        makes worktrees; without them, what needs either is refused."""
         self.settings = settings = settings or load_settings()
         environment = dict(os.environ if environment is None else environment)
         policy, callers = policy or Policy(), callers or ExpectedCallers()
@@ -132,7 +137,9 @@ class Service:
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         self._slots = Slots.of(settings)
         self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
-        self._homes = Homes(settings, environment, policy, callers.principals, self.audit, others=callers.others)
+        self._isolation = isolation(
+            settings, environment, policy, callers.principals, self.audit, others=callers.others
+        )
         self._enforcer = PolicyEnforcer(
             policy,
             default_directory(settings),
@@ -157,6 +164,7 @@ class Service:
             enforcer=self._enforcer,
             start_task=self.start_task,
             neighbours=self.neighbours,
+            workplaces=workplaces or Workplaces(),
             hosted=lambda: contextlib.nullcontext(host),
             redact=self._redactor.data,
             notice=self._bookkeeper.on_event,
@@ -164,7 +172,7 @@ class Service:
             moved=self._bookkeeper.on_moved,
             known=lambda session_id: self._sessions.known(session_id) is not None,
         )
-        self._environments = ClientEnvironments(deps, self._redactor, self.own_addresses, self._homes, callers)
+        self._environments = ClientEnvironments(deps, self._redactor, self.own_addresses, self._isolation, callers)
         spares = spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
         self.spares = self._sessions.spares
@@ -190,7 +198,7 @@ class Service:
 
     async def __aenter__(self) -> "Service":
         await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
-        await self._homes.prepare()
+        await self._isolation.prepare()
         await self.access.refresh()
         self._entered = True
         self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
@@ -268,15 +276,15 @@ class Service:
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
         """Why a caller in these groups cannot be served before a restart; None if it can."""
-        return await self._homes.admit(principal, groups)
+        return await self._isolation.admit(principal, groups)
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
         """From now on a caller is in these groups, and no others; what it may do changes at once."""
-        self.access.change_groups(principal, groups, self._homes.assign)
+        self.access.change_groups(principal, groups, self._isolation.assign)
 
     async def why_restart_for(self, principal: str) -> str | None:
         """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
-        reason, open_hub = await self._homes.objection(principal), self._callers.open_hub
+        reason, open_hub = await self._isolation.objection(principal), self._callers.open_hub
         return await open_hub(principal) if reason is None and open_hub is not None else reason
 
     # -- messages to sessions ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..core.processes.leftovers import new_mark
 from ..core.sessions.client_environments import environment_key
 from ..core.state.state_directory import database_in
 from ..core.transcripts.watched_files import FileFollower, Following, facts_of, followable
-from ..plugins.sandbox.homes import default_directory, own_directory
+from ..core.working_directory import default_directory, own_directory
 from .auth.credentials import Vault
 from .auth.identity_provider import IdentityProvider
 from .config_entry import fingerprint

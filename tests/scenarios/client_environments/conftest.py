@@ -23,6 +23,7 @@ from claude_code_mcp.hub.factory import Hubs
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.server.connection import Reply, check
+from tests.support.parts import service_parts
 from tests.support.waiting import HANG_SECONDS
 
 LONG = HANG_SECONDS
@@ -207,7 +208,7 @@ async def start_server(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIt
             if hubs is not None:
                 stack.push_async_callback(hubs.close)
             callers = ExpectedCallers(hub_for=hubs.use if hubs is not None else None)
-            service = Service(given, own, policy=policy, callers=callers)
+            service = Service(given, own, policy=policy, callers=callers, **service_parts())
             await stack.enter_async_context(service)
             return Server(service, McpServer(service, on_disconnect), stack)
 

@@ -34,6 +34,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
 from tests.support.hub_config import parse_servers
+from tests.support.parts import service_parts
 from tests.support.waiting import HANG_SECONDS, until_true
 
 LONG = HANG_SECONDS
@@ -141,7 +142,7 @@ async def rigs(sandbox: Sandbox, environment: dict[str, str], model: ScriptedMod
             )
             configured = servers if isinstance(servers, HubConfig) else parse_servers(servers, around)
             hub = await stack.enter_async_context(Hub(configured, given, means))
-            service = Service(given, around, policy=policy, host=hub)
+            service = Service(given, around, policy=policy, host=hub, **service_parts())
             notes = Notes()
             service.observe(notes)
             await stack.enter_async_context(service)

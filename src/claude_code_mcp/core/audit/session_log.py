@@ -8,7 +8,7 @@ import os
 import traceback
 from pathlib import Path
 
-from ...plugins.sandbox.network.folded_log import FoldedLog
+from ..folded_log import FoldedLog
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line

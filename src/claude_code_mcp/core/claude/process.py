@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
 from ..processes.limits import USUAL_OPTIONS, ChildOptions
+from .model_traffic import ModelTraffic
 from .protocol import ControlProtocol, ControlResponse, Frame, Raw, describe
-
-if TYPE_CHECKING:
-    from ...plugins.sandbox.model_socket import ModelTraffic
 
 log = logging.getLogger(__name__)
 

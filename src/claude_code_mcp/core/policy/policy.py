@@ -349,6 +349,11 @@ class Policy:
         return any(profile.isolation != "none" or profile.answers == "person" for profile in self.profiles)
 
     @property
+    def isolates(self) -> bool:
+        """Whether any profile asks for a sandbox or a container, where there can be one."""
+        return any(profile.isolation != "none" for profile in self.profiles)
+
+    @property
     def profiles(self) -> tuple[Profile, ...]:
         """Every profile that somebody can have."""
         return (self.default, *self.principals.values(), *self.groups.values())

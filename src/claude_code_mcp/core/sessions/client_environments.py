@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ...plugins.sandbox.homes import Home, Homes, default_directory
 from ..config import Settings, client_settings, without_settings
+from ..isolation import Home, Isolation
 from ..model.caller import LOCAL, Caller, ClientEnvironment
 from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
 from ..transcripts.transcripts import ProjectFolders
+from ..working_directory import default_directory
 from .expected_callers import ExpectedCallers
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
@@ -43,16 +44,16 @@ class ClientEnvironments:
         own: SessionDeps,
         redactor: Redactor,
         own_addresses: list[str],
-        homes: Homes,
+        isolation: Isolation,
         callers: ExpectedCallers,
     ) -> None:
         """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
-        the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
-        a Claude Code directory or a sandbox of their own, and `callers` which have MCP servers of their own."""
+        the secrets of every client, for as long as a session or a connection uses them. `isolation` makes the homes of
+        callers, and `callers` says which have MCP servers of their own."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
-        self._homes = homes
+        self._isolation = isolation
         self._hub_for = callers.hub_for
         # Not a copy, also of none: callers may come later.
         self._hubs = callers.hubs
@@ -67,13 +68,13 @@ class ClientEnvironments:
     def of(self, caller: Caller) -> SessionDeps:
         """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
         principal, client = caller.principal, caller.environment
-        is_plain = principal not in self._hubs and (self._homes.all_plain or self._homes.is_plain(principal))
+        is_plain = principal not in self._hubs and self._isolation.is_plain(principal)
         if client is None and is_plain:
             return self._own
         variables = self._own.launcher.environment if client is None else client.variables
         directory = "" if client is None else client.directory
         # With the profile: if that becomes another one, what is made from now on has its directories and its sandbox.
-        own_parts = None if is_plain else (principal, self._homes.profile_of(principal))
+        own_parts = None if is_plain else (principal, self._isolation.profile_of(principal))
         place = environment_key(variables), directory, own_parts
         known = self._known.get(place)
         if known is None:
@@ -103,7 +104,7 @@ class ClientEnvironments:
             settings = client_settings(settings, variables, own.launcher.environment)
             hosted = hosted if self._hub_for is None else partial(self._hub_for, client)
         directory = default_directory(settings, client.directory if client is not None else None)
-        launcher = make_launcher(settings, self._homes.of(principal, variables, directory), self._own_addresses)
+        launcher = make_launcher(settings, self._isolation.of(principal, variables, directory), self._own_addresses)
         if client is not None:
             enforcer = enforcer.for_client(directory, variables)
         made = replace(

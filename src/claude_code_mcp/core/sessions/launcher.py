@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...plugins.sandbox.homes import Home
 from .. import json_text
 from ..claude.command_line import Command, ConversationStart, build_command, write_files
 from ..claude.executable import check_values, find_executable, start_inputs
@@ -23,6 +22,7 @@ from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
+from ..isolation import Home
 from ..model.caller import LOCAL
 from ..model.options import BYPASS, SessionOptions
 from ..model.worktree import Worktree

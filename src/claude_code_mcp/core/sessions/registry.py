@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from ...plugins.sandbox.homes import default_directory, own_directory
-from ...plugins.worktrees.worktrees import make, remove_unused
 from ..claude.option_checks import check_definitions
 from ..errors import (
     Cancelled,
@@ -27,6 +25,7 @@ from ..model.session_id import is_session_id
 from ..policy.admission import Admission
 from ..state.session_records import Summary
 from ..state.spending import Spending
+from ..working_directory import default_directory, own_directory
 from .launcher import ForkPoint, check_debug_file
 from .option_notices import PROMPTS, option_notices
 from .session import Session
@@ -97,7 +96,7 @@ class Sessions:
             cwd = admitted.cwd or cwd
             # Before the worktree is made: a refusal must not leave one behind.
             await deps.launcher.check(admitted, cwd)
-            worktree, cwd = await make(deps.launcher.home, deps.enforcer, principal, cwd, session_id)
+            worktree, cwd = await deps.workplaces.make(deps.launcher.home, deps.enforcer, principal, cwd, session_id)
         try:
             if worktree is not None:
                 # Judged again, since the directory is another one.
@@ -114,7 +113,7 @@ class Sessions:
             begun = session is not None and session.turns > 0 and self.known(session.id) is not None
             if worktree is not None and not begun:
                 # Shielded: nobody else knows of it.
-                await asyncio.shield(remove_unused(deps.launcher.home, worktree))
+                await asyncio.shield(deps.workplaces.take_back(deps.launcher.home, worktree))
             raise
 
     @contextmanager

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ...plugins.sandbox.homes import own_directory
 from ..claude.protocol import Conversation, Raw
 from ..errors import PermissionDenied
 from ..model.events import Event, Output
@@ -16,6 +15,7 @@ from ..state.session_records import SessionRecord
 from ..transcripts.transcript_lines import in_folder
 from ..transcripts.transcript_reader import Recent, read_recent
 from ..transcripts.transcripts import Transcript, Transcripts, read_lines
+from ..working_directory import own_directory
 from .option_notices import PROMPTS
 from .readable_lines import ReadableLines
 from .session_stores import Stores

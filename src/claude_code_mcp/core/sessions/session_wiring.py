@@ -16,6 +16,7 @@ from .policy_enforcer import PolicyEnforcer
 from .replica import SessionReplica
 from .session_stores import Stores
 from .slots import Slots
+from .workplaces import Workplaces
 
 Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
 """Within what it returns there are MCP servers, or there are none."""
@@ -46,6 +47,8 @@ class SessionDeps:
     """Called with the old and the new id when a session goes on under another one."""
     known: Callable[[str], bool]
     """Whether a session with this id is in memory, whoever's it is."""
+    workplaces: Workplaces
+    """Makes the checkouts of sessions that ask for one of their own."""
     replica: SessionReplica | None = None
     """Where everything goes that another machine needs to go on with a session; None without a fleet."""
     directory: str | None = None

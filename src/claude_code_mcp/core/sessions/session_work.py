@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...plugins.worktrees.worktree_changes import Unsaved, WorktreeChanges, WorktreePlan
-from ...plugins.worktrees.worktrees import PullRequests
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.caller import LOCAL_CALLER, Caller
-from ..model.worktree import Worktree
+from ..model.worktree import Unsaved, Worktree, WorktreePlan
 from ..policy.rules import Decision
 from ..transcripts.edited_files import EditedFiles, edited_files
 from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
@@ -21,6 +19,7 @@ from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
 from .stored_sessions import StoredSessions
+from .workplaces import Workplace
 
 _MOST_CHECKPOINTS = 50
 _EDITS_PAGE = 400_000
@@ -54,8 +53,8 @@ class SessionWork:
 
     async def diff(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
         """Everything that the session has changed in its worktree, new files too."""
-        async with self._worktree(session_id, caller, "diff") as (_, changes):
-            return await changes.diff()
+        async with self._worktree(session_id, caller, "diff") as (_, workplace):
+            return await workplace.diff()
 
     async def changes(self, session: Session, *, caller: Caller = LOCAL_CALLER) -> str | EditedFiles:
         """Everything that a session has changed: the difference in its worktree, as git prints it, if it has one and is
@@ -72,28 +71,28 @@ class SessionWork:
     async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
         """What a commit, a merge or a pull request would be made of, and where the last would be opened, as
         `host/owner/name`; None if that cannot be done from here."""
-        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
-            remote = await PullRequests(session.deps.launcher.home, changes.worktree).remote()
-            return await changes.plan(), remote.repository if remote is not None else None
+        async with self._worktree(session_id, caller, "look at what can be merged") as (_, workplace):
+            target = await workplace.request_target()
+            return await workplace.plan(), target
 
     async def request_program(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """The program that opens a pull or merge request for its branch, as `PullRequests.program_name` says."""
-        async with self._worktree(session_id, caller, "look at what can be merged") as (session, changes):
-            return await PullRequests(session.deps.launcher.home, changes.worktree).program_name()
+        """The program that opens a pull or merge request for its branch, as `Workplace.request_program` says."""
+        async with self._worktree(session_id, caller, "look at what can be merged") as (_, workplace):
+            return await workplace.request_program()
 
     async def commit(
         self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
     ) -> str:
-        """Commits everything in its worktree, as `WorktreeChanges.commit` says."""
-        async with self._worktree(session_id, caller, "commit") as (_, changes):
-            return await changes.commit(message, agreed)
+        """Commits everything in its worktree, as `Workplace.commit` says."""
+        async with self._worktree(session_id, caller, "commit") as (_, workplace):
+            return await workplace.commit(message, agreed)
 
     async def merge(
         self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
     ) -> str:
-        """Merges its branch, as `WorktreeChanges.merge` says."""
-        async with self._worktree(session_id, caller, "merge") as (_, changes):
-            return await changes.merge(message, agreed)
+        """Merges its branch, as `Workplace.merge` says."""
+        async with self._worktree(session_id, caller, "merge") as (_, workplace):
+            return await workplace.merge(message, agreed)
 
     async def pull_request(
         self,
@@ -108,15 +107,13 @@ class SessionWork:
         """Commits what is not committed, with the title, pushes the branch and opens a pull request; returns its
         address. `agreed` is the digest of a plan and `remote` where that said it would be opened: PermissionDenied,
         with nothing pushed, if either is something else by now."""
-        async with self._worktree(session_id, caller, f"pull request at {remote}") as (session, changes):
-            commit = await changes.commit(title, agreed)
-            requests = PullRequests(session.deps.launcher.home, changes.worktree)
-            return await requests.open(commit, title, body, remote)
+        async with self._worktree(session_id, caller, f"pull request at {remote}") as (_, workplace):
+            return await workplace.open_request(title, body, agreed, remote)
 
     async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
         """What `discard` would lose as things are now."""
-        async with self._worktree(session_id, caller, "look at what is unsaved") as (_, changes):
-            return await changes.unsaved()
+        async with self._worktree(session_id, caller, "look at what is unsaved") as (_, workplace):
+            return await workplace.unsaved()
 
     async def discard(
         self,
@@ -125,14 +122,14 @@ class SessionWork:
         *,
         caller: Caller = LOCAL_CALLER,
     ) -> str:
-        """Removes its worktree and its branch, as `WorktreeChanges.discard` says. Its conversation stays."""
-        async with self._worktree(session_id, caller, "discard", alone=True) as (_, changes):
-            return await changes.discard(agreed)
+        """Removes its worktree and its branch, as `Workplace.discard` says. Its conversation stays."""
+        async with self._worktree(session_id, caller, "discard", alone=True) as (_, workplace):
+            return await workplace.discard(agreed)
 
     @contextlib.asynccontextmanager
     async def _worktree(
         self, session_id: str, caller: Caller, action: str, *, alone: bool = False
-    ) -> AsyncIterator[tuple[Session, WorktreeChanges]]:
+    ) -> AsyncIterator[tuple[Session, Workplace]]:
         """`alone` has the processes of all sessions that work there closed first."""
         async with self._found(session_id, caller, action) as session:
             worktree = session.options.worktree
@@ -146,7 +143,7 @@ class SessionWork:
             async with session.at_rest(without_process=alone):
                 if alone:
                     await self._sessions.vacate(worktree.path, session)
-                yield session, WorktreeChanges(session.deps.launcher.home, worktree)
+                yield session, session.deps.workplaces.of(session.deps.launcher.home, worktree)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ from .database import Database
 
 log = logging.getLogger(__name__)
 
+PRINCIPALS = "principals"
+"""The directory below the state directory that has one for each caller with a home of its own. Sessions can write
+there."""
+
 _databases: "weakref.WeakValueDictionary[str, Database]" = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 

@@ -20,7 +20,6 @@ SIGTERM is for the child alone: bubblewrap ignores it, and ends with the child. 
 `unavailable` says why; nothing here falls back to running without.
 """
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from ...core.isolation import IsolatedCommand
 from ...core.processes.environment import DEPTH, MARK
 from ...core.processes.limits import NO_LIMITS, ResourceLimits, process_limit_command
 from .system_calls import filter_program
@@ -78,27 +78,6 @@ def _exists(mount: Mount) -> bool:
     return not isinstance(mount.source, str) or os.path.exists(mount.source)
 
 
-@dataclass(slots=True)
-class Isolated:
-    """A command that runs a child in its view, and what it must be started with."""
-
-    argv: Sequence[str]
-    environment: Mapping[str, str]
-    descriptors: tuple[int, ...] = ()
-    """Open ones that the command refers to by number. They are for the command alone: it closes them before the child
-    begins, to whom a directory's would open everything around that directory."""
-    removal: tuple[str, ...] = ()
-    """A command for what is left when the child has ended and its own end does not remove."""
-
-    def close(self) -> None:
-        """Closes our copies of the descriptors; to be called when the command was started, or will not be."""
-        for descriptor in self.descriptors:
-            # One that cannot be closed must not keep the others open.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        self.descriptors = ()
-
-
 # -- bubblewrap -------------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +122,7 @@ def unavailable(environment: Mapping[str, str]) -> str | None:
     return None if _NEEDED in _help_text(program) else f"bubblewrap is too old: it does not know {_NEEDED}"
 
 
-def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> Isolated:
+def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> IsolatedCommand:
     """The command that runs `argv` with this view. `argv[0]` is a path.
 
     `scratch` is a directory of the child's own, in which its `/tmp` is made. The descriptors of the view become the
@@ -169,7 +148,7 @@ def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: 
     directories = (mount.source for mount in view.mounts if isinstance(mount.source, int))
     # What a caller may set for its session must not reach bubblewrap itself, which is outside: LD_PRELOAD, for one.
     outside = {name: view.environment[name] for name in (MARK, DEPTH) if name in view.environment}
-    return Isolated(command, outside, (*files, *directories))
+    return IsolatedCommand(command, outside, (*files, *directories))
 
 
 def _nameless(content: bytes) -> int:

@@ -20,9 +20,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ...core.isolation import IsolatedCommand
 from ...core.processes.environment import MARK
 from ...core.processes.limits import ResourceLimits
-from .bubblewrap import Isolated, Mount, SandboxView
+from .bubblewrap import Mount, SandboxView
 
 _PROGRAMS = ("podman", "docker")
 _PROBE_SECONDS = 60.0
@@ -53,7 +54,7 @@ def unavailable(environment: Mapping[str, str], image: str) -> str | None:
 
 def isolate(
     view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str], image: str
-) -> Isolated:
+) -> IsolatedCommand:
     """The command that runs `argv` with this view in a container of the image. `argv[0]` is a path.
 
     `scratch` is a directory of the child's own, for its `/tmp` and for the file with its variables. The engine's client
@@ -86,7 +87,7 @@ def isolate(
             os.close(mount.source)
     # With the mark, so that a client that outlives the server is found like any other child.
     outside = {**environment, **({MARK: view.environment[MARK]} if MARK in view.environment else {})}
-    return Isolated(command, outside, removal=(program, "rm", "--force", "--volumes", name))
+    return IsolatedCommand(command, outside, removal=(program, "rm", "--force", "--volumes", name))
 
 
 def _program(environment: Mapping[str, str]) -> str | None:

@@ -28,6 +28,7 @@ from ...core.claude.user_config import (
 )
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.isolation import Home, Isolation
 from ...core.model.caller import LOCAL
 from ...core.model.events import AuditEvent
 from ...core.model.network import NetworkRules
@@ -35,6 +36,8 @@ from ...core.model.paths import config_directory
 from ...core.policy.policy import Policy, Profile, Resources
 from ...core.private_files import private_directory, replace_file
 from ...core.processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parent
+from ...core.state.state_directory import PRINCIPALS
+from ...core.working_directory import default_directory
 from . import bubblewrap, container
 from .network.allowed_hosts import NetworkByList
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
@@ -44,35 +47,10 @@ if TYPE_CHECKING:
     from .network.way_out import RunAuthority
 
 
-def own_directory() -> str:
-    """The working directory of this server; InvalidArgument if that directory is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        raise InvalidArgument(
-            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
-            "server elsewhere.",
-            field="cwd",
-        ) from None
-
-
-def default_directory(settings: Settings, client: str | None = None) -> str:
-    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
-    configured = settings.default_cwd
-    if configured is not None and os.path.isabs(configured):
-        return os.path.abspath(configured)
-    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))
-
-
-# -- homes ------------------------------------------------------------------------------------------------------------
-
-
 log = logging.getLogger(__name__)
 _NOT_LOOKED = "nobody has looked"
 _UNLIMITED = Resources()
 
-PRINCIPALS = "principals"
-"""The directory below the state directory that has one for each principal."""
 _DIGITS = 32
 """Digits of a hash in the name of a principal's directory."""
 _WAY_OUT = (
@@ -83,39 +61,13 @@ _WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """Where the sessions of one caller live."""
+class PrincipalHome(Home):
+    """A home in a directory of the state directory, or in a sandbox."""
 
-    config_dir: str
-    """Claude Code's configuration directory."""
-    environment: Mapping[str, str]
-    """What Claude Code is started with, beside what the session itself says."""
-    own: bool = False
-    """Whether the directory is this caller's alone, and is to be made."""
     login: Path | None = None
     """The file of a login that is copied to the directory."""
-    enclosure: HomeSandbox | None = None
-    """The sandbox that its sessions run in; None where they are not isolated."""
-    limits: EnforcedLimits = UNLIMITED
-    """How much of the machine each of its processes may use."""
-
-    @classmethod
-    def of_user(cls, environment: Mapping[str, str]) -> "Home":
-        """That of whoever has this environment, shared with all of their Claude Code."""
-        return cls(config_directory(environment), environment)
-
-    @property
-    def secrets(self) -> Mapping[str, str]:
-        """Every variable that may hold a secret of its sessions; and, under names that say so, what the proxy of its
-        sandboxes puts into requests. Blocks on the disk."""
-        if self.enclosure is None:
-            return self.environment
-        network = self.enclosure.network
-        used = {} if network is None else network.secrets()
-        return {**self.environment, **self.enclosure.credentials, **used}
 
     def make(self) -> None:
-        """Has everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
         if not self.own:
             return
         directory = private_directory(Path(self.config_dir))
@@ -124,7 +76,7 @@ class Home:
             _copy_newer(self.login, directory / CREDENTIALS_FILE)
 
 
-class Homes:
+class Homes(Isolation):
     """The homes of all callers. `prepare` comes first."""
 
     def __init__(
@@ -139,12 +91,7 @@ class Homes:
     ) -> None:
         """`others` than the principals may come while the server runs. `audit` is told what the proxies of sandboxes
         refuse, and which credentials they use."""
-        self._audit = audit
-        self._settings = settings
-        self._environment = environment
-        self._policy = policy
-        self._principals = frozenset(principals)
-        self._others = others
+        super().__init__(settings, environment, policy, principals, audit, others=others)
         self._admitted: dict[str, Profile] = {}
         """Those of the others that could be served when they came, with the profile of which that is known."""
         self._credentials = PrincipalCredentials(settings.principal_credentials)
@@ -152,15 +99,20 @@ class Homes:
         self._no_container: dict[str, str | None] = {}
         """By image, why there can be no container of it."""
         self._group: GroupParent | None = None
-        self.all_plain = not self.separate and all(
+        self._all_plain = not self.separate and all(
             profile.isolation == "none" and profile.resources == _UNLIMITED for profile in policy.profiles
         )
         """Whether `is_plain` is true of whoever comes: callers may get into other groups, the policy stays as it is."""
 
-    @property
-    def separate(self) -> bool:
-        """Whether each caller has a directory of its own."""
-        return self._others or len(self._principals) > 1
+    @classmethod
+    def writable_directories(cls, policy: Policy, environment: Mapping[str, str], directory: str) -> set[str]:
+        found: set[str] = set()
+        # Whether there can be a sandbox does not count.
+        for profile in policy.profiles:
+            if profile.isolation != "none":
+                listed = ListedPaths.of(profile, directory, environment)
+                found.update((os.sep,) if listed.roots is None else listed.roots, listed.writable)
+        return found
 
     # -- the start --------------------------------------------------------------------------------------------
 
@@ -184,10 +136,6 @@ class Homes:
         if reason is None:
             self._admitted[principal] = profile
         return reason
-
-    def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others."""
-        self._policy.assign(principal, groups)
 
     async def objection(self, principal: str, profile: Profile | None = None) -> str | None:
         """Why a caller that was not there at the start cannot be served before a restart, with this profile or the one
@@ -307,12 +255,9 @@ class Homes:
 
     # -- one caller -------------------------------------------------------------------------------------------
 
-    def profile_of(self, principal: str) -> Profile:
-        return self._policy.profile(principal)
-
     def is_plain(self, principal: str) -> bool:
-        """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
-        them. PermissionDenied if its profile wants a sandbox that there cannot be."""
+        if self._all_plain:
+            return True
         if self._has_own(principal) or self._isolated(principal):
             return False
         return self._policy.profile(principal).resources == _UNLIMITED
@@ -334,7 +279,9 @@ class Homes:
             login = self._credentials.login(principal, user_dir)
             environment = {**self._credentials.applied(environment, principal), "CLAUDE_CONFIG_DIR": config_dir}
         if not self._isolated(principal):
-            return Home(config_dir, environment, self._has_own(principal), login, limits=self._limits(principal))
+            return PrincipalHome(
+                config_dir, environment, self._has_own(principal), limits=self._limits(principal), login=login
+            )
         enclosure = HomeSandbox(
             self._policy.profile(principal),
             directory,
@@ -353,7 +300,7 @@ class Homes:
             variables = enclosure.model_socket().replaced(variables)
         if enclosure.network is not None:
             variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
-        return Home(config_dir, variables, self._has_own(principal), login, enclosure, self._limits(principal))
+        return PrincipalHome(config_dir, variables, self._has_own(principal), enclosure, self._limits(principal), login)
 
     def _network(self, principal: str) -> NetworkByList | None:
         profile = self._policy.profile(principal)

@@ -13,7 +13,7 @@ Every connection carries one request. It is rebuilt from known headers and field
 the API fetch nothing and no second request can hide in it. Other requests than those that Claude Code needs, such as a
 batch, are refused. Connections, and the bytes that they hold, are limited for each session.
 
-What the API says that each answer used is counted here (`ModelTraffic`), whoever in the sandbox has asked: a report of
+What the API says that each answer used is counted here (`SocketTraffic`), whoever in the sandbox has asked: a report of
 Claude Code is not needed for it. An answer that the session hangs up on is read to its end all the same, since it is
 paid for. If the process ends first, the unknown part is estimated.
 """
@@ -33,6 +33,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import h11
 
+from ...core.claude.model_traffic import ModelTraffic
+from ...core.folded_log import FoldedLog
 from ...core.model.outcome import ModelUsage, Usage, read_number
 from ...core.private_files import bind_below, read_regular
 from .model_request import (
@@ -45,7 +47,6 @@ from .model_request import (
     allowed_headers,
     rebuilt_request,
 )
-from .network.folded_log import FoldedLog
 from .network.http_exchange import ClientGone, ExchangeFailed, Headers, HttpPeer, end_to_end
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -165,29 +166,23 @@ _FREE = frozenset({"messages/count_tokens"})
 _MODELS = re.compile(r"/v1/models(?:/[\w:-][\w.:-]{0,199})?", re.ASCII)
 
 
-class ModelTraffic:
-    """What went over one socket. Whoever has the process sets the two calls; they come from the event loop."""
+class SocketTraffic(ModelTraffic):
+    """The meter of one socket."""
 
     def __init__(self) -> None:
-        self.open_requests = 0
-        """Requests to the model whose client still waits for the answer, or for the rest of it."""
+        super().__init__()
         self.answers: set[AnswerCount] = set()
         """Answers that have not ended, including those whose client has left."""
-        self.why_refused: Callable[[], str | None] = lambda: None
-        """Asked before a request that costs something; a reason keeps it from being sent."""
-        self.counted: Callable[[Usage], None] = lambda _: None
-        """Called with what an answer has used, when all of it has passed, or no more will."""
 
     @property
     def unfinished(self) -> Usage:
-        """What answers have used so far that have not ended."""
         return sum((answer.usage for answer in self.answers), Usage())
 
 
 class AnswerCount:
     """Counts one answer on its way, before anybody reads it: who does may end the turn with it."""
 
-    def __init__(self, traffic: ModelTraffic, request: ModelRequest, clock: Callable[[], float]) -> None:
+    def __init__(self, traffic: SocketTraffic, request: ModelRequest, clock: Callable[[], float]) -> None:
         self._traffic = traffic
         self._request = request
         self._clock = clock
@@ -257,7 +252,7 @@ class ModelSocket:
     ) -> None:
         """`owner` says in the log whose requests it forwards. `login` is the file of a login of Claude Code, which is
         used where the environment has no credentials."""
-        self.traffic = ModelTraffic()
+        self.traffic = SocketTraffic()
         self._log = FoldedLog(log, owner)
         self._access = access
         self._clock = clock

@@ -47,23 +47,24 @@ from typing import TYPE_CHECKING
 from ...core.claude.command_line import ConversationStart
 from ...core.claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
 from ...core.errors import PermissionDenied, ProcessFailed
+from ...core.isolation import Connections, Enclosure, IsolatedCommand
 from ...core.model.options import SessionOptions
 from ...core.model.paths import HERE
 from ...core.model.worktree import Worktree
-from ...core.policy.policy import Policy, Profile
+from ...core.policy.policy import Profile
 from ...core.private_files import directory_at, entries_at, make_directory_at, private_directory
 from ...core.processes.environment import expand_home
 from ...core.processes.limits import ResourceLimits
 from ...core.transcripts.transcript_lines import folder_of, in_folder
 from ...core.transcripts.transcripts import ProjectFolders
 from . import bubblewrap, container
-from .bubblewrap import Isolated, Mount, SandboxView
+from .bubblewrap import Mount, SandboxView
 from .hidden_files import covers
 from .network.allowed_hosts import NetworkByList, command_before, interpreter_files
 from .protected_paths import ProtectedPaths
 
 if TYPE_CHECKING:
-    from .model_socket import ModelSocket, ModelTraffic
+    from .model_socket import ModelSocket
 
 _PROJECTS = "projects"
 _BY_SESSION = ("file-history", "tasks")
@@ -185,31 +186,8 @@ class ListedPaths:
         return None
 
 
-def keeps_sessions_in(policy: Policy) -> bool:
-    """Whether any profile wants a sandbox or a container, where there can be one."""
-    return any(profile.isolation != "none" for profile in policy.profiles)
-
-
-def open_to_sessions(policy: Policy, environment: Mapping[str, str], default_directory: str) -> set[str]:
-    """The directories that sessions in sandboxes can write to, as they really are; `/` where callers choose them.
-    Whether there can be a sandbox does not count. Blocks on the disk."""
-    found: set[str] = set()
-    for profile in policy.profiles:
-        if profile.isolation != "none":
-            listed = ListedPaths.of(profile, default_directory, environment)
-            found.update((os.sep,) if listed.roots is None else listed.roots, listed.writable)
-    return found
-
-
-class WaysOut(contextlib.ExitStack):
-    """What a sandbox reaches the model and listed hosts through; closed with its process."""
-
-    traffic: "ModelTraffic | None" = None
-    """What is counted of its requests to the model; None where this server does not carry them."""
-
-
 @dataclass(frozen=True)
-class HomeSandbox:
+class HomeSandbox(Enclosure):
     """The sandbox of one caller's sessions."""
 
     profile: Profile
@@ -228,8 +206,11 @@ class HomeSandbox:
     model_features: frozenset[str] = frozenset()
     """Further beta headers and fields of requests to the model (`ModelAccess`)."""
 
+    def secrets(self) -> Mapping[str, str]:
+        """The credentials of the model and, under names that say so, what the proxy puts into requests."""
+        return {**self.credentials, **({} if self.network is None else self.network.secrets())}
+
     def check(self, options: SessionOptions, cwd: str) -> None:
-        """PermissionDenied for directories that cannot be given to a sandbox. Blocks on the disk."""
         wanted = self._wanted(options, cwd)
         for path in wanted:
             path.refuse_conflict(path.path)
@@ -240,12 +221,10 @@ class HomeSandbox:
             )
 
     def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
-        """Whether a session there may read what this real path leads to, beside what belongs to the system."""
         return any(HERE.is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
 
     @property
     def kind(self) -> str:
-        """`sandbox` or `container`, as audit lines have it."""
         return "container" if self.profile.isolation == "container" else "sandbox"
 
     @asynccontextmanager
@@ -260,13 +239,13 @@ class HomeSandbox:
         *,
         conversation: ConversationStart | None = None,
         connected: bool = True,
-    ) -> AsyncIterator[tuple[Isolated, WaysOut]]:
+    ) -> AsyncIterator[tuple[IsolatedCommand, Connections]]:
         """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
         model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
         no network and none of them; without a `conversation` it is no Claude Code, and has nothing of its directory.
         ProcessFailed if they cannot be had. If the block fails, nothing of them is left."""
-        ways = WaysOut()
-        isolated: Isolated | None = None
+        ways = Connections()
+        isolated: IsolatedCommand | None = None
         try:
             await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
             visible = [Mount.at(str(file)) for file in files]
@@ -318,7 +297,7 @@ class HomeSandbox:
         environment: Mapping[str, str],
         reaches_host: bool,
         conversation: ConversationStart | None,
-    ) -> Isolated:
+    ) -> IsolatedCommand:
         executable = os.path.realpath(argv[0])
         home = str(private_directory(self.place / "home"))
         mounts = [Mount.at(home, writable=True), *_program(executable, environment), *visible]

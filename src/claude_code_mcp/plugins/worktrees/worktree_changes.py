@@ -16,13 +16,13 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ...core import private_files
 from ...core.errors import InvalidArgument, PermissionDenied, SessionBusy
 from ...core.git import Git
-from ...core.model.worktree import Worktree
-from ..sandbox.homes import Home
+from ...core.isolation import Home
+from ...core.model.worktree import Unsaved, Worktree, WorktreePlan
+from ...core.sessions.workplaces import Workplace
 
 PLACE = os.path.join(".claude", "worktrees")
 """Where the worktrees are in the main checkout of a repository."""
@@ -38,52 +38,6 @@ def git_for(home: Home, worktree: Worktree) -> Git:
 _UNMERGED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 _DELETED = frozenset({"D ", " D"})
 _MOST_NAMED = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Unsaved:
-    """What would be gone with a worktree and its branch."""
-
-    uncommitted: int = 0
-    """Files that are changed or not tracked."""
-    ignored: int = 0
-    """Files, and directories that are ignored as a whole."""
-    commits: int = 0
-    """Those that no other branch, tag or remote has."""
-    repositories: int = 0
-    """Submodules and other repositories that are checked out inside."""
-
-    def __bool__(self) -> bool:
-        return bool(self.uncommitted or self.ignored or self.commits or self.repositories)
-
-    def __str__(self) -> str:
-        parts = (
-            (self.uncommitted, "uncommitted file", "uncommitted files"),
-            (self.ignored, "ignored path", "ignored paths"),
-            (self.commits, "commit that no other branch has", "commits that no other branch has"),
-            (self.repositories, "repository inside", "repositories inside"),
-        )
-        named = [f"{count} {singular if count == 1 else plural}" for count, singular, plural in parts if count]
-        return ", ".join(named) or "nothing"
-
-
-@dataclass(frozen=True, slots=True)
-class WorktreePlan:
-    """What a commit, a merge or a pull request would be made of, as things are now."""
-
-    branch: str
-    into: str | None
-    """The branch that the session began on; None at a detached HEAD."""
-    repository: str
-    """The checkout that a merge changes."""
-    digest: str
-    """Names all of it: what is committed last, everything in the worktree, and where it would be merged."""
-    uncommitted: tuple[str, ...]
-    """Files that are changed or not tracked, and would be committed."""
-    commits: int
-    """Those that the branch to merge into does not have."""
-    refusal: str = ""
-    """Why it cannot be merged; empty if it can."""
 
 
 class WorktreeView:
@@ -201,7 +155,7 @@ class WorktreeView:
             raise _refused(f"the worktree {self.worktree.path} is gone")
 
 
-class WorktreeChanges(WorktreeView):
+class WorktreeChanges(WorktreeView, Workplace):
     """What is in the worktree of one session, and what becomes of it: committed, merged or discarded."""
 
     async def plan(self) -> WorktreePlan:

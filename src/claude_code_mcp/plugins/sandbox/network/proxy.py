@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 import h11
 
 from ....core.errors import InvalidArgument
+from ....core.folded_log import FoldedLog
 from ....core.model.events import AuditEvent, AuditKind
 from ....core.model.network import (
     Address,
@@ -47,7 +48,6 @@ from ....core.model.network import (
     rule_for,
     split_port,
 )
-from .folded_log import FoldedLog
 from .http_exchange import (
     IDLE,
     PIECE,

@@ -1,0 +1,221 @@
+"""Isolation of sessions: the extension point, and its default.
+
+A `Home` is where the sessions of a caller live. If it has an `Enclosure`, everything that the server runs for them runs
+in that: Claude Code and git. An `Isolation` makes the homes of all callers by their policy profiles. The one here
+isolates nothing: every session lives in the home of its caller, and what needs more is refused. The plug-in `sandbox`
+has one that does.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .claude.command_line import ConversationStart
+from .claude.model_traffic import ModelTraffic
+from .config import Settings
+from .errors import InvalidArgument, PermissionDenied
+from .model.events import AuditEvent
+from .model.options import SessionOptions
+from .model.paths import config_directory
+from .policy.policy import Policy, Profile, Resources
+from .processes.limits import UNLIMITED, EnforcedLimits
+
+log = logging.getLogger(__name__)
+
+_UNLIMITED = Resources()
+
+
+@dataclass(slots=True)
+class IsolatedCommand:
+    """A command that runs a program in an enclosure, and what the command must be started with."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+    """Open ones that the command refers to by number. They are for the command alone: it must close them before the
+    program begins."""
+    removal: tuple[str, ...] = ()
+    """A command that removes what remains after the program has ended."""
+
+    def close(self) -> None:
+        """Closes our copies of the descriptors; to be called when the command was started, or will not be."""
+        for descriptor in self.descriptors:
+            # One that cannot be closed must not keep the others open.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.descriptors = ()
+
+
+class Connections(contextlib.ExitStack):
+    """What a program in an enclosure reaches others through. Closed when the program has ended."""
+
+    traffic: ModelTraffic | None = None
+    """The meter of its requests to the model; None if this server does not carry them."""
+
+
+class Enclosure:
+    """What surrounds every program that the server runs for the sessions of one home."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in audit lines."""
+        raise NotImplementedError
+
+    def secrets(self) -> Mapping[str, str]:
+        """Variables with secrets that it uses and the home's environment does not have. Blocks on the disk."""
+        return {}
+
+    def check(self, options: SessionOptions, cwd: str) -> None:
+        """PermissionDenied if a session with these options cannot run in it. Blocks on the disk."""
+
+    def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
+        """Whether a session with these options may read the file at this real path."""
+        raise NotImplementedError
+
+    def entered(
+        self,
+        argv: Sequence[str],
+        options: SessionOptions,
+        cwd: str,
+        files: Iterable[Path],
+        scratch: Path,
+        environment: Mapping[str, str],
+        *,
+        conversation: ConversationStart | None = None,
+        connected: bool = True,
+    ) -> AbstractAsyncContextManager[tuple[IsolatedCommand, Connections]]:
+        """The command that runs `argv` in the enclosure, and its connections, which the caller closes when the program
+        has ended. The caller starts the command within the context; if that fails, nothing remains.
+
+        The program sees `files` and the directories that `options` and `cwd` name. `scratch` is a directory for this
+        run; the caller removes it. With a `conversation` the program is Claude Code, and has what it needs of its
+        configuration directory. With `connected=False` the program has no network. ProcessFailed if the enclosure
+        cannot be made.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the sessions of one caller live."""
+
+    config_dir: str
+    """Claude Code's configuration directory."""
+    environment: Mapping[str, str]
+    """The environment that Claude Code is started with, besides what the session itself sets."""
+    own: bool = False
+    """Whether the directory belongs to this caller alone."""
+    enclosure: Enclosure | None = None
+    """What its sessions run in; None if they are not isolated."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine each of its processes may use."""
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str]) -> "Home":
+        """The home of the user with this environment, shared with all of their Claude Code."""
+        return cls(config_directory(environment), environment)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Every variable that may hold a secret of its sessions. Blocks on the disk."""
+        return self.environment if self.enclosure is None else {**self.environment, **self.enclosure.secrets()}
+
+    def make(self) -> None:
+        """Puts everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
+
+
+class Isolation:
+    """Makes the homes of all callers. This one isolates nothing and refuses what needs isolation: several callers, and
+    profiles with a sandbox, a container or limits on resources."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        policy: Policy,
+        principals: Collection[str] = (),
+        audit: Callable[[AuditEvent], None] = lambda _: None,
+        *,
+        others: bool = False,
+    ) -> None:
+        """`principals` are the callers with a name; `others` may come while the server runs. `audit` is told what an
+        enclosure refuses or uses."""
+        self._settings = settings
+        self._environment = environment
+        self._policy = policy
+        self._principals = frozenset(principals)
+        self._others = others
+        self._audit = audit
+
+    @classmethod
+    def writable_directories(cls, policy: Policy, environment: Mapping[str, str], directory: str) -> set[str]:
+        """The real paths of the directories that enclosed sessions can write to, whose default is `directory`; `/` if
+        callers choose them. What lies there is not trusted. Blocks on the disk."""
+        return set()
+
+    @property
+    def separate(self) -> bool:
+        """Whether each caller needs a home of its own."""
+        return self._others or len(self._principals) > 1
+
+    async def prepare(self) -> None:
+        """Called once before the first session; InvalidArgument if the callers or the policy need something that this
+        isolation does not have."""
+        if self.separate:
+            raise InvalidArgument(
+                "This server has several callers, and the plug-in `sandbox`, which keeps them apart, is not enabled. "
+                "Enable it, or configure one caller only.",
+                field="isolation",
+            )
+        profiles = [self._policy.profile(name) for name in self._principals] or [self._policy.default]
+        for profile in profiles:
+            problem = _lacking(profile)
+            if problem is not None:
+                raise InvalidArgument(problem, field="isolation")
+        if any(profile.isolation == "auto" for profile in profiles):
+            log.warning("sessions run without a sandbox: the plug-in `sandbox` is not enabled")
+
+    def profile_of(self, principal: str) -> Profile:
+        return self._policy.profile(principal)
+
+    def is_plain(self, principal: str) -> bool:
+        """Whether the sessions of a caller live in the home of the user whose environment they run in, with no
+        enclosure. PermissionDenied if the caller's profile needs an isolation that is not available."""
+        problem = _lacking(self._policy.profile(principal))
+        if problem is not None:
+            raise PermissionDenied(problem, field="isolation")
+        return True
+
+    def of(self, principal: str, environment: Mapping[str, str], directory: str) -> Home:
+        """The home of a caller in this environment, whose sessions work in `directory` by default. Raises like
+        `is_plain`. Blocks on the disk."""
+        self.is_plain(principal)
+        return Home.of_user(environment)
+
+    async def admit(self, principal: str, groups: Collection[str]) -> str | None:
+        """Why a caller in these groups cannot be served before a restart; None if it can. Does not change which groups
+        it is in: see `assign`."""
+        return await self.objection(principal)
+
+    def assign(self, principal: str, groups: Collection[str]) -> None:
+        """From now on a caller is in these groups, and no others."""
+        self._policy.assign(principal, groups)
+
+    async def objection(self, principal: str) -> str | None:
+        """Why a caller that was not there at the start cannot be served before a restart; None if it can."""
+        return "this server was started for one caller, whose sessions share the directory of its user"
+
+
+def _lacking(profile: Profile) -> str | None:
+    """What a profile asks for that takes the plug-in, in a sentence; None if nothing."""
+    if profile.isolation in ("sandbox", "container"):
+        wanted, otherwise = f'isolation = "{profile.isolation}"', 'say isolation = "none" in the policy'
+    elif profile.resources != _UNLIMITED:
+        wanted, otherwise = "`resources`", "remove them from the policy"
+    else:
+        return None
+    return f"The policy says {wanted}, and the plug-in `sandbox` is not enabled. Enable it, or {otherwise}."

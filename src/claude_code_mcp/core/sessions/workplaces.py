@@ -1,0 +1,84 @@
+"""Workplaces of sessions: the extension point, and its default.
+
+A session can ask for a checkout of its own (`SessionOptions.worktree`). `Workplaces` makes it, and a `Workplace` shows
+what was changed there, merges it or removes it. The default has none and refuses the option and every action on it. The
+plug-in `worktrees` makes git worktrees.
+"""
+
+from typing import NoReturn
+
+from ..errors import InvalidArgument
+from ..isolation import Home
+from ..model.worktree import Unsaved, Worktree, WorktreePlan
+from .policy_enforcer import PolicyEnforcer
+
+
+class Workplace:
+    """The checkout of one session. Nobody else changes the session meanwhile."""
+
+    async def diff(self) -> str:
+        """Everything that was changed since the checkout was made, as git prints it."""
+        raise NotImplementedError
+
+    async def plan(self) -> WorktreePlan:
+        """What would be committed and merged now. Changes nothing."""
+        raise NotImplementedError
+
+    async def commit(self, message: str | None, agreed: str | None = None) -> str:
+        """Commits everything; returns the last commit. `agreed` is the digest of a plan; PermissionDenied, with nothing
+        changed, if something else would be committed."""
+        raise NotImplementedError
+
+    async def merge(self, message: str | None, agreed: str | None = None) -> str:
+        """Merges the branch where the session began; returns what was done. Uncommitted files are committed with this
+        message. Raises as `commit` does; InvalidArgument if it cannot be merged."""
+        raise NotImplementedError
+
+    async def request_target(self) -> str | None:
+        """Where a pull request would be opened, as `host/owner/name`; None if that is not possible."""
+        raise NotImplementedError
+
+    async def request_program(self) -> str:
+        """The program that opens pull or merge requests for this repository, installed or not."""
+        raise NotImplementedError
+
+    async def open_request(self, title: str, body: str, agreed: str, target: str) -> str:
+        """Commits what is not committed, with the title, and opens a pull request; returns its address. `agreed` is the
+        digest of a plan and `target` what `request_target` said; PermissionDenied, with nothing pushed, if either is
+        something else by now."""
+        raise NotImplementedError
+
+    async def unsaved(self) -> Unsaved:
+        """What `discard` would lose now."""
+        raise NotImplementedError
+
+    async def discard(self, agreed: Unsaved | None) -> str:
+        """Removes the checkout and its branch; returns what was done. `agreed` is what may be lost, None everything;
+        PermissionDenied, with nothing removed, if something else would be lost."""
+        raise NotImplementedError
+
+
+class Workplaces:
+    """Makes the workplaces of all sessions. This one has none."""
+
+    async def make(
+        self, home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str, session_id: str
+    ) -> tuple[Worktree, str]:
+        """A checkout for a new session that was asked for in `cwd`, and the same directory in it. InvalidArgument if
+        there can be none; PermissionDenied if the policy does not let the caller write there."""
+        _refuse()
+
+    async def take_back(self, home: Home, worktree: Worktree) -> None:
+        """Removes a checkout in which no session has begun. One with anything new in it stays."""
+
+    def of(self, home: Home, worktree: Worktree) -> Workplace:
+        """The workplace of a session of this home."""
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise InvalidArgument(
+        "worktree: this server has no worktrees, since the plug-in `worktrees` is not enabled. Enable it, or work in a "
+        "directory that exists.",
+        field="worktree",
+    )
