@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import StateUnavailable
-from claude_code_mcp.core.state.database import APPLICATION_ID, FILE_NAME, VERSION, Database, StateFault
+from claude_code_mcp.core.state.database import APPLICATION_ID, FILE_NAME, VERSION, Database, StateFault, Tables
 from claude_code_mcp.core.state.state_directory import database_in
 from tests.support.full_disk import small_disk
 
@@ -266,3 +266,54 @@ def test_a_copy_of_the_files_while_servers_run_can_be_opened(database: Database,
     put(database, "a", "b")
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
     assert fact(Database(tmp_path / "copy"), "a") == "b"
+
+
+PETS = Tables("pets", ("CREATE TABLE pets (name TEXT) STRICT;",))
+MORE_PETS = Tables("pets", (*PETS.steps, "ALTER TABLE pets ADD COLUMN age INTEGER;"))
+
+
+def test_the_tables_of_a_plug_in_are_made_when_they_are_used(database: Database, tmp_path: Path) -> None:
+    put(database, "before", "1")
+    database.use(PETS)
+    database.execute("INSERT INTO pets VALUES ('Rex')")
+    other = Database(tmp_path / "state")
+    other.use(MORE_PETS)
+    assert other.rows("SELECT name, age FROM pets") == [("Rex", None)]
+
+
+def test_tables_of_a_later_version_of_a_plug_in_are_refused_untouched(database: Database, tmp_path: Path) -> None:
+    database.use(MORE_PETS)
+    database.execute("INSERT INTO pets VALUES ('Rex', 3)")
+    other = Database(tmp_path / "state")
+    other.use(PETS)
+    with pytest.raises(StateUnavailable, match="plug-in pets"):
+        other.rows("SELECT * FROM pets")
+    assert database.rows("SELECT * FROM pets") == [("Rex", 3)]
+
+
+def test_many_threads_find_the_tables_that_one_of_them_asks_for(database: Database) -> None:
+    names = [f"t{number}" for number in range(40)]
+    failed: list[Exception] = []
+
+    def add(name: str) -> None:
+        try:
+            database.use(Tables(name, (f"CREATE TABLE {name} (value TEXT) STRICT;",)))
+            database.execute(f"INSERT INTO {name} VALUES ('x')")
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert all(database.rows(f"SELECT * FROM {name}") == [("x",)] for name in names)
+
+
+def test_half_a_step_of_a_plug_in_leaves_nothing(database: Database) -> None:
+    database.use(Tables("pets", ("CREATE TABLE pets (name TEXT) STRICT; CREATE TABLE pets (name TEXT) STRICT;",)))
+    with pytest.raises(StateUnavailable):
+        put(database, "a", "b")
+    database.use(PETS)
+    assert database.rows("SELECT * FROM pets") == []

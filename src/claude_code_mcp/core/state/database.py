@@ -29,6 +29,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,7 +53,7 @@ STEPS: tuple[str, ...] = (
     -- `change` is taken from `changes` at every write, so that a reader finds what is new since it last looked;
     -- a removal gives all readers a new `epoch` instead, after which they read everything again.
     CREATE TABLE changes (topic TEXT PRIMARY KEY, change INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT;
-    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('shares', 0, 0), ('durable', 0, 0);
+    INSERT INTO changes VALUES ('sessions', 0, 0), ('marks', 0, 0), ('durable', 0, 0);
 
     -- What a listing shows stands before `body`: a long body lies on pages of its own, which a listing passes over.
     CREATE TABLE sessions (
@@ -112,11 +113,6 @@ STEPS: tuple[str, ...] = (
         csrf_hash TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
     ) STRICT, WITHOUT ROWID;
 
-    CREATE TABLE deliveries (
-        delivery_id TEXT PRIMARY KEY, server TEXT NOT NULL, principal TEXT NOT NULL, receiver_id TEXT NOT NULL,
-        at REAL NOT NULL, notice TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;
-
     CREATE TABLE documents (
         kind TEXT NOT NULL, key TEXT NOT NULL, written_at REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
     ) STRICT;
@@ -129,64 +125,30 @@ STEPS: tuple[str, ...] = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX message_keys_by_age ON message_keys (principal, at);
 
-    CREATE TABLE person_names (
-        name TEXT PRIMARY KEY, issuer TEXT NOT NULL, subject TEXT NOT NULL, since REAL NOT NULL
-    ) STRICT, WITHOUT ROWID;
-
-    -- `grantee` is a principal, or `group:` and the name of a group.
-    CREATE TABLE shares (
-        session_id TEXT NOT NULL, grantee TEXT NOT NULL, access TEXT NOT NULL, granted_by TEXT NOT NULL,
-        at REAL NOT NULL, PRIMARY KEY (session_id, grantee)
-    ) STRICT, WITHOUT ROWID;
-
     -- What was spent by people while they were in a group; `groups` are those that a reservation counts for, as JSON.
     CREATE TABLE group_spending (
         day TEXT NOT NULL, group_name TEXT NOT NULL, principal TEXT NOT NULL, usd REAL NOT NULL,
         PRIMARY KEY (day, group_name, principal)
     ) STRICT, WITHOUT ROWID;
-
-    -- The embedded authorization server. Everything of a person goes with the person: `subject` is never given twice.
-    CREATE TABLE people (
-        subject TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, groups TEXT NOT NULL, invited_at REAL NOT NULL,
-        console_until REAL NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE invites (
-        hash TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
-        expires_at REAL NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX invites_by_person ON invites (subject);
-    CREATE TABLE passkeys (
-        credential_id BLOB PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
-        public_key BLOB NOT NULL, sign_count INTEGER NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX passkeys_by_person ON passkeys (subject);
-
-    CREATE TABLE oauth_clients (
-        client_id TEXT PRIMARY KEY, metadata TEXT NOT NULL, registered_at REAL NOT NULL, used_at REAL
-    ) STRICT, WITHOUT ROWID;
-    -- All that follows from one consent; codes and tokens end with it.
-    CREATE TABLE oauth_grants (
-        grant_id TEXT PRIMARY KEY, subject TEXT NOT NULL REFERENCES people (subject) ON DELETE CASCADE,
-        client_id TEXT NOT NULL, scopes TEXT NOT NULL, resource TEXT NOT NULL, granted_at REAL NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX oauth_grants_by_person ON oauth_grants (subject, granted_at);
-    CREATE INDEX oauth_grants_by_client ON oauth_grants (client_id);
-    CREATE TABLE oauth_codes (
-        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
-        redirect_uri TEXT NOT NULL, redirect_given INTEGER NOT NULL, challenge TEXT NOT NULL, expires_at REAL NOT NULL,
-        used INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX oauth_codes_by_grant ON oauth_codes (grant_id);
-    CREATE TABLE oauth_tokens (
-        hash TEXT PRIMARY KEY, grant_id TEXT NOT NULL REFERENCES oauth_grants (grant_id) ON DELETE CASCADE,
-        kind TEXT NOT NULL, scopes TEXT NOT NULL, expires_at REAL NOT NULL, used INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_id);
-    CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
     """,
 )
 
 VERSION = len(STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of a plug-in. Their version is the number of `steps` that were applied; like ours, a released step
+    never changes."""
+
+    owner: str
+    """The name of the plug-in."""
+    steps: tuple[str, ...]
+
+    @property
+    def fact(self) -> str:
+        """The name of the row of `facts` that has the version."""
+        return f"tables:{self.owner}"
 
 
 # -- database ---------------------------------------------------------------------------------------------------------
@@ -222,6 +184,18 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._ready = self._closed = False
+        self._listing = threading.Lock()
+        self._tables: dict[str, Tables] = {}
+        """The tables of plug-ins that are needed, by plug-in."""
+        self._made: set[Tables] = set()
+        """Those that are there."""
+
+    def use(self, tables: Tables) -> None:
+        """From the next transaction on the tables of this plug-in are there. Does not wait for the disk."""
+        with self._listing:
+            if self._tables.get(tables.owner) != tables:
+                self._tables[tables.owner] = tables
+                self._ready = False
 
     # -- transactions -----------------------------------------------------------------------------------------
 
@@ -290,18 +264,26 @@ class Database:
     def open(self) -> None:
         """Opens the database, makes it or brings it to our version. StateUnavailable if it must not be used. Harmless
         if it is open."""
-        # Without the lock: every call passes here, and once it is true it only changes when the database is closed.
+        # Without the lock: every call passes here. It changes when the database is closed or a plug-in adds tables.
         if self._ready:
             return
         with self._opening:
             if self._closed:
                 raise StateFault(errno.EBADF, "the state is closed", str(self.path))
-            if self._writer is not None:  # another thread was faster
-                return
             with _refusals(self.path):
-                self._open_file()
-            # Last: as soon as this is set, other threads use the database without waiting for the opening.
-            self._ready = True
+                if self._writer is None:
+                    self._open_file()
+                while not self._is_complete():
+                    with self._writing:
+                        for tables in [each for each in self._tables.values() if each not in self._made]:
+                            _migrate_tables(self._usable(self._writer), self.path, tables)
+                            self._made.add(tables)
+
+    def _is_complete(self) -> bool:
+        """Whether all tables are there. From then on other threads use the database without waiting for the opening."""
+        with self._listing:
+            self._ready = self._made.issuperset(self._tables.values())
+        return self._ready
 
     def _open_file(self) -> None:
         self._prepare_file()
@@ -451,6 +433,33 @@ def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
         connection.execute("INSERT OR REPLACE INTO facts VALUES ('written_by', ?)", (__version__,))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        _end(connection, "ROLLBACK")
+        raise
+
+
+def _migrate_tables(connection: "sqlite3.Connection", path: Path, tables: Tables) -> None:
+    """Applies the steps of a plug-in that are missing, all or none of them."""
+
+    def applied() -> int:
+        row = connection.execute("SELECT value FROM facts WHERE name = ?", (tables.fact,)).fetchone()
+        return int(row[0]) if row is not None else 0
+
+    if applied() == len(tables.steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = applied()
+        if version > len(tables.steps):
+            raise StateUnavailable(
+                f"The tables of the plug-in {tables.owner} in {path} have version {version}; the installed one knows "
+                f"versions up to {len(tables.steps)}. Update the plug-in; nothing was changed."
+            )
+        for step in tables.steps[version:]:
+            for statement in filter(None, map(str.strip, _statements(step))):
+                connection.execute(statement)
+        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (tables.fact, str(len(tables.steps))))
         connection.execute("COMMIT")
     except BaseException:
         _end(connection, "ROLLBACK")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.state.database import Database
 from ...core.state.session_holders import ServerLife
+from .tables import TABLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,6 +38,7 @@ class Deliveries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        database.use(TABLES)
         self._life = ServerLife(database.directory)
 
     def add(self, delivery: PendingDelivery) -> None:

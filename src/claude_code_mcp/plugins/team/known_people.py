@@ -36,6 +36,7 @@ from ...core.private_files import private_directory, replace_file
 from ...core.sessions.session_access import Share
 from ...core.state.database import Database, drop_oldest
 from .shares import announce_ended_shares, end_shares_of
+from .tables import TABLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -247,6 +248,7 @@ class PersonNames:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
+        database.use(TABLES)
         self._clock = clock
 
     def take(self, name: str, issuer: str, subject: str) -> bool:
@@ -365,6 +367,7 @@ class InvitedPeople:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
+        database.use(TABLES)
         self._clock = clock
 
     # -- the operator's side --------------------------------------------------------------------------------------

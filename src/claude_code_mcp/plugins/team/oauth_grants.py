@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.state.database import Database, drop_oldest
 from .known_people import Person, hash_of
+from .tables import TABLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -98,6 +99,7 @@ class OAuthGrants:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
+        database.use(TABLES)
         self._clock = clock
 
     # -- clients --------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.private_files import FILE, private_directory
 from ...core.sessions.session_access import Access, Share
 from ...core.state.database import Database
+from .tables import TABLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -33,6 +34,7 @@ class Shares:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        database.use(TABLES)
         self._changes = database.path.parent / "servers" / "shares.changed"
         self._lock = threading.Lock()
         self._change = -1
