@@ -19,18 +19,24 @@ ROOT = Path(__file__).parent.parent / "src" / PACKAGE
 # The parts of the package, and what each may import of ours. `core` is the product; all else is around it.
 PARTS: dict[str, set[str]] = {
     "core": set(),
-    "startup": {"core"},
-    "hub": {"core"},
-    "server": {"core", "hub", "startup"},
+    "sdk_version": set(),
+    "startup": {"core", "sdk_version"},
+    "hub": {"core", "sdk_version"},
+    "server": {"core", "hub", "startup", "sdk_version"},
     "client": {"core", "startup"},
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "plugin": {"core", "hub", "server", "client"},
     "plugins": {"core", "hub", "server", "client", "startup", "plugin"},  # and nothing of another plug-in
     "installed_plugins": {"core", "plugin"},
     "app": {"core", "hub", "server", "startup", "plugin", "installed_plugins"},
-    "cli": {"core", "hub", "server", "startup", "client", "testing", "plugin", "installed_plugins", "app"},
+    "cli": {
+        *("core", "hub", "server", "startup", "client", "testing", "plugin", "installed_plugins", "app", "sdk_version")
+    },
     "__main__": {"cli"},
 }
+
+# Modules outside the parts above that a plug-in may import: what its commands need, and what builds a server.
+PUBLISHED = {"cli.conventions", "app"}
 
 # Modules inside `startup` on the way to the first answer: of `core` they import this alone.
 ON_THE_FAST_WAY = {"core.processes.environment"}
@@ -80,17 +86,13 @@ SEAMS: set[tuple[str, str]] = {
     ("cli.sessions", "fleet"),
     ("cli.sessions", "worktrees"),
     ("core.audit.trail", "telemetry"),
-    ("hub", "startup.sdk_version"),
     ("plugins.console.console", "push"),
     ("plugins.console.console", "team"),
     ("plugins.console.guard", "team"),
     ("plugins.console.page_routes", "push"),
     ("plugins.console.sign_in_routes", "team"),
-    ("plugins.fleet.app", "app"),
     ("plugins.fleet.app", "console"),
     ("plugins.fleet.app", "push"),
-    ("plugins.fleet.commands", "app"),
-    ("plugins.fleet.commands", "cli.conventions"),
     ("plugins.fleet.commands", "cli.doctor"),
     ("plugins.fleet.page_gateway", "console"),
     ("plugins.fleet.page_gateway", "push"),
@@ -279,6 +281,8 @@ def wrong_part(module: Module, other: Module) -> bool:
     """Whether a module may not import another because of the parts that they are in."""
     if module.part == "plugins" and other.part == "plugins":
         return module.plugin != other.plugin
+    if module.part == "plugins" and other.name in PUBLISHED:
+        return False
     return other.part not in {"", module.part} | PARTS[module.part]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from claude_code_mcp.startup.sdk_version import SUPPORTED
+from claude_code_mcp.sdk_version import SUPPORTED
 from tests.support.tables import every_row
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.startup.sdk_version import UnsupportedSdk, check_sdk_version, installed_version
+from claude_code_mcp.sdk_version import UnsupportedSdk, check_sdk_version, installed_version
 
 COMMAND = (sys.executable, "-m", "claude_code_mcp")
 

@@ -140,6 +140,11 @@ def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], 
     return next(iter(found.values()), None)
 
 
+def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str, Callable[[], Awaitable[Any]]]:
+    """The queries that plug-ins answer at the shared server."""
+    return {name: query for plugin in plugins for name, query in plugin.queries(server).items()}
+
+
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
     running = [session for session in service.sessions(principal=None) if session.busy]
@@ -301,6 +306,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
                     "hub": partial(_servers, hosting),
                     "web": console.link,
                     "watched": console.watched,
+                    **queries_of(plugins, RunningServer(service, lambda: hosting.hub)),
                 },
             )
             log.info("version %s serves the clients of this user", __version__)

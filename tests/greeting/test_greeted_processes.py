@@ -394,7 +394,7 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
         for more in ("", ", claude_code_mcp.cli.main, claude_code_mcp.startup.greeting.loop")
     ]
     before, after = (set(result.stdout.split()) for result in results)
-    startup = (".greeting", ".greeting.loop", ".greeting.first_answers", ".sdk_version", "")
-    others = ("", ".cli", ".cli.main", ".core", ".core.processes", ".core.processes.environment")
+    startup = (".greeting", ".greeting.loop", ".greeting.first_answers", "")
+    others = ("", ".sdk_version", ".cli", ".cli.main", ".core", ".core.processes", ".core.processes.environment")
     ours = {f"claude_code_mcp{name}" for name in (*others, *(f".startup{name}" for name in startup))}
     assert after - before == ours | {"_json", "binascii", "select"}

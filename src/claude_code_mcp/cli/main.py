@@ -5,7 +5,7 @@ import os
 import sys
 
 from ..core.processes.environment import OWN_PREFIX, too_deep
-from ..startup.sdk_version import UnsupportedSdk, check_sdk_version
+from ..sdk_version import UnsupportedSdk, check_sdk_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from binascii import crc32
 from stat import S_ISREG
 
 from ... import __version__
-from ..sdk_version import installed_version, is_supported
+from ...sdk_version import installed_version, is_supported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
