@@ -8,70 +8,120 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # what `typing` calls so, for type checkers; importing it would cost every start
 if TYPE_CHECKING:
+    from .core.claude.command_line import ConversationStart
     from .core.config import Settings, load_settings
-    from .core.errors import ClaudeCodeError
+    from .core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, QuestionClosed
+    from .core.isolation import Connections, Enclosure, Home, IsolatedCommand, Isolation
     from .core.model.caller import Caller, ClientEnvironment
-    from .core.model.events import Event
+    from .core.model.events import AuditEvent, AuditKind, Event
     from .core.model.options import SessionOptions
     from .core.model.outcome import Outcome, OutcomeCode, State
-    from .core.model.question import Answer, Question, Scope
+    from .core.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
     from .core.policy.policy import Limits, Policy, Profile
+    from .core.policy.rules import Decision, ToolCall, Verdict
     from .core.questions.broker import Channel
+    from .core.questions.kinds import full_text
+    from .core.questions.presentation import without_secrets
+    from .core.section import Section
     from .core.service import Service
     from .core.sessions.messages import WhenBusy
     from .core.sessions.observers import Observer
     from .core.sessions.pending_turn import InterruptResult, PendingTurn
     from .core.sessions.session import Session
+    from .core.sessions.session_access import SessionAccess
+    from .core.sessions.workplaces import Workplaces
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
+    from .server.tools.arguments import Arguments
+    from .server.tools.call import Call
+    from .server.tools.output import ToolOutput
+    from .server.tools.tool import Tool
 
 __all__ = [
     "Answer",
+    "Arguments",
+    "AuditEvent",
+    "AuditKind",
+    "Call",
     "Caller",
     "Channel",
     "ClaudeCodeError",
     "ClientEnvironment",
+    "Closure",
+    "Connections",
+    "ConversationStart",
+    "Decision",
+    "Enclosure",
     "Event",
+    "Home",
     "Hub",
     "InterruptResult",
+    "InvalidArgument",
+    "IsolatedCommand",
+    "Isolation",
     "Limits",
     "Observer",
     "Outcome",
     "OutcomeCode",
     "PendingTurn",
+    "PermissionDenied",
     "Policy",
     "Profile",
     "Question",
+    "QuestionClosed",
+    "QuestionKind",
+    "Resolution",
     "Scope",
+    "Section",
     "Service",
     "Session",
+    "SessionAccess",
     "SessionOptions",
     "Settings",
     "State",
+    "Tool",
+    "ToolCall",
+    "ToolOutput",
+    "Verdict",
     "WhenBusy",
+    "Workplaces",
     "__version__",
+    "full_text",
     "hub_configuration",
     "load_settings",
     "make_hub",
+    "without_secrets",
 ]
 
 _MODULES = {
+    "core.claude.command_line": ("ConversationStart",),
     "core.config": ("Settings", "load_settings"),
-    "core.errors": ("ClaudeCodeError",),
-    "hub.hub": ("Hub",),
-    "hub.factory": ("hub_configuration", "make_hub"),
-    "core.model.events": ("Event",),
+    "core.errors": ("ClaudeCodeError", "InvalidArgument", "PermissionDenied", "QuestionClosed"),
+    "core.isolation": ("Connections", "Enclosure", "Home", "IsolatedCommand", "Isolation"),
     "core.model.caller": ("Caller", "ClientEnvironment"),
+    "core.model.events": ("AuditEvent", "AuditKind", "Event"),
     "core.model.options": ("SessionOptions",),
     "core.model.outcome": ("Outcome", "OutcomeCode", "State"),
-    "core.model.question": ("Answer", "Question", "Scope"),
+    "core.model.question": ("Answer", "Closure", "Question", "QuestionKind", "Resolution", "Scope"),
     "core.policy.policy": ("Limits", "Policy", "Profile"),
+    "core.policy.rules": ("Decision", "ToolCall", "Verdict"),
     "core.questions.broker": ("Channel",),
+    "core.questions.kinds": ("full_text",),
+    "core.questions.presentation": ("without_secrets",),
+    "core.section": ("Section",),
     "core.service": ("Service",),
-    "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
-    "core.sessions.observers": ("Observer",),
     "core.sessions.messages": ("WhenBusy",),
+    "core.sessions.observers": ("Observer",),
+    "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "core.sessions.session": ("Session",),
+    "core.sessions.session_access": ("SessionAccess",),
+    "core.sessions.workplaces": ("Workplaces",),
+    "hub.factory": ("hub_configuration", "make_hub"),
+    "hub.hub": ("Hub",),
+    "server.tools.arguments": ("Arguments",),
+    "server.tools.call": ("Call",),
+    "server.tools.output": ("ToolOutput",),
+    "server.tools.tool": ("Tool",),
 }
 """The module that each public name is imported from; the same as above, for the interpreter."""
 
