@@ -77,14 +77,12 @@ NARROW: dict[str, set[str]] = {
 SEAMS: set[tuple[str, str]] = {
     ("app", "console"),
     ("app", "telemetry"),
-    ("cli.doctor", "sandbox"),
     ("cli.interfaces", "console"),
     ("cli.interfaces", "team"),
     ("cli.interfaces", "tui"),
     ("cli.operator", "team"),
     ("cli.sessions", "team"),
     ("cli.sessions", "fleet"),
-    ("cli.sessions", "worktrees"),
     ("core.audit.trail", "telemetry"),
     ("plugins.console.console", "push"),
     ("plugins.console.console", "team"),
@@ -189,7 +187,10 @@ MAY_START_TASKS = {
 # Standard output belongs to the protocol; a command may write to it.
 MAY_PRINT = {
     "cli",
+    "client.conventions",
+    "client.session_files",
     "plugins.fleet.commands",
+    "plugins.worktrees.commands",
     "__main__",
     "testing.__main__",
     "testing.ticket_server",

@@ -35,7 +35,10 @@ ALLOWED: dict[tuple[str, str], str] = {
 
 SHARED_MODULE_NAMES: dict[str, str] = {
     "app": "a server, and a gateway of a fleet",
-    "doctor": "the checks of a server, and those of a fleet",
+    "plugin": "the extension points, and what each plug-in extends",
+    "commands": "the commands of each plug-in that has some",
+    "tables": "the tables of each plug-in that has some",
+    "doctor": "the checks of a server, and those of each plug-in that has some",
     "provider": "of hubs, and of access tokens",
     "prompts": "of the server, and at a terminal",
     "config": "the settings, and the command of that name",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from claude_code_mcp.core.claude.command_line import Command, ConversationStart, build_command, write_files
+from claude_code_mcp.core.claude.command_line import CommandLine, ConversationStart, build_command, write_files
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.claude.process import ClaudeProcess
 from claude_code_mcp.core.claude.protocol import ControlRequest, Frame, Result
@@ -109,7 +109,7 @@ async def start(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -
     await asyncio.gather(*(process.stop(1.0) for process in running))
 
 
-def prepared(options: SessionOptions, session_id: str, mark: str) -> tuple[Command, Path | None]:
+def prepared(options: SessionOptions, session_id: str, mark: str) -> tuple[CommandLine, Path | None]:
     """The command of a new session with its files written, and the directory that holds them, if it needs one."""
     directory = scratch_path(mark)
     command = build_command(options, ConversationStart(session_id), directory)

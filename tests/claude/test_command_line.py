@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.claude.command_line import Command, ConversationStart, build_command
+from claude_code_mcp.core.claude.command_line import CommandLine, ConversationStart, build_command
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from tests.support.tables import every_row
@@ -134,7 +134,7 @@ TABLE: dict[str, list[Expected]] = {
 ROWS = [(name, expected) for name, rows in TABLE.items() for expected in rows]
 
 
-def command(opening: ConversationStart = ANEW, /, **options: Any) -> Command:
+def command(opening: ConversationStart = ANEW, /, **options: Any) -> CommandLine:
     return build_command(SessionOptions(**options), opening, PLACE)
 
 

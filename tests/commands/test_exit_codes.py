@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import claude_code_mcp
-from claude_code_mcp.cli.conventions import ExitCode, exit_code_of
 from claude_code_mcp.cli.parser import COMMANDS, build_parser, commands_of
+from claude_code_mcp.client.conventions import ExitCode, exit_code_of
 from claude_code_mcp.core import errors
 from claude_code_mcp.core.errors import ClaudeCodeError, LimitReached
 from claude_code_mcp.testing import Sandbox

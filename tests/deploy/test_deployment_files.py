@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from claude_code_mcp import __version__
-from claude_code_mcp.cli.conventions import ExitCode
 from claude_code_mcp.cli.parser import build_parser
+from claude_code_mcp.client.conventions import ExitCode
 from claude_code_mcp.core.config import Settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import parse_policy

@@ -21,16 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..client.connections import CallFailed, ask_shared
-from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
-from ..client.printed_lines import PrintedLines
-from ..client.styled_lines import EDITED, NoAnswer
-from ..core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from ..core.model.options import BYPASS, PERMISSION_MODES
-from ..core.model.question import QuestionKind
-from ..core.model.text import cut, local_time, visible
-from ..core.model.usage_limits import limit_name
-from ..core.questions.kinds import ACCEPT_EDITS
-from .conventions import (
+from ..client.conventions import (
     ExitCode,
     exit_code_of,
     failed,
@@ -41,6 +32,15 @@ from .conventions import (
     standard_input,
     tool_rule,
 )
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
+from ..client.printed_lines import PrintedLines
+from ..client.styled_lines import EDITED, NoAnswer
+from ..core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ..core.model.options import BYPASS, PERMISSION_MODES
+from ..core.model.question import QuestionKind
+from ..core.model.text import cut, local_time, visible
+from ..core.model.usage_limits import limit_name
+from ..core.questions.kinds import ACCEPT_EDITS
 from .running_sessions import Asking, add_own, add_session, add_verb, at_server, error_text, print_question, target_of
 
 _SIGNALLED = 128

@@ -21,6 +21,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from ..client.connections import address_of
+from ..client.conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
 from ..core.claude.executable import bundled_executable, find_executable
 from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
@@ -33,7 +34,6 @@ from ..core.private_files import FILE, replace_file
 from ..core.section import Section, description_of, variable_of
 from ..installed_plugins import bundled_plugins, sections_of
 from ..startup.shared import place
-from .conventions import ExitCode, add_config_file, add_json, agreed, failed, print_json
 from .json_edit import is_empty, remove_value, set_value
 
 _PAGE = """\

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..client.connections import ask_shared
+from ..client.conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table
+from ..client.session_files import library, print_unread
 from ..core.config import load_settings
 from ..core.errors import InvalidArgument, PermissionDenied, StateUnavailable
 from ..core.model.caller import LOCAL
@@ -22,8 +24,6 @@ from ..core.state.documents import Documents
 from ..core.state.spending import BudgetWarning, Spending
 from ..core.state.state_directory import database_in
 from ..core.transcripts.cost_table import CostLine, Costs
-from .conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table
-from .sessions import library, print_unread
 
 _WIDEST = 40
 _LONGEST_WARNING = 300

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..client.connections import NotRunning, ask_server
+from ..client.conventions import add_config_file, add_json, agreed, print_json
 from ..core.claude.executable import MINIMUM_VERSION, TESTED_VERSION, find_executable, read_version, version_text
 from ..core.config import Settings, load_settings, unknown_variables, without_settings
 from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
@@ -42,9 +43,7 @@ from ..core.section import Section
 from ..core.state.state_directory import database_in
 from ..installed_plugins import all_plugins, sections_of
 from ..plugin import Finding
-from ..plugins.sandbox.bubblewrap import unavailable as sandbox_unavailable
 from ..startup.shared.place import Place, is_held, places
-from .conventions import add_config_file, add_json, agreed, print_json
 
 ADVICE = "`claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY"
 _CLI_TIMEOUT = 30.0
@@ -220,7 +219,6 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
     for plugin in plugins:
         yield from plugin.checks(settings)
     yield _containment()
-    yield _check_isolation(settings)
     if deep:
         yield from _check_deeply(settings, yes=yes)
 
@@ -432,31 +430,6 @@ def _containment() -> Finding:
         "marks": "what a session leaves behind is found by a mark, at its end or when the next server starts",
     }[kind]
     return Finding("containment", True, f"{kind}: {detail}")
-
-
-def _check_isolation(settings: Settings) -> Finding:
-    """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
-    if something is configured that matters over HTTP alone."""
-    from ..plugins.sandbox.homes import Homes  # noqa: PLC0415
-    from ..server.transports.callers import load_tokens  # noqa: PLC0415
-
-    subject, reason = "isolation", sandbox_unavailable(os.environ)
-    problem: ClaudeCodeError | None = None
-    principals: tuple[str, ...] = ()
-    try:
-        policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
-        others = settings.oauth_issuer is not None
-        asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
-    except ClaudeCodeError as error:
-        problem = error
-    if reason is None:
-        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
-        if problem is not None and problem.data.get("field") == "roots" and serves:
-            return Finding(subject, False, problem.message, "see docs/policy.md, which roots are possible")
-        return Finding(subject, True, works)
-    if problem is not None and problem.data.get("field") == subject:
-        return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
-    return Finding(subject, True, f"none: {reason}; sessions can read everything that the user of this server can")
 
 
 # -- with --deep -------------------------------------------------------------------------------------------------------

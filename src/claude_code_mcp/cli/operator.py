@@ -30,6 +30,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import __version__
+from ..client.conventions import (
+    ExitCode,
+    NotFound,
+    Unavailable,
+    add_config_file,
+    add_json,
+    agreed,
+    camel_names,
+    positive,
+    print_json,
+    print_outcome,
+    table,
+)
 from ..core.audit.trail import FILES_KEPT, verify
 from ..core.config import Settings, load_settings
 from ..core.errors import InvalidArgument
@@ -47,19 +60,6 @@ from ..plugins.team.known_people import (
     PersonNames,
     Removal,
     announce_change,
-)
-from .conventions import (
-    ExitCode,
-    NotFound,
-    Unavailable,
-    add_config_file,
-    add_json,
-    agreed,
-    camel_names,
-    positive,
-    print_json,
-    print_outcome,
-    table,
 )
 
 _HOUR = 3600.0

@@ -1,7 +1,7 @@
 """The command line: registers every command, parses arguments, completes them in shells.
 
-Exit codes are those of `conventions.py`. Standard output takes any character on any terminal, and a reader that leaves
-early, as `| head` does, is no error.
+Exit codes are those of `client/conventions.py`. Standard output takes any character on any terminal, and a reader that
+leaves early, as `| head` does, is no error.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
+from ..client.conventions import ExitCode, suggestion
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..installed_plugins import all_plugins, bundled_plugins
 from ..plugin import Command
 from ..startup.greeting.first_answers import GreetedInput
-from .conventions import ExitCode, suggestion
 
 COMMANDS = {
     "serve": "serve",

@@ -15,15 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO
 
 from ..client.connections import CallFailed, McpClient, NotRunning, Target
-from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
-from ..client.styled_lines import NoAnswer, Style, decide, question_lines
-from ..core.errors import InvalidArgument
-from ..core.model.options import BYPASS
-from ..core.model.outcome import BUSY_STATUSES
-from ..core.model.question import Choice, QuestionKind
-from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
-from ..core.questions.kinds import Reaction, kind_class
-from .conventions import (
+from ..client.conventions import (
     ExitCode,
     Unavailable,
     add_json,
@@ -36,6 +28,14 @@ from .conventions import (
     seconds,
     table,
 )
+from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
+from ..client.styled_lines import NoAnswer, Style, decide, question_lines
+from ..core.errors import InvalidArgument
+from ..core.model.options import BYPASS
+from ..core.model.outcome import BUSY_STATUSES
+from ..core.model.question import Choice, QuestionKind
+from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
+from ..core.questions.kinds import Reaction, kind_class
 
 Verb = Callable[[LiveSessions, argparse.Namespace], int]
 

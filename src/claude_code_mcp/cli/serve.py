@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from ..client.conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
 from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.model.text import count_of
@@ -25,7 +26,6 @@ from ..core.section import description_of, variable_of
 from ..startup.greeting.first_answers import GreetedInput
 from ..startup.shared import place
 from ..startup.shared.hello import Hello, new_identity
-from .conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
 """Fields of `Settings` that can be set on the command line too."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..client.conventions import ExitCode, add_config_file, agreed, failed
 from ..core.config import Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.installation import PACKAGE, uninstall_command
@@ -29,7 +30,6 @@ from .config import (
     remove_by_command,
     remove_from_file,
 )
-from .conventions import ExitCode, add_config_file, agreed, failed
 from .operator import refuse_while_served
 from .serve import running_servers, stop_servers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.cli import parser
-from claude_code_mcp.cli.conventions import ExitCode
+from claude_code_mcp.client.conventions import ExitCode
 from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.core.policy.policy import Policy, Profile

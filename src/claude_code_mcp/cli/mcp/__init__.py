@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..conventions import add_json, seconds
+from ...client.conventions import add_json, seconds
 
 __all__ = ["add_to"]
 

@@ -24,6 +24,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from ...client.conventions import NotFound, print_json, print_outcome, standard_input
 from ...core.config import load_settings
 from ...core.errors import InvalidArgument
 from ...core.json_text import decode_with_comments
@@ -42,7 +43,6 @@ from ...hub.config_entry import (
 )
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
 from ...hub.registry_file import chosen_entries, registry_documents, short_name
-from ..conventions import NotFound, print_json, print_outcome, standard_input
 from ..json_edit import remove_value, set_value
 from .terminal import clean, print_table
 

@@ -28,6 +28,7 @@ from mcp import MCPError
 from pydantic import BaseModel
 
 from ...client.connections import CallFailed, NotRunning, Target, ask_shared, in_thread
+from ...client.conventions import ExitCode, camel_names, failed, print_json, print_outcome, standard_input
 from ...core.config import load_settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...core.model.question import AskPerson
@@ -38,7 +39,6 @@ from ...hub.dependencies import OnNotification, ignore_notification
 from ...hub.factory import make_hub
 from ...hub.hub import Hub, HubTool
 from ...hub.server_pool import ServerStatus
-from ..conventions import ExitCode, camel_names, failed, print_json, print_outcome, standard_input
 from .configure import NO_SERVERS, load_configuration, select_servers
 from .prompts import QuestionPrompter, ReadLine, Show, parse_arguments
 from .terminal import (

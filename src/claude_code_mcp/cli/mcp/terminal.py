@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
+from ...client.conventions import table
 from ...core.model.text import count_of
 from ...hub.hub import Hub
-from ..conventions import table
 
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LONGEST = 100

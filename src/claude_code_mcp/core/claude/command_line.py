@@ -51,7 +51,7 @@ class ConversationStart:
 
 
 @dataclass(slots=True)
-class Command:
+class CommandLine:
     """Arguments, the files they refer to, and variables that carry options without a flag."""
 
     arguments: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ def build_command(
     alone: bool = False,
     variables: Mapping[str, str] | None = None,
     mirrored: bool = False,
-) -> Command:
+) -> CommandLine:
     """The command that opens a session; its files belong into `directory`.
 
     `budget` is what is left of the session's budget: the CLI counts from its own start.
@@ -88,7 +88,7 @@ def build_command(
     `variables` hold for the CLI and its commands whatever the settings of the user and of the project say.
     `mirrored` has the CLI report what it writes to its transcripts, on its output.
     """
-    command = Command([*_STREAMS])
+    command = CommandLine([*_STREAMS])
     _add_opening(command, opening)
     if mirrored:
         command.arguments.append("--session-mirror")
@@ -104,7 +104,7 @@ def build_command(
     return command
 
 
-def write_files(command: Command, directory: Path) -> Path | None:
+def write_files(command: CommandLine, directory: Path) -> Path | None:
     """Writes the files of a command, which was built for this directory, and makes the directory, which must not exist.
     Returns it, or None when the command has no files.
 
@@ -125,7 +125,7 @@ def write_files(command: Command, directory: Path) -> Path | None:
     return directory
 
 
-def _add_opening(command: Command, opening: ConversationStart) -> None:
+def _add_opening(command: CommandLine, opening: ConversationStart) -> None:
     # A session that is resumed keeps its id; the CLI refuses an id beside `--resume` unless it forks.
     if opening.resume is None or opening.fork:
         command.flag("session-id", opening.session_id)
@@ -137,7 +137,7 @@ def _add_opening(command: Command, opening: ConversationStart) -> None:
         command.flag("resume-session-at", opening.at_message)
 
 
-def _add_permissions(command: Command, options: SessionOptions) -> None:
+def _add_permissions(command: CommandLine, options: SessionOptions) -> None:
     if options.ask:
         command.flag("permission-prompt-tool", "stdio")
     if options.permission_mode is not None:
@@ -146,7 +146,7 @@ def _add_permissions(command: Command, options: SessionOptions) -> None:
         command.arguments.append("--dangerously-skip-permissions")
 
 
-def _add_tools(command: Command, options: SessionOptions) -> None:
+def _add_tools(command: CommandLine, options: SessionOptions) -> None:
     for name, rules in (("allowedTools", options.allowed_tools), ("disallowedTools", options.disallowed_tools)):
         for rule in rules:
             if _USUAL_RULE.fullmatch(rule) is None:
@@ -157,7 +157,7 @@ def _add_tools(command: Command, options: SessionOptions) -> None:
         command.flag("add-dir", directory)
 
 
-def _add_model(command: Command, options: SessionOptions, budget: float | None) -> None:
+def _add_model(command: CommandLine, options: SessionOptions, budget: float | None) -> None:
     scalars: Mapping[str, object] = {
         "model": options.model,
         "fallback-model": options.fallback_model,
@@ -180,7 +180,7 @@ def _add_model(command: Command, options: SessionOptions, budget: float | None) 
         command.flag("json-schema", _inline("output_schema", options.output_schema))
 
 
-def _add_prompts(command: Command, options: SessionOptions, directory: Path) -> None:
+def _add_prompts(command: CommandLine, options: SessionOptions, directory: Path) -> None:
     appended = options.append_system_prompt
     if isinstance(options.system_prompt, Preset):
         parts = [part for part in (options.system_prompt.append, appended) if part]
@@ -193,7 +193,7 @@ def _add_prompts(command: Command, options: SessionOptions, directory: Path) -> 
         command.file("agents", directory / "agents.json", json.dumps(options.agents))
 
 
-def _add_session_setup(command: Command, options: SessionOptions, directory: Path) -> None:
+def _add_session_setup(command: CommandLine, options: SessionOptions, directory: Path) -> None:
     if options.mcp_servers is not None:
         servers = {"mcpServers": options.mcp_servers}
         command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
@@ -213,7 +213,7 @@ def _add_session_setup(command: Command, options: SessionOptions, directory: Pat
 
 
 def _add_settings(
-    command: Command,
+    command: CommandLine,
     options: SessionOptions,
     rules: Mapping[str, Sequence[str]],
     left_out: Sequence[Mapping[str, Any]],

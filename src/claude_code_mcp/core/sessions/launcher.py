@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
-from ..claude.command_line import Command, ConversationStart, build_command, write_files
+from ..claude.command_line import CommandLine, ConversationStart, build_command, write_files
 from ..claude.executable import check_values, find_executable, start_inputs
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
@@ -197,7 +197,7 @@ class Launcher:
 
     def _prepare(
         self, launch: Launch, options: SessionOptions, start: ConversationStart, mark: str
-    ) -> tuple[Command, Path | None]:
+    ) -> tuple[CommandLine, Path | None]:
         """The command with its files, and their directory, in a home that is in place. ProcessFailed if that cannot be
         had. Blocks on the disk."""
         try:
@@ -220,10 +220,10 @@ class Launcher:
             "mirrored": launch.mirrored,
         }
 
-    def _argv(self, options: SessionOptions, command: Command) -> list[str]:
+    def _argv(self, options: SessionOptions, command: CommandLine) -> list[str]:
         return [self._executable(options), *command.arguments]
 
-    def _variables(self, launch: Launch, command: Command) -> dict[str, str]:
+    def _variables(self, launch: Launch, command: CommandLine) -> dict[str, str]:
         return {**self._nested(launch), **launch.options.env, **command.variables}
 
     async def key(self, launch: Launch) -> str | None:

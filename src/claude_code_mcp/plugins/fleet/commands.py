@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import __version__
-from ...cli.conventions import (
+from ...client.conventions import (
     ExitCode,
     add_config_file,
     add_json,

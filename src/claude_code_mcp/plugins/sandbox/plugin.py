@@ -1,10 +1,12 @@
 """The plug-in: sandboxes and containers, and a home for each of several callers."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...plugin import Plugin
+from ...plugin import Finding, Plugin
 
 if TYPE_CHECKING:
+    from ...core.config import Settings
     from ...core.isolation import Isolation
 
 
@@ -17,6 +19,11 @@ class SandboxPlugin(Plugin):
         from .homes import Homes  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
 
         return Homes
+
+    def checks(self, settings: "Settings") -> Iterable[Finding]:
+        from .doctor import check_isolation  # noqa: PLC0415
+
+        yield check_isolation(settings)
 
 
 PLUGIN = SandboxPlugin

@@ -1,0 +1,34 @@
+"""The check of the sandbox for `doctor`."""
+
+import asyncio
+import os
+
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError
+from ...core.policy_file import read_policy
+from ...plugin import Finding
+from ...server.transports.callers import load_tokens
+from .bubblewrap import unavailable
+from .homes import Homes
+
+
+def check_isolation(settings: Settings) -> Finding:
+    """Runs a sandbox, and checks the directories that it would be given. Not ok only if the server would not start,
+    because of something that is configured and matters over HTTP alone."""
+    subject, reason = "isolation", unavailable(os.environ)
+    problem: ClaudeCodeError | None = None
+    principals: tuple[str, ...] = ()
+    try:
+        policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
+        others = settings.oauth_issuer is not None
+        asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
+    except ClaudeCodeError as error:
+        problem = error
+    if reason is None:
+        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
+        if problem is not None and problem.data.get("field") == "roots" and serves:
+            return Finding(subject, False, problem.message, "see docs/policy.md, which roots are possible")
+        return Finding(subject, True, works)
+    if problem is not None and problem.data.get("field") == subject:
+        return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
+    return Finding(subject, True, f"none: {reason}; sessions can read everything that the user of this server can")
