@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .core.sessions.replica import SessionReplica
-    from .plugins.console.console import ConsolePort, Consoles
+    from .plugins.console.console import Console, ConsolePort, Consoles
     from .plugins.telemetry.audit_sinks import AuditSink
     from .plugins.telemetry.metrics import Metrics
     from .plugins.telemetry.telemetry import Telemetry
+    from .server.transports.authenticator import Authenticator
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
@@ -129,6 +130,11 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
     return tools
 
 
+def authenticators(settings: Settings) -> "Sequence[Authenticator]":
+    """Those of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
+    return [each for plugin in enabled_plugins(settings) for each in plugin.authenticators(settings)]
+
+
 _Part = TypeVar("_Part")
 
 
@@ -168,7 +174,7 @@ async def run_http(settings: Settings, address: str) -> None:
     listener = systemd.inherited_listener() if address == systemd.ADDRESS else None
     bind = read_address(address) if listener is None else Address(*listener.getsockname()[:2])
     policy, audit_file = read_policy(settings, "remote"), settings.state_dir / "audit.jsonl"
-    callers = await asyncio.to_thread(Callers, settings)
+    callers = await asyncio.to_thread(partial(Callers, settings, authenticators=authenticators(settings)))
     # Before anything is started: nobody must be able to reach it, not for a moment.
     check_exposure(bind, callers, settings)
     announcement = ""
@@ -176,7 +182,7 @@ async def run_http(settings: Settings, address: str) -> None:
         token, is_new = await asyncio.to_thread(created_token, settings.state_dir)
         settings = settings.model_copy(update={"http_token": SecretStr(token)})
         # Its holder is the user of this server, as every caller of a server without a token is.
-        callers = await asyncio.to_thread(Callers, settings, LOCAL)
+        callers = await asyncio.to_thread(Callers, settings, LOCAL, callers.authenticators)
         announcement = _announcement(settings.state_dir / TOKEN_FILE, token if is_new else None)
     serving_at, principals = (bind.host, bind.port), callers.names
     with on_signals(stop_requested.set):
@@ -194,8 +200,8 @@ async def run_http(settings: Settings, address: str) -> None:
                 service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings)
             )
             accounts = Accounts(callers)
-            routes = partial(consoles.routes, accounts=accounts)
-            async with _http_server(bind, mcp_server, callers, metrics, routes, listener) as server:
+            open_page = partial(consoles.open, accounts=accounts)
+            async with _http_server(bind, mcp_server, callers, metrics, open_page, listener) as server:
                 stopping = service.start_task(_stop_when_requested(server, consoles, stop_requested))
                 try:
                     # Not by the log, which hides tokens and may be kept.
@@ -224,20 +230,24 @@ async def _http_server(
     mcp_server: McpServer,
     callers: "Callers",
     metrics: "Metrics",
-    routes: "Callable[[Address], Sequence[BaseRoute]]",
+    open_page: "Callable[[Address], Console | None]",
     listener: "socket.socket | None" = None,
 ) -> "AsyncIterator[HttpServer]":
-    """A server over HTTP, which the block has to `serve`: the MCP server, its metrics and `routes`. It listens already,
-    and requests wait. Until the end of the block the callers are followed and the event loop is watched."""
+    """A server over HTTP, which the block has to `serve`: the MCP server, its metrics and the page. It listens
+    already, and requests wait. Until the end of the block the callers are followed and the event loop is watched."""
     from .server.transports.http import HttpServer, http_app  # noqa: PLC0415
 
     service = mcp_server.service
     settings = service.settings
 
     def make_app(at: "Address") -> "ASGIApp":
-        return http_app(mcp_server, settings, at, callers, metrics.render, routes(at))
+        def routes() -> "Sequence[BaseRoute]":
+            page = open_page(at)
+            return [*callers.routes(page), *(page.routes() if page is not None else ())]
 
-    server = HttpServer(bind, make_app, settings=settings, without_token=not callers.required, listener=listener)
+        return http_app(mcp_server, settings, at, callers, metrics.render, routes)
+
+    server = HttpServer(bind, make_app, settings=settings, callers=callers, listener=listener)
     # Before anything is served: a session that begins must not call back to this very server.
     service.own_addresses.extend(server.own_addresses)
     watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
@@ -327,7 +337,7 @@ def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
         and not (settings.oauth or settings.oauth_issuer)
     ):
         raise InvalidArgument("The shared server serves over HTTP only with a token: set CLAUDE_CODE_MCP_TOKEN.")
-    return Callers(settings, LOCAL)
+    return Callers(settings, LOCAL, authenticators(settings))
 
 
 def shared_policy(settings: Settings, http: str | None) -> Policy:
@@ -371,13 +381,13 @@ class _SharedConsole:
             self._port = ConsolePort(self._consoles, self._service, self._name)
         return self._port
 
-    def routes(self, callers: "Callers", at: "Address") -> "Sequence[BaseRoute]":
-        """The routes for a port that serves callers with tokens."""
+    def open(self, callers: "Callers", at: "Address") -> "Console | None":
+        """The console at a port that serves callers with tokens."""
         from .plugins.console.guard import Accounts  # noqa: PLC0415
 
         self._load()
         assert self._consoles is not None
-        return self._consoles.routes(at, Accounts(callers, by_socket=True))
+        return self._consoles.open(at, Accounts(callers, by_socket=True))
 
     @property
     def url(self) -> str | None:
@@ -412,7 +422,7 @@ async def _http_beside(
 
     bind = read_address(http)
     check_exposure(bind, callers, mcp_server.service.settings)
-    async with _http_server(bind, mcp_server, callers, metrics, partial(console.routes, callers)) as server:
+    async with _http_server(bind, mcp_server, callers, metrics, partial(console.open, callers)) as server:
         serving = mcp_server.service.start_task(server.serve())
         try:
             yield server.url

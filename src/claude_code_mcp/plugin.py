@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .core.sessions.workplaces import Workplaces
     from .hub.hub import Hub
     from .server.tools.tool import Tool
+    from .server.transports.authenticator import Authenticator
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,13 @@ class Plugin:
 
     def observers(self, server: RunningServer) -> "Iterable[Observer]":
         """Objects that are told of every event and every audited act."""
+        return ()
+
+    # -- HTTP -------------------------------------------------------------------------------------------------
+
+    def authenticators(self, settings: "Settings") -> "Iterable[Authenticator]":
+        """Ways to authenticate over HTTP besides the operator's tokens. Raise InvalidArgument if the settings cannot be
+        used."""
         return ()
 
     # -- clients ----------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ async def run_gateway(url: str, machine_ids: Sequence[str], *, http: bool) -> No
                 Address("127.0.0.1", 0),
                 lambda at: http_app(gateway, settings, at, callers),
                 settings=settings,
-                without_token=not callers.required,
+                callers=callers,
             )
             gateway.service.start_task(callers.follow(gateway.service))
 

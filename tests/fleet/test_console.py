@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from claude_code_mcp.core.config import load_settings
@@ -66,7 +67,13 @@ async def console_at(consoles: GatewayConsoles, tmp_path: Path) -> AsyncIterator
     write_tokens(tmp_path / "tokens", PEOPLE)
     settings = load_settings({}, state_dir=tmp_path / "gateway", http_tokens_file=tmp_path / "tokens")
     accounts = Accounts(Callers(settings))
-    server = HttpServer(Address("127.0.0.1", 0), lambda at: plain_app(consoles.routes(at, accounts)), settings=settings)
+
+    def app(at: Address) -> Starlette:
+        console = consoles.open(at, accounts)
+        assert console is not None
+        return plain_app(console.routes())
+
+    server = HttpServer(Address("127.0.0.1", 0), app, settings=settings)
     serving = asyncio.ensure_future(server.serve())
     try:
         yield server.url.removesuffix("/mcp").rstrip("/")

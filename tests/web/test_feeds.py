@@ -29,7 +29,8 @@ from claude_code_mcp.plugins.console import feeds
 from claude_code_mcp.plugins.console.event_frames import Frame, FrameEncoder, whole_parts
 from claude_code_mcp.plugins.console.feeds import Feeds, Ring, Streams
 from claude_code_mcp.plugins.console.guard import Accounts, Guard, WebUser
-from claude_code_mcp.plugins.team.known_people import Identity, SignIns
+from claude_code_mcp.plugins.console.sign_ins import SignIns
+from claude_code_mcp.server.transports.identity import Identity
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import PATIENCE, options, parked, run

@@ -77,8 +77,10 @@ async def test_where_it_is_switched_off_there_is_no_console(start_service: Start
     accounts = Accounts(None)
     off, on = await start_service(web=False), await start_service(web=True)
     assert isinstance(off, Service)
-    assert len(Consoles(off, lambda: None).routes(Address("127.0.0.1", 1), accounts)) == 0
-    assert len(Consoles(on, lambda: None).routes(Address("127.0.0.1", 1), accounts)) > 20
+    assert Consoles(off, lambda: None).open(Address("127.0.0.1", 1), accounts) is None
+    console = Consoles(on, lambda: None).open(Address("127.0.0.1", 1), accounts)
+    assert console is not None
+    assert len(console.routes()) > 20
 
 
 def test_the_code_in_a_terminal_has_two_rows_in_a_line_and_light_where_the_code_is_dark() -> None:

@@ -9,8 +9,8 @@ from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.plugins.sandbox.homes import Homes
-from claude_code_mcp.plugins.team.people import ProxyUsers, user_of
-from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.plugins.team.authenticators import authenticators
+from claude_code_mcp.plugins.team.proxy_users import ProxyUsers, user_of
 from claude_code_mcp.testing import ScriptedModelThread
 from tests.support.bubblewrap import missing
 
@@ -105,7 +105,7 @@ def test_a_header_that_anybody_could_send_stops_the_start(proxies: str) -> None:
     named = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User"}
     more = {"CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies} if proxies else {}
     with pytest.raises(InvalidArgument, match="TRUSTED_PROXIES"):
-        Callers(load_settings({**named, **more}))
+        authenticators(load_settings({**named, **more}))
 
 
 SANDBOXED = Profile(isolation="sandbox", network="host")

@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.errors import RateLimited
 from claude_code_mcp.core.state.database import Database
-from claude_code_mcp.plugins.team.known_people import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
+from claude_code_mcp.plugins.console.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, SignIns
+from claude_code_mcp.server.transports.identity import Identity
 from claude_code_mcp.server.transports.running_calls import FailureLimit
 from tests.support import waiting
 

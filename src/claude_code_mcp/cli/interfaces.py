@@ -206,7 +206,7 @@ def _print_link(found: dict[str, Any]) -> None:
 
 def _sign_out_all(arguments: argparse.Namespace) -> int:
     from ..core.state.state_directory import database_in  # noqa: PLC0415
-    from ..plugins.team.known_people import SignIns  # noqa: PLC0415
+    from ..plugins.console.sign_ins import SignIns  # noqa: PLC0415
 
     ended = SignIns(database_in(load_settings(file=arguments.config).state_dir)).end_all(None)
     return print_outcome(arguments, {"ended": ended}, f"{ended} sign-ins were ended.")

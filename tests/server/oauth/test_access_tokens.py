@@ -15,10 +15,11 @@ from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.errors import InvalidArgument, RateLimited, UpstreamUnavailable
 from claude_code_mcp.plugins.team import access_tokens
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens, Grant, check_oauth_settings
+from claude_code_mcp.plugins.team.authenticators import TokenAuthenticator, authenticators
 from claude_code_mcp.server.transports import http
-from claude_code_mcp.server.transports.callers import Callers
 from tests.support.clock import settled
 
+from .callers import TokenCallers
 from .issuer import EC_KEY, OTHER_KEY, PUBLIC_PEM, RSA_KEY, Issuer, issuing, published, sign
 
 RESOURCE = "https://claude.example.org/mcp"
@@ -146,7 +147,8 @@ async def test_nothing_else_counts(issuer: Issuer, attack: str) -> None:
 @pytest.mark.parametrize("scopes", [None, "read,write"])
 def test_the_metadata_names_the_needed_scopes_and_no_empty_list(issuer: Issuer, scopes: str | None) -> None:
     given = settings(issuer, **({"CLAUDE_CODE_MCP_OAUTH_SCOPES": scopes} if scopes else {}))
-    found = http._auth(given, http.Address("127.0.0.1", 8765), RESOURCE).required_scopes
+    challenge = TokenCallers(given, AccessTokens(given, RESOURCE), nobody_objects).challenge
+    found = http._auth(challenge, http.Address("127.0.0.1", 8765)).required_scopes
     assert found == (["read", "write"] if scopes else None)
 
 
@@ -271,13 +273,8 @@ async def test_what_is_not_active_is_asked_about_once_for_a_while_and_pushes_out
 
 
 async def test_an_address_that_makes_tokens_up_is_refused_and_a_good_token_from_it_is_taken(issuer: Issuer) -> None:
-    callers = Callers(settings(issuer))
-
-    async def admit(*_: Any) -> None:
-        return None
-
     issuer.active["opaque"] = {"active": True, **issuer.claims(RESOURCE)}
-    callers.take_access_tokens(asking(issuer), admit)
+    callers = TokenCallers(settings(issuer), asking(issuer), nobody_objects)
 
     async def ask(address: str, token: str) -> tuple[int, str]:
         """What a request with this token is answered, and how long it is to wait."""
@@ -312,6 +309,7 @@ class SlowIssuer:
     """Says after a while that the tokens in `good` are, and remembers about how many it was asked at once."""
 
     issuer = "https://slow.example.org"
+    resource = RESOURCE
     look_every = 1e9
 
     def __init__(self, *good: str) -> None:
@@ -331,14 +329,14 @@ class SlowIssuer:
 
 
 async def test_of_an_address_that_makes_tokens_up_the_issuer_is_asked_about_them_one_at_a_time(issuer: Issuer) -> None:
-    callers, slow = Callers(settings(issuer)), SlowIssuer("new", "signed-good")
+    way, slow = TokenAuthenticator(settings(issuer), ()), SlowIssuer("new", "signed-good")
     slow.answers.set()
     for _ in range(60):
-        assert await callers._check("made-up", slow) is None
+        assert await way._check("made-up", slow) is None
     slow.answers.clear()
-    flood = [asyncio.ensure_future(callers._check(f"made-up-{number}", slow)) for number in range(20)]
-    fresh = asyncio.ensure_future(callers._check("new", slow))
-    signed = asyncio.ensure_future(callers._check("signed-good", slow))
+    flood = [asyncio.ensure_future(way._check(f"made-up-{number}", slow)) for number in range(20)]
+    fresh = asyncio.ensure_future(way._check("new", slow))
+    signed = asyncio.ensure_future(way._check("signed-good", slow))
     await settled()
     assert slow.at_once == 2, "one that the issuer is asked about, and one that needs nobody"
     slow.answers.set()
@@ -408,9 +406,9 @@ def test_settings_that_would_be_unsafe_are_refused(name: str, value: str) -> Non
 )
 def test_what_is_for_another_authorization_server_is_refused_where_this_one_is_one(name: str, value: str) -> None:
     given = {"CLAUDE_CODE_MCP_OAUTH": "true"}
-    Callers(load_settings(given))
+    assert len(authenticators(load_settings(given))) == 1
     with pytest.raises(InvalidArgument, match=f"OAUTH_{name} "):
-        Callers(load_settings({**given, f"CLAUDE_CODE_MCP_OAUTH_{name}": value}))
+        authenticators(load_settings({**given, f"CLAUDE_CODE_MCP_OAUTH_{name}": value}))
 
 
 # -- callers ----------------------------------------------------------------------------------------------------------
@@ -421,8 +419,7 @@ async def nobody_objects(*_: object) -> None:
 
 
 async def test_a_person_is_no_caller_with_a_token_whatever_the_claims_say(issuer: Issuer) -> None:
-    callers = Callers(settings(issuer, CLAUDE_CODE_MCP_TOKEN=TOKEN))
-    callers.take_access_tokens(tokens(issuer), nobody_objects)
+    callers = TokenCallers(settings(issuer, CLAUDE_CODE_MCP_TOKEN=TOKEN), tokens(issuer), nobody_objects)
     assert callers.required
     person = await callers.by_token(sign(issuer.claims(RESOURCE)))
     assert person is not None
@@ -437,15 +434,14 @@ async def test_a_person_is_no_caller_with_a_token_whatever_the_claims_say(issuer
 
 
 async def test_a_name_that_goes_to_another_person_lets_nobody_in(issuer: Issuer) -> None:
-    callers = Callers(settings(issuer))
-    callers.take_access_tokens(tokens(issuer, CLAUDE_CODE_MCP_OAUTH_CLAIM="name"), nobody_objects)
+    checked = tokens(issuer, CLAUDE_CODE_MCP_OAUTH_CLAIM="name")
+    callers = TokenCallers(settings(issuer), checked, nobody_objects)
     assert await callers.by_token(sign(issuer.claims(RESOURCE, name="ann"))) is not None
     assert await callers.by_token(sign(issuer.claims(RESOURCE, name="ann", sub="user-2"))) is None
 
 
 async def test_what_rests_on_an_access_token_ends_with_it(issuer: Issuer) -> None:
-    callers = Callers(settings(issuer))
-    callers.take_access_tokens(tokens(issuer), nobody_objects)
+    callers = TokenCallers(settings(issuer), tokens(issuer), nobody_objects)
     person = await callers.by_token(sign(issuer.claims(RESOURCE, exp=int(time.time()) - 5)))
     assert person is not None, "the clocks may differ a little"
     assert not await callers.stands(person)

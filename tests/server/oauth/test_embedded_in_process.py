@@ -3,6 +3,7 @@ removed while a request of theirs is being let in."""
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -14,12 +15,14 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.state_directory import database_in
-from claude_code_mcp.plugins.team.authorization.authorization_server import AuthorizationServer
+from claude_code_mcp.plugins.team.authenticators import EmbeddedAuthenticator, ProxyAuthenticator
 from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, KnownClient
 from claude_code_mcp.plugins.team.authorization.provider import grant_of
 from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
 from claude_code_mcp.plugins.team.oauth_grants import OAuthGrants
+from claude_code_mcp.plugins.team.people import People
 from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.http import Address
 from tests.conftest import StartService
 
 from .passkey_device import Device
@@ -32,12 +35,23 @@ CHALLENGE, VERIFIER = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM", "dBjftJeZ4C
 """Those of RFC 7636, appendix B."""
 
 
-def served(service: Service) -> tuple[Callers, InvitedPeople, Starlette]:
-    callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))
-    private = ClientDocuments(ORIGIN, private=True)
-    server = AuthorizationServer(service, callers, ORIGIN, None, documents=private)
+@dataclass
+class Embedded:
+    """An authorization server and the callers that it admits."""
+
+    way: EmbeddedAuthenticator
+    callers: Callers
+    people: InvitedPeople
+    app: Starlette
+
+
+def served(service: Service) -> Embedded:
+    settings = load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"})
+    way = EmbeddedAuthenticator(settings, ClientDocuments(ORIGIN, private=True))
+    callers = Callers(settings, authenticators=[way])
+    callers.serve(service, Address("127.0.0.1", 7))
     people = InvitedPeople(database_in(service.settings.state_dir))
-    return callers, people, Starlette(routes=server.routes())
+    return Embedded(way, callers, people, Starlette(routes=callers.routes(None)))
 
 
 async def test_a_client_is_known_by_the_document_at_its_id(
@@ -46,7 +60,8 @@ async def test_a_client_is_known_by_the_document_at_its_id(
     service = await start_service()
     # A service that was started for its user alone takes nobody else; one over HTTP is started for others.
     monkeypatch.setattr(service, "admit", nobody_objects)
-    callers, people, app = served(service)
+    embedded = served(service)
+    callers, people, app = embedded.callers, embedded.people, embedded.app
     with documents() as (base, found, _):
         client_id = f"{base}/client.json"
         found["/client.json"] = {"client_id": client_id, "client_name": "By document", "redirect_uris": [CALLBACK]}
@@ -70,17 +85,17 @@ async def test_a_client_is_known_by_the_document_at_its_id(
 
 async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(start_service: StartService) -> None:
     service = await start_service()
-    callers, ended, works = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"})), list[str](), False
-    people = InvitedPeople(database_in(service.settings.state_dir))
+    embedded, ended, works = served(service), list[str](), False
+    people, server = embedded.people, embedded.way._server
+    assert server is not None
     people.invite("ann")
-    server = AuthorizationServer(service, callers, ORIGIN, None)
 
     async def remove(name: str) -> None:
         if not works:
             raise OSError("the fleet does not answer")
         ended.append(name)
 
-    callers.remove = remove
+    embedded.callers.remove = remove
     people.remove("ann")
     with pytest.raises(OSError, match="does not answer"):
         await server._end_what_was_left()
@@ -94,7 +109,7 @@ async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.authorization_server._MOST_EXCHANGES", 4)
-    _, _, app = served(await start_service())
+    app = served(await start_service()).app
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
         form = {"grant_type": "refresh_token", "client_id": "x", "refresh_token": "made-up"}
         answers = [await http.post(path, data=form) for path in ("/token", "/revoke", "/token", "/token", "/token")]
@@ -105,7 +120,7 @@ async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_
 
 async def test_a_client_that_was_let_in_by_an_older_rule_registers_again(start_service: StartService) -> None:
     service = await start_service()
-    _, _, app = served(service)
+    app = served(service).app
     grants = OAuthGrants(database_in(service.settings.state_dir))
     for client_id, address in (("old", "some-program://callback"), ("good", "com.example.app:/callback")):
         client = KnownClient.model_validate({"client_id": client_id, "redirect_uris": [address]})
@@ -133,17 +148,18 @@ async def test_who_is_removed_while_they_are_being_let_in_is_not(
         await decided.wait()
 
     monkeypatch.setattr(service, "admit", admit)
-    callers, people, _ = served(service)
+    embedded = served(service)
+    way, people = embedded.way, embedded.people
     secret = people.invite("ann")
     invited = people.by_invite(secret)
     assert invited is not None
     person = invited[0]
-    letting_in = asyncio.ensure_future(callers.let_in(grant_of(person, 2e9), 2e9))
+    letting_in = asyncio.ensure_future(way.let_in(grant_of(person, 2e9), 2e9))
     await asked.wait()
-    callers.end_person("ann", person.subject, service.audit)
+    way.end_person("ann", person.subject)
     decided.set()
     assert await letting_in is None
-    assert await callers.let_in(grant_of(person, 2e9), 2e9) is None
+    assert await way.let_in(grant_of(person, 2e9), 2e9) is None
 
 
 async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path: Path) -> None:
@@ -156,9 +172,9 @@ async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path
 
     async def by_proxy(name: str) -> bool:
         """Whether a proxy can give somebody this name at a server that is started now."""
-        callers = Callers(load_settings({**named, "CLAUDE_CODE_MCP_OAUTH": "true"}))
-        callers.take_proxy_users(nobody_objects, None, names)
-        return await callers.by_proxy((name, ()), 60) is not None
+        way = ProxyAuthenticator(load_settings({**named, "CLAUDE_CODE_MCP_OAUTH": "true"}))
+        way.people = People("proxy", nobody_objects, None, names, lambda _: False)
+        return await way.by_name(name, (), 60) is not None
 
     assert not await by_proxy("ann")
     with pytest.raises(InvalidArgument, match="ann"):

@@ -10,7 +10,8 @@ import pytest
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.server.transports.http import own_origin, read_address
+from claude_code_mcp.plugins.team.authorization.origin import own_origin
+from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.server.connection import LONG

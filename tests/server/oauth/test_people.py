@@ -17,10 +17,12 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.sandbox.homes import Homes
 from claude_code_mcp.plugins.team import access_tokens
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens
-from claude_code_mcp.plugins.team.known_people import Identity, PersonNames
+from claude_code_mcp.plugins.team.known_people import PersonNames
 from claude_code_mcp.server.transports.callers import Callers, CallerTokens
+from claude_code_mcp.server.transports.identity import Identity
 from tests.conftest import StartService
 
+from .callers import TokenCallers
 from .issuer import RSA_KEY, Issuer, issuing, published, sign
 
 RESOURCE = "https://claude.example.org/mcp"
@@ -41,9 +43,7 @@ def settings(issuer: Issuer, **more: str) -> Settings:
 def callers_of(issuer: Issuer, homes: Homes | None = None, **more: str) -> Callers:
     given = settings(issuer, **more)
     homes = homes or Homes(given, {}, Policy(TEAM), others=True)
-    callers = Callers(given)
-    callers.take_access_tokens(AccessTokens(given, RESOURCE), homes.admit, homes.assign)
-    return callers
+    return TokenCallers(given, AccessTokens(given, RESOURCE), homes.admit, homes.assign)
 
 
 def token_of(issuer: Issuer, subject: str, *groups: str, name: str = "ann", ago: float = 0.0, scope: str = "") -> str:
@@ -79,9 +79,8 @@ async def test_the_groups_of_somebody_are_known_before_they_come_to_the_next_ser
         policy = Policy(TEAM, groups={"leads": LEAD})
         given = settings(issuer)
         homes = Homes(given, {}, policy, others=True)
-        names, callers = PersonNames(database, lambda: now + later), Callers(given)
-        callers.take_access_tokens(AccessTokens(given, RESOURCE), homes.admit, homes.assign, names)
-        return callers
+        names = PersonNames(database, lambda: now + later)
+        return TokenCallers(given, AccessTokens(given, RESOURCE), homes.admit, homes.assign, names)
 
     before = server()
     assert not before.remembers("ann")
@@ -142,7 +141,7 @@ async def test_an_older_token_brings_no_group_back(issuer: Issuer) -> None:
 async def test_of_two_who_come_by_one_name_the_refused_one_changes_nothing(issuer: Issuer) -> None:
     policy = Policy(TEAM, groups={"leads": LEAD})
     homes, given = Homes(settings(issuer), {}, policy, others=True), settings(issuer)
-    callers, both_asked, asked = Callers(given), asyncio.Event(), []
+    both_asked, asked = asyncio.Event(), []
 
     async def admit(name: str, groups: Collection[str]) -> str | None:
         asked.append(groups)
@@ -151,7 +150,7 @@ async def test_of_two_who_come_by_one_name_the_refused_one_changes_nothing(issue
         await both_asked.wait()
         return await homes.admit(name, groups)
 
-    callers.take_access_tokens(AccessTokens(given, RESOURCE), admit, homes.assign)
+    callers = TokenCallers(given, AccessTokens(given, RESOURCE), admit, homes.assign)
     come = [callers.by_token(token_of(issuer, "user-1")), callers.by_token(token_of(issuer, "user-2", "leads"))]
     found = await asyncio.gather(*come)
     assert [identity is not None for identity in found].count(True) == 1
@@ -220,10 +219,8 @@ async def test_something_that_is_no_key_leaves_the_others(issuer: Issuer, name: 
 def remembering(issuer: Issuer, state: Path) -> Callers:
     """A server that is started on a state directory."""
     given = settings(issuer)
-    homes, callers = Homes(given, {}, Policy(TEAM), others=True), Callers(given)
-    names = PersonNames(database_in(state))
-    callers.take_access_tokens(AccessTokens(given, RESOURCE), homes.admit, homes.assign, names)
-    return callers
+    homes, names = Homes(given, {}, Policy(TEAM), others=True), PersonNames(database_in(state))
+    return TokenCallers(given, AccessTokens(given, RESOURCE), homes.admit, homes.assign, names)
 
 
 async def test_a_name_stays_that_of_its_person_over_restarts_until_it_is_given_free(

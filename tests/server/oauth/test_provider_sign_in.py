@@ -7,12 +7,14 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 
-from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.plugins.console.sign_in_routes import ProviderSignIn
+from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens
-from claude_code_mcp.plugins.team.known_people import Identity
+from claude_code_mcp.plugins.team.authenticators import IssuerAuthenticator
+from claude_code_mcp.plugins.team.people import People
 from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.identity import Identity
 
 from .issuer import Issuer, issuing, sign
 
@@ -33,8 +35,29 @@ async def nobody_objects(*_: object) -> None:
     return None
 
 
-async def link_for(identity: Identity) -> str:
-    return f"/#ticket={identity.principal}"
+class Page:
+    """A page where people sign in."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def check_host(self, request: Request) -> str:
+        return request.headers["host"]
+
+    async def link_for(self, identity: Identity) -> str:
+        return f"/#ticket={identity.principal}"
+
+    def refused(self) -> None:
+        pass
+
+
+def provider_at(given: Settings, url: str) -> tuple[Callers, IssuerAuthenticator, Starlette]:
+    """A server that is reached at this address, and what it serves for sign-ins."""
+    way, issued = IssuerAuthenticator(given), AccessTokens(given, f"{url}mcp")
+    callers = Callers(given, authenticators=[way])
+    way.take(issued, People(issued.issuer, nobody_objects, None, None, callers.is_taken))
+    way._issued = issued
+    return callers, way, Starlette(routes=callers.routes(Page(url)))
 
 
 @asynccontextmanager
@@ -44,10 +67,8 @@ async def browsing(
     """A browser at a server that is reached at this address, and wants these scopes."""
     named = {"CLAUDE_CODE_MCP_OAUTH_ISSUER": issuer.url, "CLAUDE_CODE_MCP_OAUTH_CLIENT_ID": "console"}
     given = load_settings({**named, **({"CLAUDE_CODE_MCP_OAUTH_SCOPES": scopes} if scopes else {})})
-    callers = Callers(given)
-    callers.take_access_tokens(AccessTokens(given, f"{url}mcp"), nobody_objects)
-    provider = ProviderSignIn(given, callers, url, lambda request: request.headers["host"], link_for, lambda: None)
-    transport = httpx2.ASGITransport(Starlette(routes=provider.routes()))
+    _, _, app = provider_at(given, url)
+    transport = httpx2.ASGITransport(app)
     async with httpx2.AsyncClient(transport=transport, base_url=url) as browser:
         yield browser
 
@@ -140,17 +161,14 @@ async def test_nobody_signs_in_without_the_scopes_of_the_settings(
 
 async def test_signing_out_leads_to_the_page_of_the_provider_for_those_who_came_from_there(issuer: Issuer) -> None:
     given = load_settings({"CLAUDE_CODE_MCP_OAUTH_ISSUER": issuer.url, "CLAUDE_CODE_MCP_OAUTH_CLIENT_ID": "console"})
-    callers, url = Callers(given), "https://claude.example.org/"
-    callers.take_access_tokens(AccessTokens(given, f"{url}mcp"), nobody_objects)
-    provider = ProviderSignIn(given, callers, url, lambda request: request.headers["host"], link_for, lambda: None)
+    url = "https://claude.example.org/"
+    callers, provider, _ = provider_at(given, url)
     person = await callers.by_token(sign(issuer.claims(f"{url}mcp")))
     assert person is not None
     assert await provider.sign_out_address(person) is None, "the provider has no such page"
-    callers = Callers(given)
-    callers.take_access_tokens(AccessTokens(given, f"{url}mcp"), nobody_objects)
     metadata = "/.well-known/oauth-authorization-server"
     issuer.answers[metadata] |= {"end_session_endpoint": f"{issuer.url}/logout?x=1"}
-    provider = ProviderSignIn(given, callers, url, lambda request: request.headers["host"], link_for, lambda: None)
+    callers, provider, _ = provider_at(given, url)
     assert await provider.sign_out_address(person) is None, "nobody of this name has come since"
     assert await callers.by_token(sign(issuer.claims(f"{url}mcp"))) == person
     address = await provider.sign_out_address(person)
@@ -159,9 +177,7 @@ async def test_signing_out_leads_to_the_page_of_the_provider_for_those_who_came_
     asked = parse_qs(urlsplit(address).query)
     assert (asked["client_id"], asked["post_logout_redirect_uri"]) == (["console"], [url])
     assert await provider.sign_out_address(Identity("user-1", "token:x")) is None
-    callers = Callers(given)
-    callers.take_access_tokens(AccessTokens(given, f"{url}mcp"), nobody_objects)
     issuer.answers[metadata] |= {"end_session_endpoint": "http://elsewhere.example.org/logout"}
-    provider = ProviderSignIn(given, callers, url, lambda request: request.headers["host"], link_for, lambda: None)
+    callers, provider, _ = provider_at(given, url)
     assert await callers.by_token(sign(issuer.claims(f"{url}mcp"))) == person
     assert await provider.sign_out_address(person) is None, "people are sent to no page in the clear"

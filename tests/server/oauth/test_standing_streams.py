@@ -14,10 +14,12 @@ from claude_code_mcp.plugins.team import access_tokens, oauth_grants
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens
 from claude_code_mcp.plugins.team.authorization import provider
 from claude_code_mcp.plugins.team.authorization.provider import OwnAccessTokens
-from claude_code_mcp.plugins.team.known_people import Identity, InvitedPeople
+from claude_code_mcp.plugins.team.known_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants
 from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.identity import Identity
 
+from .callers import TokenCallers
 from .issuer import Issuer, issuing, sign
 
 RESOURCE = "https://claude.example.org/mcp"
@@ -69,9 +71,7 @@ class Door:
 
 def door_of(issuer: Issuer, **more: str) -> Door:
     given = load_settings({"CLAUDE_CODE_MCP_OAUTH_ISSUER": issuer.url, **more})
-    callers = Callers(given)
-    callers.take_access_tokens(AccessTokens(given, RESOURCE), nobody_objects)
-    return Door(callers)
+    return Door(TokenCallers(given, AccessTokens(given, RESOURCE), nobody_objects))
 
 
 async def test_a_stream_ends_with_its_token_and_a_call_does_not(
@@ -117,13 +117,8 @@ async def test_a_stream_ends_with_a_token_of_this_very_server_and_with_its_perso
     monkeypatch.setattr(access_tokens, "LEEWAY", 0)
     database = database_in(tmp_path)
     people, grants = InvitedPeople(database), OAuthGrants(database)
-    callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))
-
-    async def nobody_returns(_: str) -> None:
-        return None
-
     tokens = OwnAccessTokens(grants, "https://claude.example.org", RESOURCE)
-    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns, {})
+    callers = TokenCallers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}), tokens, nobody_objects, invited={})
     subject = people.by_invite(people.invite("ann"))[0].subject  # type: ignore[index]
 
     def token_of(seconds: int) -> str:
@@ -140,7 +135,8 @@ async def test_a_stream_ends_with_a_token_of_this_very_server_and_with_its_perso
     assert not call.done()
     assert not other.done()
     assert people.remove("ann")
-    callers.end_person("ann", subject, lambda _: None)
+    for identity in callers.people.end("ann", subject):
+        callers.end(identity, "removed", lambda _: None)
     await asyncio.wait_for(asyncio.gather(call, other), LONG)
     door.watching.cancel()
 
@@ -151,13 +147,8 @@ async def test_a_stream_ends_when_its_token_of_this_very_server_is_given_back(
     monkeypatch.setattr(provider, "_LOOKED_AT", 0.05)
     database = database_in(tmp_path)
     people, grants = InvitedPeople(database), OAuthGrants(database)
-    callers = Callers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}))
-
-    async def nobody_returns(_: str) -> None:
-        return None
-
     tokens = OwnAccessTokens(grants, "https://claude.example.org", RESOURCE)
-    callers.take_own_tokens(tokens, nobody_objects, lambda *_: None, nobody_returns, {})
+    callers = TokenCallers(load_settings({"CLAUDE_CODE_MCP_OAUTH": "true"}), tokens, nobody_objects, invited={})
     subject = people.by_invite(people.invite("ann"))[0].subject  # type: ignore[index]
     code = grants.allow(Consent(subject, "client", ("claude-code",), RESOURCE, "http://localhost:1", True, "c"))
     made = grants.redeem(code or "")
@@ -173,10 +164,11 @@ async def test_a_stream_ends_when_its_token_of_this_very_server_is_given_back(
 
 async def test_what_rests_on_a_sign_in_ends_with_it(issuer: Issuer) -> None:
     door = door_of(issuer)
-    people = door.callers.people
-    assert people is not None
-    assert people.tokens is not None
-    grant = await people.tokens.check(sign(issuer.claims(RESOURCE)))
+    callers = door.callers
+    assert isinstance(callers, TokenCallers)
+    people = callers.people
+    assert callers.way._tokens is not None
+    grant = await callers.way._tokens.check(sign(issuer.claims(RESOURCE)))
     assert grant is not None
     identity = await people.let_in(grant, time.time() + 2)
     assert identity is not None

@@ -22,6 +22,7 @@ All methods block on the disk: call them from a thread. Any number of threads ma
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -476,6 +477,11 @@ def _statements(step: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def hash_of(secret: str) -> str:
+    """What stands for a secret in the database."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def drop_oldest(

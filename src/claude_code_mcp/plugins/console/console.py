@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -22,40 +22,26 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from ...core.config import Settings
 from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.question import Question
 from ...core.private_files import private_directory, read_regular, replace_file
 from ...core.service import Service
 from ...core.state.state_directory import database_in
-from ...server.transports.http import Address, HttpServer, host_check, own_origin, plain_app
+from ...server.transports.authenticator import HttpService
+from ...server.transports.http import Address, HttpServer, host_check, plain_app
+from ...server.transports.identity import Identity
 from ...server.web_answers import RequestRefused, guarded, refusal
 from ..push.delivery import Push
-from ..team.known_people import Identity, SignIns
 from .guard import Accounts, Guard, WebUser
 from .page_files import FILES, PageFiles
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
 from .phone_address import PhoneAddress
-from .sign_in_routes import ProviderSignIn, SignInRoutes
+from .sign_in_routes import SignInRoutes
+from .sign_ins import SignIns
 
 if TYPE_CHECKING:
     from ...hub.hub import Hub
-    from ..team.authorization.authorization_server import AuthorizationHost
-
-
-class ConsoleHost(Protocol):
-    """What a console needs of the server that it belongs to: a service, or a gateway of a fleet."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def own_addresses(self) -> list[str]: ...
-
-    def audit(self, event: AuditEvent) -> None: ...
-
-    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
 
 
 class Console:
@@ -63,17 +49,17 @@ class Console:
 
     def __init__(
         self,
-        host: ConsoleHost,
+        host: HttpService,
         accounts: Accounts,
         address: Address,
         make_routes: Callable[[StillSignedIn], PageRoutes],
     ) -> None:
         """`address` is where the server listens. Links lead there, unless the settings name another address."""
         settings = host.settings
+        reached = "localhost" if address.unspecified else address.host
         # Passkeys are for a name: who signs in with one stays at that origin.
-        named = settings.oauth and accounts.issuer is not None
-        reached = "localhost" if address.unspecified or named else address.host
-        public = (settings.web_url or f"http://{replace(address, host=reached).netloc}").rstrip("/")
+        origin = settings.web_url or accounts.origin or f"http://{replace(address, host=reached).netloc}"
+        public = origin.rstrip("/")
         self.url = self._own_url = f"{public}/"
         self.phone: PhoneAddress | None = None
         """Where a command may serve this console for a phone."""
@@ -90,17 +76,10 @@ class Console:
             host_allowed=host_check(settings, address),
             origins=origins,
             port=address.port,
-            refused=self._refused,
+            refused=self.refused,
         )
         self._routes = make_routes(self._guard.still_signed_in)
-        self._at_provider: ProviderSignIn | None = None
-        if accounts.issuer is not None and settings.oauth_client_id is not None:
-            self._at_provider = ProviderSignIn(
-                settings, accounts.issuer, self.url, self._guard.check_host, self.link_for, self._refused
-            )
-            self.offer_sign_in()
-        leave = self._at_provider.sign_out_address if self._at_provider is not None else None
-        self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, leave)
+        self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, accounts)
 
     def reached_at(self, address: str | None) -> None:
         """Links lead to this origin now, and requests to it are accepted; None for the console's own address."""
@@ -124,15 +103,16 @@ class Console:
         disk; OSError."""
         return self._sign_ins.any(principal)
 
-    def _refused(self) -> None:
+    def refused(self) -> None:
+        """To be called for each sign-in that fails."""
         self._host.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
     def _link(self, ticket: str) -> str:
         return f"{self.url}#ticket={ticket}"
 
-    def offer_sign_in(self) -> None:
-        """From now on the page says that people can sign in with their account, at `/sign-in`."""
-        self._guard.offers_provider = True
+    def check_host(self, request: Request) -> str:
+        """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
+        return self._guard.check_host(request)
 
     async def link_for(self, identity: Identity) -> str:
         """The address of a link with which somebody signs in once as this principal. Raises OSError."""
@@ -154,7 +134,6 @@ class Console:
         """All routes of the console: files, sign-in, the API, and 404 for every other address below `/api`."""
         routes: list[BaseRoute] = [Route(path, self._file, methods=["GET"]) for path in FILES]
         routes.append(Route("/api/sign-in", self._sign_in, methods=["POST"]))
-        routes += self._at_provider.routes() if self._at_provider is not None else ()
         handlers = [*self._signing_in.handlers(), *self._routes.handlers()]
         return [*routes, *api_routes(handlers, self._user, self._routes.clean)]
 
@@ -188,22 +167,6 @@ _LOOPBACK = Address("127.0.0.1", 0)
 _LONGEST_PORT = 16
 
 
-def authorization_routes(
-    host: "AuthorizationHost", address: Address, accounts: Accounts, console: Console | None
-) -> "tuple[asyncio.Task[None] | None, Sequence[BaseRoute]]":
-    """The routes of the embedded authorization server of a host that listens there, and what ends everything of people
-    who are removed; nothing where the settings want none. Its people sign in at the console too. Blocks on the disk."""
-    if not host.settings.oauth or accounts.issuer is None:
-        return None, ()
-    from ..team.authorization.authorization_server import AuthorizationServer  # noqa: PLC0415 - its libraries are an extra
-
-    link = console.link_for if console is not None else None
-    authorization = AuthorizationServer(host, accounts.issuer, own_origin(host.settings, address), link)
-    if console is not None:
-        console.offer_sign_in()
-    return host.start_task(authorization.follow()), authorization.routes()
-
-
 class Consoles:
     """The consoles of one service; all push leads to the first that is made."""
 
@@ -211,7 +174,6 @@ class Consoles:
         self._service = service
         self._find_hub = find_hub
         self._made: list[Console] = []
-        self._following: asyncio.Task[None] | None = None
         self.push = Push(service, service.settings.state_dir / "web")
         service.observe(self.push)
         service.broker.add_audience(self._expects)
@@ -229,13 +191,9 @@ class Consoles:
         made.on_move = self.push.move
         return made
 
-    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
-        """The routes of such a console, none where the settings want none; and those of the embedded authorization
-        server where they want that. Blocks on the disk."""
-        console = self.console(address, accounts) if self._service.settings.web else None
-        routes = console.routes() if console is not None else ()
-        self._following, own = authorization_routes(self._service, address, accounts, console)
-        return [*own, *routes]
+    def open(self, address: Address, accounts: Accounts) -> Console | None:
+        """Such a console; None where the settings want none. Blocks on the disk."""
+        return self.console(address, accounts) if self._service.settings.web else None
 
     async def in_use(self, idle: float) -> bool:
         """Whether the server must stay for people with a browser: one is signed in, a command serves the page for a
@@ -273,8 +231,6 @@ class Consoles:
         """Ends all streams, and whatever push still tries."""
         for console in self._made:
             console.close()
-        if self._following is not None:
-            self._following.cancel()
         self.push.close()
 
 
@@ -284,13 +240,13 @@ class OpenConsoles(Protocol):
     @property
     def first(self) -> Console | None: ...
 
-    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]: ...
+    def open(self, address: Address, accounts: Accounts) -> Console | None: ...
 
 
 class ConsolePort:
     """The port that a shared server opens for its user; none before that, unless it was open the last time."""
 
-    def __init__(self, consoles: OpenConsoles, host: ConsoleHost, name: str) -> None:
+    def __init__(self, consoles: OpenConsoles, host: HttpService, name: str) -> None:
         """`name` distinguishes the shared servers of a user."""
         self._consoles = consoles
         self._host = host
@@ -355,13 +311,13 @@ class ConsolePort:
             # Before there is a console: one that is made counts as open, and links lead to it.
             private_directory(self._file.parent)
             replace_file(self._file, str(bound.port).encode())
-            routes = self._consoles.routes(bound, self._accounts)
             # A command that serves the console for a phone keeps running while the server restarts.
             self._phone = PhoneAddress(self._host.settings.state_dir, bound.port)
-            if (console := self._consoles.first) is not None:
+            console = self._consoles.open(bound, self._accounts)
+            if console is not None:
                 console.phone = self._phone
                 console.reached_at(self._phone.read())
-            return plain_app(routes)
+            return plain_app(console.routes() if console is not None else ())
 
         return HttpServer(
             replace(_LOOPBACK, port=port),

@@ -11,9 +11,6 @@ not: the cookie alone, which a server on another port may get to see, opens noth
 """
 
 import asyncio
-import hmac
-import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,16 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.model.caller import LOCAL, Caller
-from ...core.model.text import base64url
 from ...server.transports.callers import Callers
+from ...server.transports.identity import Identity
 from ...server.transports.running_calls import FailureLimit
 from ...server.web_answers import RequestRefused
-from ..team.known_people import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
-from ..team.people import is_person, user_of
+from .sign_ins import SIGN_IN_SECONDS, NewSignIn, SignIn, SignIns
 
 OPEN, SOCKET = "open", "socket"
-_PROXY_SECONDS = 12 * 3600.0
-"""After which somebody whom a proxy has let in signs in anew, which the page does by itself."""
 
 
 class Accounts:
@@ -52,19 +46,30 @@ class Accounts:
         return not self._by_socket and not self.takes_tokens
 
     @property
-    def issuer(self) -> Callers | None:
-        """The callers, if people can sign in at the operator's own issuer."""
-        return self._callers if self._callers is not None and self._callers.open else None
+    def origin(self) -> str | None:
+        """The only origin at which people can sign in; None if any works."""
+        return self._callers.origin if self._callers is not None else None
 
-    async def by_proxy(self, request: Request) -> Identity | None:
-        """Whom a trusted proxy has let in with this request; None without one, or if they cannot be let in."""
-        user = user_of(request.scope)
-        return None if user is None or self._callers is None else await self._callers.by_proxy(user, _PROXY_SECONDS)
+    @property
+    def offers_sign_in(self) -> bool:
+        """Whether people can sign in with an account, at `/sign-in`."""
+        return self._callers is not None and self._callers.offers_sign_in
 
-    def is_proxied(self, identity: Identity) -> bool:
-        """Whether users named by a trusted proxy are let in."""
-        proxied = self._callers.proxied if self._callers is not None else None
-        return proxied is not None and proxied.has(identity)
+    async def sign_out_address(self, identity: Identity) -> str | None:
+        """Where somebody signs out of the account that they have signed in with; None without one."""
+        return await self._callers.sign_out_address(identity) if self._callers is not None else None
+
+    async def by_request(self, request: Request) -> Identity | None:
+        """Whom the request itself names, such as by a trusted proxy; None if it names nobody who is admitted."""
+        return await self._callers.by_request(request) if self._callers is not None else None
+
+    def is_named_in(self, request: Request) -> bool:
+        """Whether the request itself names somebody."""
+        return self._callers is not None and self._callers.is_named_in(request)
+
+    def must_be_named(self, identity: Identity) -> bool:
+        """Whether each request of this identity must name it again."""
+        return self._callers is not None and self._callers.must_be_named(identity)
 
     def anybody(self) -> Identity | None:
         """The identity of a caller who brings neither a ticket nor a token; None where such callers are refused."""
@@ -150,8 +155,6 @@ class Guard:
         self._limit = FailureLimit(_FAILURES)
         self.phone_host: str | None = None
         """The name under which a tunnel or a relay serves this server for a phone."""
-        self.offers_provider = False
-        """Whether people can sign in at the operator's own provider."""
 
     def check_host(self, request: Request) -> str:
         """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
@@ -195,14 +198,14 @@ class Guard:
         if not cookie or not csrf or len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
             return None
         found = await asyncio.to_thread(self._sign_ins.find, cookie, csrf)
-        if found is not None and self._accounts.is_proxied(found.identity):
-            # With every request: whoever the proxy lets in no more, or as somebody else, is signed in no more.
-            user = user_of(request.scope)
-            if user is None or user[0] != found.identity.principal:
-                return None
-            # Nor are the groups those of the sign-in, hours ago, but those that it says now.
-            if await self._accounts.by_proxy(request) != found.identity:
-                return None
+        # With every request: whoever a proxy lets in no more, or as somebody else, is signed in no more. Nor are the
+        # groups those of the sign-in, hours ago, but those that it says now.
+        if (
+            found is not None
+            and self._accounts.must_be_named(found.identity)
+            and await self._accounts.by_request(request) != found.identity
+        ):
+            return None
         if found is not None and not await self._accounts.stands(found.identity):
             # Ended for good: if the same token is given out again, an old browser must not be signed in by that.
             await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
@@ -218,8 +221,8 @@ class Guard:
     def _signed_out(self, request: Request) -> RequestRefused:
         sign_in = {
             "token": self._accounts.takes_tokens,
-            "open": self._accounts.is_open or user_of(request.scope) is not None,
-            "provider": self.offers_provider,
+            "open": self._accounts.is_open or self._accounts.is_named_in(request),
+            "provider": self._accounts.offers_sign_in,
         }
         return RequestRefused(401, "SIGNED_OUT", "You are not signed in.", more={"signIn": sign_in})
 
@@ -257,8 +260,8 @@ class Guard:
         if token is not None:
             found = await self._accounts.by_token(token)
             # An access token lasts minutes and can be taken back: a sign-in would outlast it by weeks.
-            return None if found is not None and is_person(found) else found
-        return await self._accounts.by_proxy(request) or self._accounts.anybody()
+            return found if found is not None and found.has_operator_token else None
+        return await self._accounts.by_request(request) or self._accounts.anybody()
 
     def _note_failure(self, request: Request) -> None:
         self._limit.failed(_address(request))
@@ -298,36 +301,3 @@ def _bearer(request: Request) -> str | None:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
-
-
-# -- what only this server can have made ------------------------------------------------------------------------------
-
-
-class OneTimeTexts:
-    """Texts that go through a browser and come back: whether this process made them, and whether they came before.
-
-    Nothing is remembered of those on their way, so that nobody can push out those of others by beginning many; of those
-    that have come back, the latest `most`. After a restart none counts any more.
-    """
-
-    def __init__(self, most: int = 1000) -> None:
-        self._key = secrets.token_bytes(32)
-        self._most = most
-        self._used: OrderedDict[str, None] = OrderedDict()
-
-    def derived(self, purpose: str, text: str) -> str:
-        """What only this process can make of a text, another one for each purpose; 43 characters."""
-        message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
-        return base64url(hmac.digest(self._key, message, "sha256"))
-
-    def is_derived(self, presented: str, purpose: str, text: str) -> bool:
-        return hmac.compare_digest(presented.encode("utf-8", "surrogatepass"), self.derived(purpose, text).encode())
-
-    def use(self, text: str) -> bool:
-        """Uses a text up; whether that was not done before."""
-        if text in self._used:
-            return False
-        self._used[text] = None
-        if len(self._used) > self._most:
-            self._used.popitem(last=False)
-        return True

@@ -23,7 +23,7 @@ from ...server.transports.http import Address, HttpServer, Probes, check_exposur
 from ...server.transports.unix_socket import STOPPING, SharedSocket
 from ...startup.shared import place
 from ...startup.shared.hello import Hello
-from ..console.console import Console, ConsolePort, authorization_routes
+from ..console.console import Console, ConsolePort
 from ..console.guard import Accounts
 from ..console.page_routes import PageRoutes, StillSignedIn
 from ..push.push_routes import PushRoutes
@@ -127,9 +127,8 @@ class GatewayConsoles:
     def first(self) -> Console | None:
         return self._made[0] if self._made else None
 
-    def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
-        """The routes of one for a server that listens there, none where the settings want none; and those of the
-        embedded authorization server where they want that. Blocks on the disk."""
+    def open(self, address: Address, accounts: Accounts) -> Console | None:
+        """One for a server that listens there; None where the settings want none. Blocks on the disk."""
         service = self._gateway.service
 
         def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
@@ -143,8 +142,7 @@ class GatewayConsoles:
         if console is not None and self._receivers is not None:
             self._receivers.base = self._receivers.base or console.url  # the first page that there is
             self._receivers.knows = accounts.has  # last: from here on it sends
-        _, own = authorization_routes(service, address, accounts, console)  # whose task ends with the gateway's
-        return [*own, *(console.routes() if console is not None else ())]
+        return console
 
     async def watched(self) -> dict[str, Any]:
         """Whether the user of this gateway comes to see questions: a page of theirs is open, or questions are pushed
@@ -220,11 +218,14 @@ async def serving_gateway(
             metrics = FleetMetrics(membership.machines, membership.gone, lambda: len(queue))
 
             def app(address: Address) -> ASGIApp:
-                page = consoles.routes(address, Accounts(callers, by_socket=True))
-                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), page, probes)
+                def routes() -> Sequence[BaseRoute]:
+                    page = consoles.open(address, Accounts(callers, by_socket=True))
+                    return [*callers.routes(page), *(page.routes() if page is not None else ())]
+
+                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), routes, probes)
 
             probes = _probes(connection, embedded)
-            server = HttpServer(bind, app, settings=settings)
+            server = HttpServer(bind, app, settings=settings, callers=callers)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run)
             serving = None

@@ -23,11 +23,12 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Scope
 
 from ...server.server import McpServer
+from ...server.transports.identity import Identity
 from ...server.transports.running_calls import RunningCalls
 from ...server.web_answers import answer
 from ..console.guard import WebUser
 from ..console.page_routes import ServiceRoutes, api_routes
-from ..team.known_people import Identity, SignIn
+from ..console.sign_ins import SignIn
 from .machine_link import MachineUnavailable, open_connection
 from .machine_server import page_request
 from .nats_client import Client

@@ -24,7 +24,7 @@ import ipaddress
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 from urllib.parse import urlsplit
@@ -35,8 +35,6 @@ from ...core import json_text
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, UpstreamUnavailable
 from ...core.installation import extra_command
-from ...core.model.events import AuditEvent
-from ...core.state.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -67,21 +65,6 @@ _OF_ID_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
 _OF_ACCESS_TOKENS = frozenset({"scope", "scp", "client_id", "cid", "appid"})
 
 
-class CallersService(Protocol):
-    """What those who let callers in ask of the service behind them."""
-
-    @property
-    def state(self) -> Database: ...
-
-    def audit(self, event: AuditEvent) -> None: ...
-
-    def add_secrets(self, secrets: Iterable[str]) -> None: ...
-
-    async def why_restart_for(self, principal: str, /) -> str | None: ...
-
-    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
-
-
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What a good token says: who, until when (Unix seconds), and for what."""
@@ -104,6 +87,8 @@ class TokenIssuer(Protocol):
     """Whoever says whether an access token is good."""
 
     issuer: str
+    resource: str
+    """The MCP endpoint that the tokens are for."""
 
     @property
     def look_every(self) -> float:

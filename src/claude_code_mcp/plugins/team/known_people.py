@@ -1,5 +1,4 @@
-"""The people that this server knows: whose name is whose, and who was invited, with their invitations and passkeys;
-and who has signed in at the console.
+"""The people that this server knows: whose name is whose, and who was invited, with their invitations and passkeys.
 
 The name of somebody who comes with access tokens belongs to the first subject of an issuer who came by it, or who was
 invited under it. That is kept for good: at a provider a name can be given to somebody else, and here it is what
@@ -14,14 +13,8 @@ by a provider or a proxy.
 An invitation is used by removing it, together with the passkey that it was used for, so that of two at the same time
 one fails, in whatever process. Only its hash is kept. Every method blocks on the disk and raises OSError if the
 database cannot be used.
-
-Tickets and sign-ins of the console outlive the server, and all servers of the user share them. A ticket is used by
-removing it, as an invitation is. A sign-in ends a while after it was last used. Here too only hashes are kept: who
-reads the database can sign in with nothing of it.
 """
 
-import hashlib
-import hmac
 import json
 import re
 import secrets
@@ -34,178 +27,12 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import InvalidArgument
 from ...core.private_files import private_directory, replace_file
 from ...core.sessions.session_access import Share
-from ...core.state.database import Database, drop_oldest
+from ...core.state.database import Database, drop_oldest, hash_of
 from .shares import announce_ended_shares, end_shares_of
 from .tables import TABLES
 
 if TYPE_CHECKING:
     import sqlite3
-
-TICKET_SECONDS = 300.0
-SIGN_IN_SECONDS = 30 * 86_400.0
-"""From its last use on."""
-_USE_NOTED = 60.0
-"""Seconds between two notes of the same sign-in's use."""
-_MOST_OF_ONE = 100
-"""Sign-ins, and tickets, of one principal; the oldest end for new ones."""
-_LONGEST_DEVICE = 80
-_COLUMNS = "id, principal, credential, device, created_at, used_at"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The principal that a ticket or a sign-in stands for, and the credential that it rests on; see `Accounts`."""
-
-    principal: str
-    credential: str
-
-
-@dataclass(frozen=True, slots=True)
-class SignIn:
-    """A device that a person is signed in on."""
-
-    id: str
-    identity: Identity
-    device: str
-    created_at: float
-    used_at: float
-
-    @property
-    def expires_at(self) -> float:
-        return self.used_at + SIGN_IN_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class NewSignIn:
-    """A sign-in with its two secrets, which are known only now: one for the cookie, one for the page's own storage."""
-
-    sign_in: SignIn
-    cookie: str
-    csrf: str
-
-
-class SignIns:
-    """The tickets and sign-ins in one state directory."""
-
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
-        """At most so many sign-ins, and so many tickets, of one principal."""
-        self._database = database
-        self._clock = clock
-        self._most = most
-
-    # -- tickets --------------------------------------------------------------------------------------------------
-
-    def new_ticket(self, identity: Identity) -> tuple[str, float]:
-        """A ticket for one sign-in, and when it expires."""
-        ticket, now = secrets.token_urlsafe(32), self._clock()
-        expires_at = now + TICKET_SECONDS
-
-        def change(db: "sqlite3.Connection") -> None:
-            db.execute("DELETE FROM tickets WHERE expires_at <= ?", (now,))
-            drop_oldest(db, "tickets", "hash", "expires_at", "principal", identity.principal, self._most - 1)
-            values = (hash_of(ticket), identity.principal, identity.credential, expires_at)
-            db.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", values)
-
-        self._database.write(change)
-        return ticket, expires_at
-
-    def look_at_ticket(self, ticket: str) -> Identity | None:
-        """The identity that a usable ticket is for, without using it up; None if it cannot be used."""
-        query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
-        row = self._database.row(query, hash_of(ticket), self._clock())
-        return None if row is None else Identity(*row)
-
-    def use_ticket(self, ticket: str) -> Identity | None:
-        """Uses a ticket up and returns the identity that it is for; None if it was never given, has been used or has
-        expired."""
-        query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
-        row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
-        # Removed in any case: one that has expired is of no use to anybody either.
-        return None if row is None or row[2] <= self._clock() else Identity(row[0], row[1])
-
-    # -- sign-ins -------------------------------------------------------------------------------------------------
-
-    def begin(self, identity: Identity, device: str) -> NewSignIn:
-        """A new sign-in."""
-        cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
-        sign_in = SignIn(hash_of(cookie), identity, device[:_LONGEST_DEVICE], now, now)
-
-        def change(db: "sqlite3.Connection") -> None:
-            drop_oldest(db, "sign_ins", "id", "used_at", "principal", identity.principal, self._most - 1)
-            _put_sign_in(db, sign_in, hash_of(csrf))
-
-        self._database.write(change, durable=True)
-        return NewSignIn(sign_in, cookie, csrf)
-
-    def find(self, cookie: str, csrf: str) -> SignIn | None:
-        """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
-        query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
-        row = self._database.row(query, hash_of(cookie))
-        # The first secret is looked up by its hash, which says
-        # nothing about it; the second is compared in constant time.
-        if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
-            return None
-        found, now = _sign_in(row[:-1]), self._clock()
-        if found.expires_at < now:
-            return None
-        # Not at every request: each note is a transaction, and those of all servers of the user take turns.
-        if now - found.used_at > _USE_NOTED:
-            self._database.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", now, found.id)
-        return found
-
-    def stands(self, sign_in_id: str) -> bool:
-        """Whether a sign-in that was found before still is there."""
-        return self._database.row("SELECT 1 FROM sign_ins WHERE id = ?", sign_in_id) is not None
-
-    def any(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, is signed in on some device."""
-        query = "SELECT 1 FROM sign_ins WHERE used_at > ? AND (? IS NULL OR principal = ?)"
-        return self._database.row(query, self._clock() - SIGN_IN_SECONDS, principal, principal) is not None
-
-    def of(self, principal: str) -> list[SignIn]:
-        """All sign-ins of a principal, the last used first; expired ones are removed."""
-
-        def change(db: "sqlite3.Connection") -> list[Any]:
-            db.execute("DELETE FROM sign_ins WHERE used_at < ?", (self._clock() - SIGN_IN_SECONDS,))
-            query = f"SELECT {_COLUMNS} FROM sign_ins WHERE principal = ? ORDER BY used_at DESC"  # noqa: S608 - no value
-            return db.execute(query, (principal,)).fetchall()
-
-        return [_sign_in(row) for row in self._database.write(change)]
-
-    def end(self, sign_in_id: str, principal: str) -> bool:
-        """Ends a sign-in of this principal; whether there was one."""
-        statement = "DELETE FROM sign_ins WHERE id = ? AND principal = ?"
-        return self._database.execute(statement, sign_in_id, principal, durable=True) > 0
-
-    def end_all(self, principal: str | None) -> int:
-        """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
-
-        def change(db: "sqlite3.Connection") -> int:
-            db.execute("DELETE FROM tickets WHERE ? IS NULL OR principal = ?", (principal, principal))
-            return db.execute("DELETE FROM sign_ins WHERE ? IS NULL OR principal = ?", (principal, principal)).rowcount
-
-        return self._database.write(change, durable=True)
-
-
-def hash_of(secret: str) -> str:
-    """What stands for a secret in the database."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> None:
-    """Writes a sign-in within a transaction."""
-    identity = sign_in.identity
-    values = (
-        sign_in.id, identity.principal, identity.credential, sign_in.device, csrf_hash, sign_in.created_at,
-        sign_in.used_at,
-    )  # fmt: skip
-    db.execute("INSERT OR REPLACE INTO sign_ins VALUES (?, ?, ?, ?, ?, ?, ?)", values)
-
-
-def _sign_in(row: Any) -> SignIn:
-    sign_in_id, principal, credential, device, created_at, used_at = row
-    return SignIn(sign_in_id, Identity(principal, credential), device, created_at, used_at)
-
 
 # -- names and invitations ---------------------------------------------------------------------------------------------
 
@@ -302,22 +129,6 @@ def _announced(database: Database, removal: Removal | None) -> Removal | None:
     if removal is not None and removal.shares:
         announce_ended_shares(database)
     return removal
-
-
-class ListedCallers:
-    """Who was in a tokens file when a server looked last: whoever is taken out while none runs is missed by that."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def missing(self, file: Path, names: Collection[str]) -> list[str]:
-        """Those who were noted for this file and are not among these names."""
-        row = self._database.row("SELECT value FROM facts WHERE name = ?", f"callers:{file}")
-        return sorted({*json.loads(row[0])}.difference(names)) if row is not None else []
-
-    def note(self, file: Path, names: Collection[str]) -> None:
-        value = json.dumps(sorted(names))
-        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", f"callers:{file}", value, durable=True)
 
 
 # -- invited people ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.state.database import Database, drop_oldest
-from .known_people import Person, hash_of
+from ...core.state.database import Database, drop_oldest, hash_of
+from .known_people import Person
 from .tables import TABLES
 
 if TYPE_CHECKING:

@@ -10,32 +10,22 @@ anybody's.
 Groups are those of the token that was issued last. They are kept, and count from the start of the next server on until
 somebody shows a token there: what is done in the place of an absent person is done by their profile, and notices for a
 group reach those who have not come yet. What rests on tokens ends with the newest that was shown.
-
-Others are named by a trusted proxy that has let them in: a header such as `X-Forwarded-User` (`ProxyUsers`). It is
-believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the header is
-taken out before anything looks at it, and so is one that comes twice: a proxy that adds its own behind that of a client
-says nothing. The name is a person's own within this server, apart from those that an issuer gives.
 """
 
 import asyncio
 import hashlib
-import hmac
 import logging
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple
-
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from typing import NamedTuple
 
 from ...core import json_text
-from ...core.config import Settings
-from ...core.errors import InvalidArgument, UpstreamUnavailable
+from ...core.errors import UpstreamUnavailable
 from ...core.model.caller import is_reserved
-from .access_tokens import Grant, TokenIssuer
-from .known_people import Identity, PersonGroups, PersonNames
+from ...server.transports.identity import Identity
+from .access_tokens import Grant
+from .known_people import PersonGroups, PersonNames
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +39,6 @@ Admit = Callable[[str, Collection[str]], Awaitable[str | None]]
 """Why somebody who is in these groups cannot be served; None if they can."""
 Assign = Callable[[str, Collection[str]], None]  # takes over which groups somebody is in
 Returning = Callable[[str], Awaitable[tuple[Grant, float] | None]]  # who is signed in by this name, until when
-
-
-def is_person(identity: Identity) -> bool:
-    return identity.credential.startswith(_PERSON)
 
 
 class _Person(NamedTuple):
@@ -74,7 +60,6 @@ class People:
         assign: Assign | None,
         names: PersonNames | None,
         is_taken: Callable[[str], bool],
-        tokens: TokenIssuer | None = None,
         returning: Returning | None = None,
         remembered: Mapping[str, PersonGroups] | None = None,
     ) -> None:
@@ -83,8 +68,6 @@ class People:
         who has signed in before this server was started. `remembered` are people from before with their groups; if that
         is None, those whom `names` have. Blocks on the disk."""
         self._issuer = issuer
-        self.tokens = tokens
-        """Checks what they bring; None where a proxy has looked at that."""
         self._admit = admit
         self._assign = assign
         self._names = names
@@ -245,71 +228,3 @@ class People:
         """The same for all tokens of one person: a connection goes on with the next one."""
         encoded = json_text.encode([self._issuer, subject])
         return Identity(name, f"{_PERSON}{hashlib.sha256(encoded).hexdigest()}")
-
-
-# -- users named by a trusted proxy -----------------------------------------------------------------------------------
-
-
-_PROXY_USER = "claude_code_mcp.proxy_user"
-"""In the scope of a request: the name, and the groups."""
-_SECRET_HEADER = b"x-proxy-secret"
-_NAME = re.compile(r"[!-~]{1,128}")
-_MOST_GROUPS = 200
-
-
-class ProxyUsers:
-    """Wraps an application; what it believes of where a request is from is as uvicorn does it."""
-
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        inner = ProxyHeadersMiddleware(app, [*settings.http_proxies])  # type: ignore[arg-type]
-        self._app: Any = inner
-        self._trusted = inner.trusted_hosts
-        user, groups = settings.proxy_user_header, settings.proxy_groups_header
-        self._user = user.lower().encode() if user is not None else None
-        self._groups = groups.lower().encode() if groups is not None else None
-        secret = settings.proxy_secret
-        self._secret = secret.get_secret_value().encode() if secret is not None else None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._user is not None:
-            scope = self._with_user(scope)
-        await self._app(scope, receive, send)
-
-    def _with_user(self, scope: Scope) -> Scope:
-        # Before anything is changed: inside, the address is the one that the proxy has told.
-        peer = (scope.get("client") or ("",))[0]
-        users = [value for name, value in scope["headers"] if name.lower() == self._user]
-        groups = [value for name, value in scope["headers"] if name.lower() == self._groups]
-        secrets = [value for name, value in scope["headers"] if name.lower() == _SECRET_HEADER]
-        taken_out = (self._user, self._groups, _SECRET_HEADER)
-        kept = [pair for pair in scope["headers"] if pair[0].lower() not in taken_out]
-        found: Scope = {**scope, "headers": kept}
-        if peer in self._trusted and self._is_proved(secrets) and len(users) == 1 and len(groups) <= 1:
-            name = users[0].decode("latin-1")
-            if _NAME.fullmatch(name):
-                listed = groups[0].decode("latin-1").split(",") if groups else []
-                found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MOST_GROUPS]
-        return found
-
-    def _is_proved(self, secrets: list[bytes]) -> bool:
-        """Whether it is the proxy, and not another program with its address."""
-        if self._secret is None:
-            return True
-        return len(secrets) == 1 and hmac.compare_digest(secrets[0], self._secret)
-
-
-def user_of(scope: Scope) -> tuple[str, tuple[str, ...]] | None:
-    """The name and the groups of whom a trusted proxy has let in; None without one."""
-    return scope.get(_PROXY_USER)
-
-
-def check_proxy_settings(settings: Settings) -> None:
-    """InvalidArgument for a header that nobody could be believed about."""
-    if settings.proxy_user_header is not None and not settings.http_proxies:
-        raise InvalidArgument(
-            "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: from others it is not believed."
-        )
-    if "*" in settings.http_proxies and settings.proxy_user_header is not None:
-        raise InvalidArgument(
-            "CLAUDE_CODE_MCP_TRUSTED_PROXIES must name the proxies: with * anybody could say who they are."
-        )

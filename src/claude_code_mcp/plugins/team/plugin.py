@@ -1,5 +1,6 @@
 """The plug-in: several people at one server."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...plugin import Plugin
@@ -8,6 +9,7 @@ if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.policy.policy import Policy
     from ...core.sessions.session_access import SessionAccess
+    from ...server.transports.authenticator import Authenticator
 
 
 class TeamPlugin(Plugin):
@@ -20,6 +22,13 @@ class TeamPlugin(Plugin):
         from .shared_sessions import SharedSessions  # noqa: PLC0415
 
         return SharedSessions(database_in(settings.state_dir), policy.groups_of)
+
+    def authenticators(self, settings: "Settings") -> "Sequence[Authenticator]":
+        if not (settings.oauth or settings.oauth_issuer or settings.proxy_user_header):
+            return ()
+        from .authenticators import authenticators  # noqa: PLC0415
+
+        return authenticators(settings)
 
 
 PLUGIN = TeamPlugin

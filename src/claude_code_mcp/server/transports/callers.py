@@ -14,10 +14,9 @@ for something else stop the start. The file is followed:
   The token of the settings does not depend on the file.
 - A file without any token has no callers. It never makes a server that began with tokens one that needs none.
 
-Where the operator has an authorization server, or this server is one, people bring access tokens of it
-(`access_tokens.py`, `people.py`). Each is a caller of their own, under a name that no caller with a token has. Nobody
-signs in to the console with one. A stream that stands open ends with its token (`running_calls.py`); a call that runs
-then runs to its end.
+Other callers come in by an `Authenticator`, such as with access tokens of an OAuth issuer. Each has a name of its own
+that no caller with a token has. Nobody signs in to the console with an access token. A stream that stands open ends
+with its token (`running_calls.py`); a call that runs then runs to its end.
 """
 
 import asyncio
@@ -26,23 +25,29 @@ import hmac
 import logging
 import os
 import secrets
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp.server.auth.provider import AccessToken, TokenVerifier
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ...core.model.caller import is_reserved
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.private_files import private_directory, read_secret, replace_file
+from ...core.state.listed_callers import ListedCallers
 from ...core.transcripts.watched_files import WatchedFile, facts_of, is_empty
-from ...plugins.team.access_tokens import AccessTokens, CallersService, Grant, TokenIssuer, check_oauth_settings
-from ...plugins.team.known_people import Identity, ListedCallers, PersonGroups, PersonNames
-from ...plugins.team.people import Admit, Assign, People, Returning, check_proxy_settings, is_person
-from .running_calls import AccessUntil, FailureLimit, RunningCalls, caller_address
+from .authenticator import Authenticator, Challenge, HttpService, SignInPage
+from .identity import Identity
+from .running_calls import RunningCalls
+
+if TYPE_CHECKING:
+    from .http import Address
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +60,6 @@ _MOST_READS = 20
 _GRACE = 10.0
 """Seconds for which what runs goes on while the file cannot be used."""
 _CHANGED_MEANWHILE = object()
-_MOST_UNKNOWN_TOKENS = 60
-"""Tokens of one address within a minute that are nobody's, before the next of them are refused as too many."""
-_PROXY = "proxy"
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
 _LARGEST = 4 << 20
@@ -136,7 +138,7 @@ class CallersWithTokens:
 
     # -- the file -------------------------------------------------------------------------------------------------
 
-    async def follow(self, service: CallersService) -> None:
+    async def follow(self, service: HttpService) -> None:
         """Reads the file again whenever it changes, for as long as this runs."""
         service.add_secrets(self._tokens)
         if self._file is None:
@@ -160,7 +162,7 @@ class CallersWithTokens:
             # In any case, or requests would wait for ever; they find the `problem`.
             self._read.set()
 
-    async def _read_again(self, watched: WatchedFile, service: CallersService) -> None:
+    async def _read_again(self, watched: WatchedFile, service: HttpService) -> None:
         for _ in range(_MOST_READS):
             # In this order: what changes from here on is noted again.
             watched.clear()
@@ -184,7 +186,7 @@ class CallersWithTokens:
         if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
             self._read.set()
 
-    async def _load(self, facts: object, service: CallersService) -> None:
+    async def _load(self, facts: object, service: HttpService) -> None:
         self._facts = facts
         try:
             read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
@@ -202,7 +204,7 @@ class CallersWithTokens:
         self._apply(listed, waiting, service.audit)
         await self._note_listed(service)
 
-    async def _note_listed(self, service: CallersService, remove: Remove | None = None) -> None:
+    async def _note_listed(self, service: HttpService, remove: Remove | None = None) -> None:
         """Notes in the state who is in the file, after `remove` was called for each who was in it when that was noted
         last. If that fails, it is made up for at the next start."""
         assert self._file is not None
@@ -216,7 +218,7 @@ class CallersWithTokens:
         except OSError as error:
             log.error("who is in the tokens file cannot be noted: %s", error)
 
-    async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: CallersService) -> tuple[str, ...]:
+    async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: HttpService) -> tuple[str, ...]:
         """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
         waiting = []
         for name in {identity.principal for identity in tokens.values()} - {*self.names}:
@@ -246,10 +248,10 @@ class CallersWithTokens:
             details = {name: list(getattr(change, name)) for name in ("added", "removed", "renewed", "waiting")}
             audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
         for identity in ended:
-            self._end(identity, "renewed" if identity.principal in names_now else "removed", audit)
+            self.end(identity, "renewed" if identity.principal in names_now else "removed", audit)
         # A name of the file is nobody else's: whoever has come by it with access tokens is that caller no more.
         for identity in self.displaced(names_now):
-            self._end(identity, "renewed", audit)
+            self.end(identity, "renewed", audit)
 
     def _refuse(self, problem: str, audit: Audit) -> None:
         """The file cannot be used: whoever is in it is not let in from now on."""
@@ -269,9 +271,9 @@ class CallersWithTokens:
     def _end_all(self, audit: Audit) -> None:
         """What runs ends; the names stay, since nobody has said that they are gone."""
         for identity in [identity for identity in self._tokens.values() if not self._counts(identity)]:
-            self._end(identity, "unusable", audit)
+            self.end(identity, "unusable", audit)
 
-    def _end(self, identity: Identity, why: str, audit: Audit) -> None:
+    def end(self, identity: Identity, why: str, audit: Audit) -> None:
         calls = self.running.end(identity)
         audit(AuditEvent(AuditKind.CALLER_ENDED, identity.principal, details={"why": why, "calls": calls}))
         for listener in self._on_ended:
@@ -281,155 +283,119 @@ class CallersWithTokens:
 class Callers(CallersWithTokens):
     """The callers of one server, and what of theirs runs over HTTP."""
 
-    def __init__(self, settings: Settings, principal: str = "default") -> None:
-        """As for `CallersWithTokens`; InvalidArgument also where the settings for other people cannot be used."""
+    def __init__(
+        self, settings: Settings, principal: str = "default", authenticators: Sequence[Authenticator] = ()
+    ) -> None:
+        """As for `CallersWithTokens`; `authenticators` admit others."""
         super().__init__(settings, principal)
-        self.open = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
+        self.authenticators = authenticators
+        self.open = bool(authenticators)
         """Whether people may come whom nobody has listed here."""
-        if self.open:
-            check_oauth_settings(settings)
-            check_proxy_settings(settings)
         self.required = bool(self._tokens) or self._file is not None or self.open
         """Whether nobody gets in without a token; that does not change while the server runs."""
-        self.people: People | None = None
-        """Those of the operator's issuer, or of the one in this server; None without one."""
-        self.access_tokens: AccessTokens | None = None
-        """Checks the tokens of the operator's issuer; None without one."""
-        self.proxied: People | None = None
-        """Those whom a trusted proxy has let in."""
-        self._unknown_tokens = FailureLimit(_MOST_UNKNOWN_TOKENS)
-        self._doubted = asyncio.Lock()
-        """Held while the issuer is asked about a token of an address with too many that are nobody's."""
+
+    # -- the server -----------------------------------------------------------------------------------------------
+
+    def serve(self, service: HttpService, address: "Address") -> None:
+        """Prepares the authenticators, before the first request. Blocks on the disk."""
+        for authenticator in self.authenticators:
+            authenticator.serve(self, service, address)
+
+    def check(self, address: "Address") -> None:
+        """InvalidArgument if an authenticator cannot work on a server that listens at this address."""
+        for authenticator in self.authenticators:
+            authenticator.check(address)
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """The application with the middleware of each authenticator."""
+        for authenticator in self.authenticators:
+            app = authenticator.wrap(app)
+        return app
+
+    def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
+        """The routes of the authenticators; `page` is where people sign in. Blocks on the disk."""
+        return [route for authenticator in self.authenticators for route in authenticator.routes(page)]
+
+    @property
+    def challenge(self) -> Challenge | None:
+        """Where clients get access tokens; None if they get none."""
+        return next(filter(None, (authenticator.challenge() for authenticator in self.authenticators)), None)
+
+    @property
+    def origin(self) -> str | None:
+        """The only origin at which browsers can sign in; None if any works."""
+        return next(filter(None, (authenticator.origin() for authenticator in self.authenticators)), None)
+
+    @property
+    def offers_sign_in(self) -> bool:
+        """Whether people can sign in at `/sign-in`."""
+        return any(authenticator.offers_sign_in for authenticator in self.authenticators)
+
+    async def sign_out_address(self, identity: Identity) -> str | None:
+        """Where somebody signs out of what they have signed in with; None if it is only here."""
+        for authenticator in self.authenticators:
+            address = await authenticator.sign_out_address(identity)
+            if address is not None:
+                return address
+        return None
+
+    async def follow(self, service: HttpService) -> None:
+        if self.authenticators:
+            service.start_task(self.running.end_streams_with_tokens(), endless=True)
+        for authenticator in self.authenticators:
+            service.start_task(authenticator.follow(), endless=True)
+        await super().follow(service)
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
     async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
-        """Whose token this is; None if nobody's, or if it lacks a scope of the settings, unless whoever asks looks at
-        its scopes. UpstreamUnavailable while that cannot be said, RateLimited for one that is nobody's, from an address
+        """Whose token this is; None if nobody's, or if it lacks a required scope, unless whoever asks looks at its
+        scopes. UpstreamUnavailable while that cannot be said, RateLimited for one that is nobody's, from an address
         with too many of them. The request that is being answered belongs to that caller from then on, and ends when the
         token counts no more."""
         await self._read.wait()
         # Nothing is awaited from here to `claim`: whoever is removed later is found among those who run.
         found, access = self._find(token), None
-        # Not shown to the issuer then: it may be a token of the file, which is nobody's business there.
+        # Not shown to an issuer then: it may be a token of the file, which is nobody's business there.
         if found is None and self.problem is not None:
             raise UpstreamUnavailable(_UNAVAILABLE)
-        if found is None and self.people is not None and self.people.tokens is not None:
-            found, access = await self._by_access_token(token, self.people, self.people.tokens)
-            needed = self._settings.oauth_scopes if with_scopes else ()
-            if found is not None and not {*needed}.issubset(self.scopes_of(found, needed)):
-                log.info("an access token of %s is refused: it lacks a scope", found.principal)
-                found = None
+        for authenticator in self.authenticators if found is None else ():
+            admission = await authenticator.by_token(token)
+            if admission is None:
+                continue
+            challenge = authenticator.challenge()
+            if with_scopes and challenge is not None and not {*challenge.scopes}.issubset(admission.scopes):
+                log.info("an access token of %s is refused: it lacks a scope", admission.identity.principal)
+                continue
+            found, access = admission.identity, admission.access
+            break
         if found is not None:
             self.running.claim(found, access)
         return found
 
-    def take_access_tokens(
-        self, tokens: AccessTokens, admit: Admit, assign: Assign | None = None, names: PersonNames | None = None
-    ) -> None:
-        """From now on people are let in with access tokens too; see `People`."""
-        self.people, self.access_tokens = People(tokens.issuer, admit, assign, names, self._is_taken, tokens), tokens
+    async def by_request(self, request: Request) -> Identity | None:
+        """Whom the request itself names, such as by a trusted proxy; None if it names nobody who is admitted."""
+        for authenticator in self.authenticators:
+            found = await authenticator.by_request(request)
+            if found is not None:
+                return found
+        return None
 
-    def take_own_tokens(
-        self,
-        tokens: TokenIssuer,
-        admit: Admit,
-        assign: Assign,
-        returning: Returning,
-        invited: Mapping[str, PersonGroups],
-    ) -> None:
-        """The same for the authorization server in this one. Whose name is whose is known by the invitations."""
-        self.people = People(tokens.issuer, admit, assign, None, self._is_taken, tokens, returning, invited)
+    def is_named_in(self, request: Request) -> bool:
+        """Whether `by_request` may find an identity."""
+        return any(authenticator.is_named_in(request) for authenticator in self.authenticators)
 
-    def take_proxy_users(self, admit: Admit, assign: Assign | None = None, names: PersonNames | None = None) -> None:
-        """From now on people are let in by the word of a trusted proxy too."""
-        self.proxied = People(_PROXY, admit, assign, names, self._is_taken)
-
-    async def by_proxy(self, user: tuple[str, Collection[str]], lasts: float) -> Identity | None:
-        """Whom a trusted proxy has let in, for so many seconds; None if they cannot be."""
-        if self.proxied is None:
-            return None
-        (name, groups), now = user, time.time()
-        grant = Grant(name, name, int(now + lasts), (), frozenset(groups), now)
-        return await self.proxied.let_in(grant, now + lasts)
-
-    def _people_of(self, identity: Identity) -> People | None:
-        """Those among whom somebody is who is let in without a token of the operator's."""
-        both = (self.people, self.proxied)
-        return next((people for people in both if people is not None and people.has(identity)), None)
-
-    async def let_in(self, grant: Grant, until: float) -> Identity | None:
-        """The caller that somebody with this grant of the issuer is, until then at least; None if they cannot be let
-        in. UpstreamUnavailable while that cannot be said."""
-        return await self.people.let_in(grant, until) if self.people is not None else None
-
-    def end_person(self, name: str, subject: str | None, audit: Audit) -> None:
-        """Ends everything that somebody with access tokens has open; with a `subject`, for good. Nothing is awaited: a
-        request that is just being let in is found among those who run, or is refused."""
-        for identity in self.people.end(name, subject) if self.people is not None else ():
-            self._end(identity, "renewed" if subject is None else "removed", audit)
-
-    async def _by_access_token(
-        self, token: str, people: People, tokens: TokenIssuer
-    ) -> tuple[Identity | None, AccessUntil | None]:
-        """Whose access token this is, and until when; nobody's if it is not good, or if its name cannot be let in."""
-        grant = await self._check(token, tokens)
-        if grant is None:
-            return None, None
-        found = await people.let_in(grant, grant.expires_at)
-
-        async def still_good() -> float | None:
-            now = await tokens.check(token)
-            return now.counts_until if now is not None else None
-
-        return found, AccessUntil(grant.counts_until, tokens.look_every, still_good)
-
-    async def _check(self, token: str, tokens: TokenIssuer) -> Grant | None:
-        """What an access token grants. RateLimited for one that is nobody's, from an address that has sent too many of
-        them. One that is good is taken from there too: others may have the same address."""
-        address = caller_address()
-        flooding = self._unknown_tokens.is_over(address)
-        if flooding and tokens.must_ask(token):
-            # Whoever has no token can make up as many as they like, and each is a question to the issuer: those of all
-            # such addresses stand in one line, in which a good one gets its turn.
-            async with self._doubted:
-                grant = await tokens.check(token)
-        else:
-            grant = await tokens.check(token)
-        if grant is None and flooding:
-            self._unknown_tokens.check(address)
-        if grant is None:
-            self._unknown_tokens.failed(address)
-        return grant
-
-    async def by_sign_in(
-        self, id_token: str, client_id: str, nonce: str, lasts: float, scopes: Collection[str] = ()
-    ) -> Identity | None:
-        """Who has signed in at the issuer for the console, for so many seconds and with these scopes; None if that is
-        not good, if a scope of the settings is not among them, or if their name cannot be let in. UpstreamUnavailable
-        while that cannot be said."""
-        if self.access_tokens is None:
-            return None
-        grant = await self.access_tokens.person(id_token, client_id, nonce)
-        if grant is None:
-            return None
-        if not {*self._settings.oauth_scopes}.issubset(scopes):
-            log.warning("%s has signed in and is not let in: the issuer has not granted a scope", grant.name)
-            return None
-        return await self.let_in(grant, time.time() + lasts)
-
-    def _is_taken(self, name: str) -> bool:
-        """Whether a name is that of a caller with a token, also of one that waits for a restart."""
-        listed = {identity.principal for identity in self._tokens.values()}
-        return name in {self._principal, *self.names, *self._waiting, *listed}
+    def must_be_named(self, identity: Identity) -> bool:
+        """Whether each request of this identity must name it again."""
+        return any(authenticator.must_be_named(identity) for authenticator in self.authenticators)
 
     async def stands(self, identity: Identity) -> bool:
         """Whether this caller still has this token. UpstreamUnavailable while that cannot be said."""
-        if is_person(identity):
-            if self.people is not None:
-                await self.people.take_back(identity)
-            people = self._people_of(identity)
-            return people is not None and people.expires_at(identity) is not None
+        if not identity.has_operator_token:
+            for authenticator in self.authenticators:
+                if await authenticator.stands(identity):
+                    return True
+            return False
         await self._read.wait()
         known = [other for other in self._tokens.values() if other == identity]
         if known and self._counts(identity):
@@ -438,45 +404,38 @@ class Callers(CallersWithTokens):
             raise UpstreamUnavailable(_UNAVAILABLE)
         return False
 
+    def is_taken(self, name: str) -> bool:
+        """Whether a name is that of a caller with a token, also of one that waits for a restart."""
+        listed = {identity.principal for identity in self._tokens.values()}
+        return name in {self._principal, *self.names, *self._waiting, *listed}
+
     def scopes_of(self, identity: Identity, all_scopes: Collection[str]) -> Collection[str]:
-        """What somebody may do by their newest access token; a token of the operator's is for everything."""
-        if not is_person(identity):
+        """What a caller may do by its newest access token; a token of the operator's is for everything."""
+        if identity.has_operator_token:
             return all_scopes
-        people = self._people_of(identity)
-        return people.scopes_of(identity) if people is not None else ()
+        authenticator = self._authenticator_of(identity)
+        return authenticator.scopes_of(identity) if authenticator is not None else ()
+
+    def _authenticator_of(self, identity: Identity) -> Authenticator | None:
+        return next((each for each in self.authenticators if each.has(identity)), None)
 
     def knows(self, name: str) -> bool:
-        """Whether somebody of this name has a token, or has shown an access token, as far as is known."""
-        others = (self.people, self.proxied)
-        return super().knows(name) or any(people is not None and people.knows(name) for people in others)
+        """Whether a caller of this name has a token, or has been admitted, as far as is known."""
+        return super().knows(name) or any(authenticator.knows(name) for authenticator in self.authenticators)
 
     def displaced(self, names: Collection[str]) -> Iterable[Identity]:
-        for people in filter(None, (self.people, self.proxied)):
-            yield from people.drop(names)
-
-    async def follow(self, service: CallersService) -> None:
-        if self.people is not None or self.proxied is not None:
-            service.start_task(self.running.end_streams_with_tokens(), endless=True)
-        await super().follow(service)
+        for authenticator in self.authenticators:
+            yield from authenticator.drop(names)
 
     def remembers(self, name: str) -> bool:
-        """The same, or whether they have come to a server before this one."""
-        return self.knows(name) or any(
-            people is not None and people.remembers(name) for people in (self.people, self.proxied)
-        )
-
-    # -- what runs ------------------------------------------------------------------------------------------------
+        """The same, or whether an earlier server has admitted them."""
+        return self.knows(name) or any(authenticator.remembers(name) for authenticator in self.authenticators)
 
     def claim(self, identity: Identity) -> None:
         """The request that is being answered is that of somebody who has signed in. Nothing is awaited between the
         check of the caller and this, so that no change comes between."""
-        people = self._people_of(identity) if is_person(identity) else None
-        until = people.expires_at(identity) if people is not None else None
-
-        async def still_good() -> float | None:
-            return people.expires_at(identity) if people is not None else None
-
-        self.running.claim(identity, AccessUntil(until, until, still_good) if until is not None else None)
+        authenticator = None if identity.has_operator_token else self._authenticator_of(identity)
+        self.running.claim(identity, authenticator.access_of(identity) if authenticator is not None else None)
 
 
 class CallerTokens(TokenVerifier):
@@ -589,5 +548,6 @@ def _read_file(path: Path) -> dict[str, str]:
 
 def _identities(tokens: Mapping[str, str]) -> dict[str, Identity]:
     return {
-        token: Identity(name, f"token:{hashlib.sha256(token.encode()).hexdigest()}") for token, name in tokens.items()
+        token: Identity.of_operator_token(name, hashlib.sha256(token.encode()).hexdigest())
+        for token, name in tokens.items()
     }

@@ -15,7 +15,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,19 +33,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ... import __version__
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.state.database import Database
-from ...plugins.team.access_tokens import AccessTokens
-from ...plugins.team.known_people import Identity, PersonNames
-from ...plugins.team.people import ProxyUsers
 from ..http_streams import OpenStreams, response_streams
 from ..sdk import end_connections
+from .authenticator import Challenge, HttpService
 from .callers import SCOPE, Callers, CallerTokens
+from .identity import Identity
 from .running_calls import RunningCalls
 
 log = logging.getLogger(__name__)
@@ -243,15 +242,9 @@ def own_addresses(address: Address) -> list[str]:
 
 
 def check_exposure(address: Address, callers: Callers, settings: Settings) -> None:
-    """InvalidArgument for a server that other machines can reach and that has no token, or takes access tokens and does
-    not know the address that they are made for."""
-    if settings.oauth:
-        own_origin(settings, address)
-    if settings.oauth_issuer is not None and address.unspecified and settings.web_url is None:
-        raise InvalidArgument(
-            "Access tokens are made for the address at which clients reach this server: set CLAUDE_CODE_MCP_WEB_URL "
-            "to it, such as https://claude.example.org."
-        )
+    """InvalidArgument for a server that other machines can reach and that has no token, or whose authenticators cannot
+    work there."""
+    callers.check(address)
     if not address.loopback and not callers.required:
         raise InvalidArgument(
             f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
@@ -266,30 +259,9 @@ def check_exposure(address: Address, callers: Callers, settings: Settings) -> No
         )
 
 
-def own_origin(settings: Settings, address: Address) -> str:
-    """Where people reach the embedded authorization server: where the settings say or, on this machine alone, under the
-    name that browsers know it by. InvalidArgument if passkeys cannot be used there: browsers bind them to a name, and
-    want encryption unless that is `localhost`."""
-    if settings.web_url is None and not address.loopback:
-        raise InvalidArgument(
-            "People sign in at the address at which they reach this server: set CLAUDE_CODE_MCP_WEB_URL to it, such as "
-            "https://claude.example.org."
-        )
-    origin = (settings.web_url or f"http://localhost:{address.port}").rstrip("/")
-    host = urlsplit(origin).hostname or ""
-    if host != "localhost" and (not origin.startswith("https://") or _is_ip_address(host)):
-        raise InvalidArgument(
-            f"Browsers take passkeys for a name with https, or for localhost; CLAUDE_CODE_MCP_WEB_URL is {origin}."
-        )
-    return origin
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def endpoint_url(settings: Settings, address: Address) -> str:
+    """Where clients reach the MCP endpoint of a server that listens there."""
+    return f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
 
 
 # -- the server ---------------------------------------------------------------------------------------------
@@ -305,21 +277,24 @@ class HttpServer:
         *,
         settings: Settings,
         serves: str = "MCP",
-        without_token: bool = False,
+        callers: Callers | None = None,
         listener: socket.socket | None = None,
     ) -> None:
         """Binds the socket, or takes a `listener` that is bound to the address; requests wait there until `serve`.
-        `make_app` is given the address with the port that it has; what the server `serves` is for the log. Where a
-        request is from is the peer's address, unless the peer is one of the proxies of the settings, which say so in a
-        header. InvalidArgument if it cannot listen there; whatever `make_app` raises leaves nobody listening."""
+        `make_app` is given the address with the port that it has; what the server `serves` is for the log; `callers`
+        are those whom it admits. Where a request is from is the peer's address, unless the peer is one of the proxies
+        of the settings, which say so in a header. InvalidArgument if it cannot listen there; whatever `make_app` raises
+        leaves nobody listening."""
         self._serves = serves
-        self._without_token = without_token
+        self._without_token = callers is not None and not callers.required
         self._socket = listener if listener is not None else _listen(address)
         self.address = replace(address, port=self._socket.getsockname()[1])
         self.url = self.address.url
         self.own_addresses = own_addresses(self.address)
         try:
-            app = ProxyUsers(make_app(self.address), settings)
+            # Inside the middleware of authenticators, which looks at the peer itself.
+            app: Any = ProxyHeadersMiddleware(make_app(self.address), [*settings.http_proxies])  # type: ignore[arg-type]
+            app = app if callers is None else callers.wrap(app)
         except BaseException:
             self._socket.close()
             raise
@@ -329,7 +304,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # the application itself believes them
+                proxy_headers=False,  # `ProxyHeadersMiddleware` reads them, see above
                 timeout_graceful_shutdown=1,
                 ws="none",
                 http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, settings.http_proxies).protocol(),  # type: ignore[arg-type]
@@ -378,21 +353,6 @@ class _Uvicorn(uvicorn.Server):
 # -- the application ------------------------------------------------------------------------------------------
 
 
-class HttpService(Protocol):
-    """What the HTTP transport asks of the service behind it."""
-
-    def audit(self, event: AuditEvent) -> None: ...
-
-    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
-
-    @property
-    def state(self) -> Database: ...
-
-    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
-
-    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
-
-
 class HttpBackend(Protocol):
     """What is served over HTTP: an `McpServer`, or whatever else answers for one."""
 
@@ -430,10 +390,10 @@ def http_app(
     address: Address,
     callers: Callers,
     metrics: Callable[[str | None], bytes] | None = None,
-    more: Sequence[BaseRoute] = (),
+    more: Callable[[], Sequence[BaseRoute]] = tuple,
     probes: Probes = Probes(),  # noqa: B008 - it cannot be changed
 ) -> Starlette:
-    """The ASGI application; `metrics` renders what `/metrics` shows, `more` are routes that check their callers
+    """The ASGI application; `metrics` renders what `/metrics` shows, `more` makes routes that check their callers
     themselves. All that a caller has open here ends with its token."""
     security, server, service = _security(settings, address), mcp_server.server(), mcp_server.service
 
@@ -457,33 +417,28 @@ def http_app(
         problem = await probes.ready()
         return _health_of(callers.problem) if problem is None else _unavailable(problem)
 
-    resource = f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
-    if settings.oauth:
-        resource = f"{own_origin(settings, address)}{PATH}"
-    if settings.proxy_user_header is not None:
-        callers.take_proxy_users(service.admit, service.assign, PersonNames(service.state))
-    if settings.oauth_issuer is not None:
-        issued = AccessTokens(settings, resource)
-        callers.take_access_tokens(issued, service.admit, service.assign, PersonNames(service.state))
+    callers.serve(service, address)
+    challenge = callers.challenge
+    resource = challenge.resource if challenge is not None else endpoint_url(settings, address)
     callers.on_ended(end_caller)
     callers.remove = remove
     mcp_server.join_calls(callers.running)
     routes = [Route("/health", health), Route("/ready", ready)]
     routes.append(Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"]))
-    if callers.required and settings.oauth_issuer is None and not settings.oauth:
+    if callers.required and challenge is None:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
         routes.append(metrics_route(metrics, settings, callers, security, audit_refusal))
-    auth = _auth(settings, address, resource) if callers.required else None
+    auth = _auth(challenge, address) if callers.required else None
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
         auth=auth,
-        token_verifier=CallerTokens(callers, resource, audit_refusal, settings.oauth_scopes)
+        token_verifier=CallerTokens(callers, resource, audit_refusal, challenge.scopes if challenge is not None else ())
         if callers.required
         else None,
-        custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
+        custom_starlette_routes=[*routes, *more()],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(_JsonTooLarge)
     app.add_middleware(mcp_server.streams.middleware)
@@ -492,21 +447,21 @@ def http_app(
     return _without_redirects(app)
 
 
-def _auth(settings: Settings, address: Address, resource: str) -> AuthSettings:
-    """With an authorization server of the operator's, its issuer is published, and clients that are refused are told
-    where (RFC 9728); the verifier checks the audience itself.
+def _auth(challenge: Challenge | None, address: Address) -> AuthSettings:
+    """If clients get access tokens from an issuer, it is published, and clients that are refused are told where (RFC
+    9728); the verifier checks the audience itself.
 
     Otherwise tokens are issued by the operator. There is no authorization server, so none is advertised: a client that
     was pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer
     all the same; without a resource it does not publish it."""
-    if settings.oauth or settings.oauth_issuer is not None:
+    if challenge is not None:
         # As texts: clients compare issuers letter by letter, and an address that was parsed has a slash at its end.
         return AuthSettings.model_validate(
             {
-                "issuer_url": settings.oauth_issuer or own_origin(settings, address),
-                "resource_server_url": resource,
+                "issuer_url": challenge.issuer,
+                "resource_server_url": challenge.resource,
                 # None and not an empty list: with an empty one clients ask for an empty scope, which providers refuse.
-                "required_scopes": [SCOPE] if settings.oauth else [*settings.oauth_scopes] or None,
+                "required_scopes": [*challenge.scopes] or None,
                 "validate_token_resource": False,
             }
         )

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...core.errors import RateLimited, UpstreamUnavailable
 from ...core.rate_limit import MinuteLimit
-from ...plugins.team.known_people import Identity
+from .identity import Identity
 
 log = logging.getLogger(__name__)
 

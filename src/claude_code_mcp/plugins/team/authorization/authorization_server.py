@@ -11,9 +11,9 @@ this very browser was given. Every decision is signed with a passkey for this on
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mcp.server.auth.handlers.authorize import AuthorizationHandler
@@ -33,20 +33,27 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import ASGIApp
 
-from ....core.config import Settings
 from ....core.errors import ClaudeCodeError, RateLimited, UpstreamUnavailable
 from ....core.model.events import AuditEvent, AuditKind
+from ....core.state.database import hash_of
 from ....core.state.state_directory import database_in
 from ....core.transcripts.watched_files import WatchedFile
+from ....server.transports.authenticator import HttpService
 from ....server.transports.callers import SCOPE, Callers
 from ....server.transports.http import PATH
+from ....server.transports.identity import Identity
 from ....server.transports.running_calls import FailureLimit
-from ..known_people import Identity, InvitedPeople, Person, change_mark, hash_of
+from ..access_tokens import Grant, TokenIssuer
+from ..known_people import InvitedPeople, Person, change_mark
 from ..oauth_grants import Consent, OAuthGrants
+from ..people import People
 from .clients import ClientDocuments, is_at, redirect_origin
 from .pages import consent_page, invite_page, message, passkey_page, refused_page, sign_in_page, welcome_page
 from .passkeys import Passkeys, SealedRequests
 from .provider import CONSENT, OwnAccessTokens, Provider, grant_of
+
+if TYPE_CHECKING:
+    from ..authenticators import EmbeddedAuthenticator
 
 log = logging.getLogger(__name__)
 
@@ -170,19 +177,26 @@ class _Invitations:
         return found
 
 
-class AuthorizationHost(Protocol):
-    """What the server in which this one is embedded does for it: a service, or a gateway of a fleet."""
+def people_of(
+    service: HttpService, origin: str, resource: str, is_taken: Callable[[str], bool]
+) -> tuple[TokenIssuer, People]:
+    """The people who were invited to the authorization server at this origin, and the check of its tokens. Blocks on
+    the disk."""
+    database = database_in(service.settings.state_dir)
+    invited = InvitedPeople(database)
 
-    @property
-    def settings(self) -> Settings: ...
+    async def returning(name: str) -> tuple[Grant, float] | None:
+        """A person who has signed in before this server was started, and until when that counts."""
+        try:
+            found = await asyncio.to_thread(invited.signed_in, name)
+        except OSError:
+            raise UpstreamUnavailable("Who is signed in cannot be looked up just now.") from None
+        return None if found is None else (grant_of(*found), found[1])
 
-    def audit(self, event: AuditEvent) -> None: ...
-
-    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
-
-    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
-
-    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+    tokens = OwnAccessTokens(OAuthGrants(database), origin, resource)
+    # Whose name is whose is known by the invitations.
+    people = People(origin, service.admit, service.assign, None, is_taken, returning, invited.groups())
+    return tokens, people
 
 
 class AuthorizationServer:
@@ -190,16 +204,18 @@ class AuthorizationServer:
 
     def __init__(
         self,
-        service: AuthorizationHost,
+        service: HttpService,
+        door: "EmbeddedAuthenticator",
         callers: Callers,
         origin: str,
         link: Link | None,
         *,
         documents: ClientDocuments | None = None,
     ) -> None:
-        """`origin` is where people and clients reach this server. `link` makes one that signs somebody in to the
-        console once; None without a console. Blocks on the disk."""
+        """`origin` is where people and clients reach this server. `door` admits its people. `link` makes one that
+        signs somebody in to the console once; None without a console. Blocks on the disk."""
         self._service = service
+        self._door = door
         self._callers = callers
         self._origin = origin
         self._link = link
@@ -217,9 +233,6 @@ class AuthorizationServer:
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
         self._registrations, self._readings = FailureLimit(_MOST_REGISTRATIONS), FailureLimit(_MOST_DOCUMENTS)
         self._exchanges = FailureLimit(_MOST_EXCHANGES)
-        tokens = OwnAccessTokens(self._grants, origin, self.resource)
-        invited = self._people.groups()
-        callers.take_own_tokens(tokens, service.admit, service.assign, self._returning, invited)
         self._people.serve_at(origin)
         log.info("people sign in at %s; their clients connect to %s", origin, self.resource)
 
@@ -245,7 +258,7 @@ class AuthorizationServer:
         before, self._known = self._known, dict(now)
         removed, added = before.keys() - now.keys(), now.keys() - before.keys()
         for subject in removed:
-            self._callers.end_person(before[subject], subject, self._service.audit)
+            self._door.end_person(before[subject], subject)
         if removed or added:
             details = {
                 "added": sorted(now[subject] for subject in added),
@@ -264,19 +277,11 @@ class AuthorizationServer:
             # Last: what failed, or was cut off with this server, is done at the next change or by the next one.
             await asyncio.to_thread(self._people.note_ended, name)
 
-    async def _returning(self, name: str) -> tuple[Any, float] | None:
-        """Somebody who has signed in at the console before this server was started, and until when that counts."""
-        try:
-            found = await asyncio.to_thread(self._people.signed_in, name)
-        except OSError:
-            raise UpstreamUnavailable("Who is signed in cannot be looked up just now.") from None
-        return None if found is None else (grant_of(*found), found[1])
-
     def _end_stolen(self, name: str) -> None:
         """Whoever has stolen a token may be connected with another of the same consent."""
         log.error("a code or refresh token of %s has come a second time: what came of that consent has ended", name)
         self._service.audit(AuditEvent(AuditKind.GRANT_STOLEN, name))
-        self._callers.end_person(name, None, self._service.audit)
+        self._door.end_person(name, None)
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
@@ -526,7 +531,7 @@ class AuthorizationServer:
         form, sealed, _ = await self._forms.sent(request, "console")
         person = await self._forms.signed(request, form, sealed)
         until = grant_of(person, 0).issued_at + _SIGNED_IN_FOR
-        identity = await self._callers.let_in(grant_of(person, until), until)
+        identity = await self._door.let_in(grant_of(person, until), until)
         if identity is None:
             raise _Stopped(message("You cannot sign in here", "Ask whoever runs this server.", 403))
         await asyncio.to_thread(self._people.note_sign_in, person.subject, until)

@@ -1,0 +1,194 @@
+"""Signing in at the operator's own provider (OpenID Connect, code flow with PKCE).
+
+The browser comes back with a code, for which the provider gives an id token that says who it is. The browser then gets
+a link of the page, as anybody who is invited to it: there is one way in, and nothing of the provider is ever in the
+page. A sign-in that came back counts only in the browser that has begun it, once, and within ten minutes; otherwise
+somebody could have others work in their name. What belongs to one on its way follows from its `state` and a key of this
+server (`OneTimeTexts`). The provider must say that it was the one that was asked (RFC 9207), if it says anything at
+all.
+"""
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from ...core.config import Settings
+from ...core.errors import UpstreamUnavailable
+from ...core.model.text import base64url, visible
+from ...server.transports.authenticator import SignInPage
+from ...server.transports.identity import Identity
+from ...server.web_answers import HEADERS, guarded
+from .access_tokens import AccessTokens, Grant, is_safe_page
+from .one_time_texts import OneTimeTexts
+
+log = logging.getLogger(__name__)
+
+AdmitPerson = Callable[[Grant, float], Awaitable[Identity | None]]
+"""Admits a person with this grant until then at least; None if they cannot be admitted."""
+START, CALLBACK = "/sign-in", "/sign-in/callback"
+_LASTS = 12 * 3600.0
+"""Seconds after which somebody must sign in again."""
+_BEGUN_FOR = 600.0
+
+
+class _Failed(Exception):
+    """Why a sign-in does not count; for the log."""
+
+
+class ProviderSignIn:
+    """The two addresses that a browser passes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: AccessTokens,
+        admit: AdmitPerson,
+        page: SignInPage,
+    ) -> None:
+        """`tokens` are those of the provider, `admit` admits whom it has signed in, and `page` is where they sign in
+        then."""
+        assert settings.oauth_client_id is not None
+        secret = settings.oauth_client_secret
+        self._url = url = page.url
+        self._client = (settings.oauth_client_id, secret.get_secret_value() if secret is not None else "")
+        self._tokens = tokens
+        self._admit = admit
+        self._page = page
+        self._required = {*settings.oauth_scopes}
+        self._scopes = tuple(dict.fromkeys(("openid", "profile", "email", *settings.oauth_scopes)))
+        self._callback = f"{url.rstrip('/')}{CALLBACK}"
+        self._secure = url.startswith("https://")
+        # With the prefix no other host of the same domain can set it: its owner could have people of this server go on
+        # with a sign-in of theirs. Browsers take it for the whole host only, and over TLS.
+        prefix, self._path = ("__Host-", "/") if self._secure else ("", START)
+        self._cookie = f"{prefix}claude_code_mcp_sign_in_{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+        self._states = OneTimeTexts()
+
+    def routes(self) -> list[Route]:
+        def route(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
+            async def work(request: Request) -> Response:
+                self._page.check_host(request)
+                try:
+                    return await handler(request)
+                except _Failed as reason:
+                    log.warning("a sign-in at the provider has failed: %s", reason)
+                except UpstreamUnavailable as error:
+                    log.warning("a sign-in at the provider has failed: %s", error.message)
+                # A person is before the browser: the page tells them, and where the provider is stays in the log.
+                self._page.refused()
+                return RedirectResponse(f"{self._url}#sign-in-failed", 303, dict(HEADERS))
+
+            async def handle(request: Request) -> Response:
+                return await guarded(work(request), str)
+
+            return Route(path, handle, methods=["GET"])
+
+        return [route(START, self._start), route(CALLBACK, self._come_back)]
+
+    async def _start(self, request: Request) -> Response:
+        endpoint = (await self._tokens.metadata()).get("authorization_endpoint")
+        if not is_safe_page(endpoint):
+            raise _Failed("the provider says nothing of where people sign in")
+        state = self._new_state()
+        challenge = base64url(hashlib.sha256(self._states.derived("verifier", state).encode()).digest())
+        wanted = {
+            "response_type": "code",
+            "client_id": self._client[0],
+            "redirect_uri": self._callback,
+            "scope": " ".join(self._scopes),
+            "state": state,
+            "nonce": self._states.derived("nonce", state),
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        response = RedirectResponse(
+            f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(wanted)}", 303, dict(HEADERS)
+        )
+        # Lax, unlike the cookie of a sign-in: the browser comes back from another site.
+        response.set_cookie(
+            self._cookie,
+            self._states.derived("browser", state),
+            max_age=int(_BEGUN_FOR),
+            path=self._path,
+            secure=self._secure,
+            httponly=True,
+            samesite="lax",
+        )
+        return response
+
+    async def _come_back(self, request: Request) -> Response:
+        query = request.query_params
+        state, code = query.get("state", ""), query.get("code", "")
+        browser, tokens = request.cookies.get(self._cookie, ""), self._tokens
+        # Before anything is awaited: it counts once, whoever comes with it.
+        if not self._use(state):
+            raise _Failed("it was not begun here, or too long ago, or has come back before")
+        if not self._states.is_derived(browser, "browser", state):
+            raise _Failed("another browser has begun it")
+        if query.get("iss", tokens.issuer) != tokens.issuer:
+            raise _Failed("another issuer has answered")
+        if not code:
+            raise _Failed(f"the provider says {visible(query.get('error', 'nothing'))[:100]}")
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._callback,
+            "client_id": self._client[0],
+            "code_verifier": self._states.derived("verifier", state),
+        }
+        answer = await tokens.exchange(form, self._client)
+        id_token, nonce = str(answer.get("id_token", "")), self._states.derived("nonce", state)
+        # A provider that says nothing of scopes has granted those that were asked for (RFC 6749, 5.1).
+        granted = answer.get("scope", " ".join(self._scopes))
+        scopes = granted.split() if isinstance(granted, str) else ()
+        identity = await self._admitted(id_token, nonce, scopes)
+        if identity is None:
+            raise _Failed("who it is cannot be let in")
+        response = RedirectResponse(await self._page.link_for(identity), 303, dict(HEADERS))
+        response.delete_cookie(self._cookie, path=self._path, secure=self._secure, httponly=True, samesite="lax")
+        return response
+
+    async def _admitted(self, id_token: str, nonce: str, scopes: Collection[str]) -> Identity | None:
+        """Who has signed in, with these scopes; None if that is not good, if a scope of the settings is not among them,
+        or if their name cannot be let in. UpstreamUnavailable while that cannot be said."""
+        grant = await self._tokens.person(id_token, self._client[0], nonce)
+        if grant is None:
+            return None
+        if not self._required.issubset(scopes):
+            log.warning("%s has signed in and is not let in: the issuer has not granted a scope", grant.name)
+            return None
+        return await self._admit(grant, time.time() + _LASTS)
+
+    async def sign_out_address(self) -> str | None:
+        """Where somebody who has signed in at the provider signs out there (OpenID Connect RP-initiated logout); None
+        where the provider has no such page or cannot be asked."""
+        try:
+            endpoint = (await self._tokens.metadata()).get("end_session_endpoint")
+        except UpstreamUnavailable as error:
+            log.warning("where people sign out at the provider cannot be read: %s", error.message)
+            return None
+        if not is_safe_page(endpoint):
+            return None
+        wanted = {"client_id": self._client[0], "post_logout_redirect_uri": self._url}
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(wanted)}"
+
+    # -- what belongs to a sign-in ----------------------------------------------------------------------------------
+
+    def _new_state(self) -> str:
+        """Until when it counts, something that nobody can guess, and a proof that it was made here."""
+        begun = f"{int(time.monotonic() + _BEGUN_FOR)}.{secrets.token_urlsafe(32)}"
+        return f"{begun}.{self._states.derived('state', begun)}"
+
+    def _use(self, state: str) -> bool:
+        """Uses a state up; whether it was made here, still counts, and has not been used before."""
+        begun, _, proof = state.rpartition(".")
+        if not self._states.is_derived(proof, "state", begun) or not self._states.use(state):
+            return False
+        return int(begun.partition(".")[0]) >= time.monotonic()

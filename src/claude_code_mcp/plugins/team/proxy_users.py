@@ -1,0 +1,79 @@
+"""People whom a trusted proxy has let in: a header such as `X-Forwarded-User` names them.
+
+The header is believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the
+header is taken out before anything looks at it, and so is one that comes twice: a proxy that adds its own behind that
+of a client says nothing. The name is a person's own within this server, apart from those that an issuer gives.
+"""
+
+import hmac
+import re
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from ...core.config import Settings
+from ...core.errors import InvalidArgument
+
+_PROXY_USER = "claude_code_mcp.proxy_user"
+"""In the scope of a request: the name, and the groups."""
+_SECRET_HEADER = b"x-proxy-secret"
+_NAME = re.compile(r"[!-~]{1,128}")
+_MOST_GROUPS = 200
+
+
+class ProxyUsers:
+    """Wraps an application, outside of whatever replaces the address of the peer by the one that a proxy has told."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        # What it believes of where a request is from is as uvicorn does it.
+        self._trusted = ProxyHeadersMiddleware(app, [*settings.http_proxies]).trusted_hosts  # type: ignore[arg-type]
+        user, groups = settings.proxy_user_header, settings.proxy_groups_header
+        self._user = user.lower().encode() if user is not None else None
+        self._groups = groups.lower().encode() if groups is not None else None
+        secret = settings.proxy_secret
+        self._secret = secret.get_secret_value().encode() if secret is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._user is not None:
+            scope = self._with_user(scope)
+        await self._app(scope, receive, send)
+
+    def _with_user(self, scope: Scope) -> Scope:
+        # Before anything is changed: inside, the address is the one that the proxy has told.
+        peer = (scope.get("client") or ("",))[0]
+        users = [value for name, value in scope["headers"] if name.lower() == self._user]
+        groups = [value for name, value in scope["headers"] if name.lower() == self._groups]
+        secrets = [value for name, value in scope["headers"] if name.lower() == _SECRET_HEADER]
+        taken_out = (self._user, self._groups, _SECRET_HEADER)
+        kept = [pair for pair in scope["headers"] if pair[0].lower() not in taken_out]
+        found: Scope = {**scope, "headers": kept}
+        if peer in self._trusted and self._is_proved(secrets) and len(users) == 1 and len(groups) <= 1:
+            name = users[0].decode("latin-1")
+            if _NAME.fullmatch(name):
+                listed = groups[0].decode("latin-1").split(",") if groups else []
+                found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MOST_GROUPS]
+        return found
+
+    def _is_proved(self, secrets: list[bytes]) -> bool:
+        """Whether it is the proxy, and not another program with its address."""
+        if self._secret is None:
+            return True
+        return len(secrets) == 1 and hmac.compare_digest(secrets[0], self._secret)
+
+
+def user_of(scope: Scope) -> tuple[str, tuple[str, ...]] | None:
+    """The name and the groups of whom a trusted proxy has let in; None without one."""
+    return scope.get(_PROXY_USER)
+
+
+def check_proxy_settings(settings: Settings) -> None:
+    """InvalidArgument for a header that nobody could be believed about."""
+    if settings.proxy_user_header is not None and not settings.http_proxies:
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: from others it is not believed."
+        )
+    if "*" in settings.http_proxies and settings.proxy_user_header is not None:
+        raise InvalidArgument(
+            "CLAUDE_CODE_MCP_TRUSTED_PROXIES must name the proxies: with * anybody could say who they are."
+        )

@@ -1,0 +1,175 @@
+"""Authentication over HTTP beyond the operator's tokens: the interface, and what it can ask of the server.
+
+The server itself knows the tokens of the settings and of the tokens file (`callers.py`). A plug-in adds other ways to
+authenticate, such as access tokens of an OAuth issuer, as subclasses of `Authenticator`.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from ...core.config import Settings
+from ...core.model.events import AuditEvent
+from ...core.state.database import Database
+from .identity import Identity
+from .running_calls import AccessUntil
+
+if TYPE_CHECKING:
+    from .callers import Callers
+    from .http import Address
+
+
+class HttpService(Protocol):
+    """The service behind an HTTP server: a `Service`, or the gateway of a fleet."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def state(self) -> Database: ...
+
+    @property
+    def own_addresses(self) -> list[str]: ...
+
+    def audit(self, event: AuditEvent) -> None: ...
+
+    def add_secrets(self, secrets: Iterable[str]) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, Any], /, *, endless: bool = False) -> "asyncio.Task[Any]": ...
+
+    async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
+
+    def assign(self, principal: str, groups: Collection[str], /) -> None: ...
+
+    async def why_restart_for(self, principal: str, /) -> str | None: ...
+
+
+class SignInPage(Protocol):
+    """A page for people, such as the console. A link signs in the browser that opens it, once."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def link_for(self, identity: Identity) -> str:
+        """A link for this identity. Raises OSError."""
+
+    def check_host(self, request: Request) -> str:
+        """The name that a request was sent to; RequestRefused if it is not a name of this server."""
+
+    def refused(self) -> None:
+        """To be called for each sign-in that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Where clients get access tokens (RFC 9728), told to a client without a valid one."""
+
+    issuer: str
+    resource: str
+    """The MCP endpoint, as the tokens name it."""
+    scopes: tuple[str, ...] = ()
+    """What each token must be good for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The result of a valid token."""
+
+    identity: Identity
+    access: AccessUntil
+    scopes: Collection[str]
+
+
+class Authenticator:
+    """One way to authenticate. By default it admits nobody. Methods raise UpstreamUnavailable while they cannot tell,
+    and RateLimited for an address that fails too often."""
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    def check(self, address: "Address") -> None:
+        """InvalidArgument if it cannot work on a server that listens at this address."""
+
+    def serve(self, callers: "Callers", service: HttpService, address: "Address") -> None:
+        """Called once, when the server has its address and before its first request. Blocks on the disk."""
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """A middleware around the whole application. It sees the address of the peer itself: the headers of proxies
+        are read inside."""
+        return app
+
+    async def follow(self) -> None:
+        """Follows changes, for as long as the server runs."""
+
+    # -- what it serves -----------------------------------------------------------------------------------------
+
+    def challenge(self) -> Challenge | None:
+        """Where clients get tokens; None if it takes none."""
+        return None
+
+    def origin(self) -> str | None:
+        """The only origin at which browsers can use it; None if any works."""
+        return None
+
+    def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
+        """Routes of its own. They check their callers themselves. Called once; blocks on the disk."""
+        return ()
+
+    @property
+    def offers_sign_in(self) -> bool:
+        """Whether people can sign in at `/sign-in`."""
+        return False
+
+    async def sign_out_address(self, identity: Identity) -> str | None:
+        """Where somebody also signs out who has signed in there."""
+        return None
+
+    # -- who asks -----------------------------------------------------------------------------------------------
+
+    async def by_token(self, token: str) -> Admission | None:
+        """Whose token this is; None if it is not valid here."""
+        return None
+
+    async def by_request(self, request: Request) -> Identity | None:
+        """Whom the request itself names, such as by the header of a trusted proxy."""
+        return None
+
+    def is_named_in(self, request: Request) -> bool:
+        """Whether `by_request` may find an identity."""
+        return False
+
+    def has(self, identity: Identity) -> bool:
+        """Whether this very person has been admitted since the server started."""
+        return False
+
+    def must_be_named(self, identity: Identity) -> bool:
+        """Whether each request of this identity must name it again (`by_request`)."""
+        return False
+
+    async def stands(self, identity: Identity) -> bool:
+        """Whether this identity is still admitted."""
+        return False
+
+    def access_of(self, identity: Identity) -> AccessUntil | None:
+        """Until when this identity is admitted by what it has shown; None if it is not."""
+        return None
+
+    def scopes_of(self, identity: Identity) -> Collection[str]:
+        """What this identity may do."""
+        return ()
+
+    def knows(self, name: str) -> bool:
+        """Whether a principal of this name has been admitted since the server started."""
+        return False
+
+    def remembers(self, name: str) -> bool:
+        """The same, or by an earlier server."""
+        return False
+
+    def drop(self, names: Collection[str]) -> list[Identity]:
+        """Ends the admission of these names, which callers with tokens have now; returns who was admitted."""
+        return []
