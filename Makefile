@@ -15,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing everything for development into $(VENV): 800 MB on disk, 2 to 5 minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,dev]'
 	touch $(STAMP)
@@ -22,8 +23,16 @@ $(STAMP): pyproject.toml constraints.txt
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target about; do printf 'make %-12s %s\n' "$$target" "$$about"; done
 
-demo: setup  ## see it work on the scripted model; needs no account
-	$(BIN)/claude-code-mcp demo
+# The demo alone needs neither the tests' tools nor their browser driver.
+DEMO := $(if $(wildcard $(STAMP)),$(VENV),build/demo)
+
+demo:  ## see it work on the scripted model; needs no account. Installs 450 MB into build/demo unless `make setup` was run
+ifneq ($(DEMO),$(VENV))
+	@test -x $(DEMO)/bin/claude-code-mcp || echo "Installing claude-code-mcp and Claude Code into build/demo: about 190 MB to download, 450 MB on disk, a minute or two. To remove it: rm -rf build/demo"
+	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@test -x $(DEMO)/bin/claude-code-mcp || $(DEMO)/bin/python -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[cli]'
+endif
+	@$(DEMO)/bin/claude-code-mcp demo
 
 test: setup check packages  ## format, lint, types and the tests; TEST_RUN_MINUTES=… limits the tests, else 70
 	$(BIN)/python -m tests.support.run -n 4
@@ -108,17 +117,17 @@ web:  ## build the web console and the MCP App into the package; needs Node
 # Podman or Docker, whichever is there. Podman's own format of images has no health check.
 ENGINE ?= $(shell command -v podman || echo docker)
 
-image: setup  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker
-	rm -rf dist && $(BIN)/python -m hatchling build -t wheel -d dist
+image:  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker
 	$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f deploy/container/Containerfile -t claude-code-mcp .
 
-bundle:  ## dist/claude-code-mcp.mcpb, which desktop clients install with a click; needs Node
+bundle:  ## dist/claude-code-mcp.mcpb, which desktop clients install with a click, and dist/server.json with its hash; needs Node
 	rm -rf build/bundle dist/claude-code-mcp.mcpb && mkdir -p build/bundle dist
 	cp -R deploy/bundle/manifest.json pyproject.toml README.md LICENSE src build/bundle
 	find build/bundle -name __pycache__ -prune -exec rm -rf {} +
 	npm install --prefix build/mcpb --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error @anthropic-ai/mcpb@2.1.2
 	build/mcpb/node_modules/.bin/mcpb validate build/bundle/manifest.json
 	build/mcpb/node_modules/.bin/mcpb pack build/bundle dist/claude-code-mcp.mcpb
+	$(PYTHON) deploy/registry/add_hash.py deploy/registry/server.json dist/claude-code-mcp.mcpb > dist/server.json
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

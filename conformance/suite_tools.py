@@ -294,7 +294,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 
 def tool(name: str, arguments: type[Arguments], run: Run) -> Tool[Any]:
     kind = RawTool if name in _SCHEMAS else Tool
-    return kind(name, f"What the suite calls as {name}", arguments, None, run, types.ToolAnnotations())
+    return kind(name, name, f"What the suite calls as {name}", arguments, None, run, types.ToolAnnotations())
 
 
 _WITHOUT_ARGUMENTS: dict[str, Run] = {

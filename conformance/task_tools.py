@@ -108,7 +108,7 @@ def _ask(call: Call, questions: Mapping[str, str]) -> types.InputRequiredResult 
 
 
 def _tool(arguments: type[Arguments], run: Callable[[Call, Any], Awaitable[Reply]], name: str = "") -> Tool[Any]:
-    return Tool(name or run.__name__, run.__name__, arguments, Output, run, types.ToolAnnotations())
+    return Tool(name or run.__name__, run.__name__, run.__name__, arguments, Output, run, types.ToolAnnotations())
 
 
 TOOLS = (

@@ -122,7 +122,8 @@ def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
         "the person picks 'pytest'",
         "plan_review",
         "interrupted",
-        "Nothing was left behind",
+        "removed everything it created",
+            "config CLIENT --install",
         "'Fix ticket 7.'",
     ):
         assert text in answer.stdout

@@ -82,8 +82,9 @@ def command_lines() -> list[CommandLine]:
         ),
         *(_in_arguments("bundle/manifest.json", json_of("bundle/manifest.json")["server"]["mcp_config"]["args"])),
         *(
-            CommandLine("registry/server.json", tuple(each["value"] for each in package["packageArguments"]))
+            CommandLine("registry/server.json", tuple(each.get("name") or each["value"] for each in arguments))
             for package in json_of("registry/server.json")["packages"]
+            if (arguments := package.get("packageArguments"))
         ),
     ]
 

@@ -1,7 +1,11 @@
 """What the files in `deploy` name exists in the product: commands, flags, settings, paths, ports and extras."""
 
+import hashlib
+import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -93,9 +97,28 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
 
 
 def test_the_image_has_the_extras_that_its_users_need() -> None:
-    (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", text_of("container/Containerfile"))
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", text_of("container/Containerfile"))
     assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     assert {"cli", "fleet", "oauth"} <= set(extras.split(","))
+
+
+def test_the_image_is_built_from_what_a_checkout_has() -> None:
+    """Also where the package is not built yet, and with a .dockerignore that leaves these files in."""
+    ignored = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", text_of("container/Containerfile"), re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    needed = {"pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"], "src"}
+    assert set(copied) == needed
+    assert not needed & ignored
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_registry_can_tell_whose_image_it_is() -> None:
+    name = json_of("registry/server.json")["name"]
+    assert f'LABEL io.modelcontextprotocol.server.name="{name}"' in text_of("container/Containerfile")
 
 
 def test_the_image_keeps_its_state_where_volumes_are_mounted() -> None:
@@ -252,7 +275,7 @@ def test_units_write_only_where_they_may(unit: Path) -> None:
 
 def test_versions_are_that_of_the_package() -> None:
     server, bundle = json_of("registry/server.json"), json_of("bundle/manifest.json")
-    assert {server["version"], bundle["version"], *(each["version"] for each in server["packages"])} == {__version__}
+    assert {server["version"], bundle["version"]} == {__version__}
     for directory in ("team", "fleet"):
         assert [image["newTag"] for image in kustomization(directory)["images"]] == [__version__]
 
@@ -266,17 +289,39 @@ def test_the_entry_for_the_registry_is_as_its_schema_demands() -> None:
     assert 3 <= len(server["name"]) <= 200
     assert 1 <= len(server["title"]) <= 100
     assert 1 <= len(server["description"]) <= 100
-    for package in server["packages"]:
-        assert package["registryType"] == "pypi"
-        assert package["identifier"] == PROJECT["name"]
+    assert server["repository"]["source"] == "github"
+    for icon in server["icons"]:
+        path = icon["src"].partition("/main/")[2]
+        assert (ROOT / path).read_bytes()[:4] == b"\x89PNG"
+        assert icon["mimeType"] == "image/png"
+    packages = {package["registryType"]: package for package in server["packages"]}
+    assert set(packages) == {"pypi", "oci", "mcpb"}
+    assert packages["pypi"]["identifier"] == PROJECT["name"]
+    assert packages["pypi"]["version"] == __version__
+    assert packages["oci"]["identifier"].endswith(f"/{PROJECT['name']}:{__version__}")
+    assert (
+        packages["mcpb"]["identifier"]
+        == f"{server['repository']['url']}/releases/download/v{__version__}/claude-code-mcp.mcpb"
+    )
+    for package in packages.values():
         assert package["transport"] == {"type": "stdio"}
-        for argument in package["packageArguments"]:
-            assert argument["type"] == "positional"
-            assert argument["value"]
-        for variable in package["environmentVariables"]:
+        for argument in package.get("packageArguments", ()):
+            # A flag is a named argument; the parser of the command line is asked by another test.
+            assert argument["type"] == ("named" if argument.get("name", "").startswith("-") else "positional")
+        for variable in package.get("environmentVariables", ()):
             assert set(variable) <= {"name", "description", "isRequired", "isSecret", "format", "default"}
             assert variable["name"] in SETTINGS | {"ANTHROPIC_API_KEY"}
             assert variable.get("format", "string") in ("string", "number", "boolean", "filepath")
+
+
+def test_the_hash_of_the_bundle_is_added_for_the_registry(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.mcpb"
+    bundle.write_bytes(b"content")
+    script, entry = DEPLOY / "registry" / "add_hash.py", DEPLOY / "registry" / "server.json"
+    printed = subprocess.run([sys.executable, script, entry, bundle], capture_output=True, text=True, check=True).stdout
+    made = json.loads(printed)
+    assert made["packages"][-1].pop("fileSha256") == hashlib.sha256(b"content").hexdigest()
+    assert made == json_of("registry/server.json")
 
 
 def test_the_package_index_can_show_whose_entry_it_is() -> None:

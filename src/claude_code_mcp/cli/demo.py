@@ -11,6 +11,8 @@ prompts look as prompts do; their server ends with its one client.
 import argparse
 import asyncio
 import json
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -25,6 +27,7 @@ from ..client.live_sessions import LiveSessions
 from ..core.claude.executable import find_executable
 from ..core.config import TOOLSETS, Settings, load_settings
 from ..core.errors import ProcessFailed
+from ..core.installation import PACKAGE
 from ..core.section import variable_of
 from ..testing import Sandbox, ScriptedModel, ScriptedModelThread, ticket_server
 from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
@@ -42,10 +45,10 @@ _LONGEST_ARGUMENT = 60
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
-        help="see it work, with no account: a real MCP client drives real Claude Code on a scripted model",
-        description="Starts the server over stdio as a client would, and lets real Claude Code sessions run on a "
-        "scripted model in a temporary project: an edit is approved, a question answered, a plan reviewed, a turn "
-        "interrupted and resumed, and an MCP server used by several sessions through the hub.",
+        help="see it work without an account: real Claude Code sessions on a scripted model",
+        description="Starts the server as an MCP client would and runs real Claude Code sessions on a scripted model "
+        "in a temporary directory. You see an edit approved, a question answered, a plan reviewed, a turn interrupted, "
+        "and an MCP server shared by two sessions. It needs no account and costs nothing.",
     )
     parser.set_defaults(run=_run)
 
@@ -62,8 +65,19 @@ def _run(_: argparse.Namespace) -> int:
             while isinstance(error, BaseExceptionGroup) and error is not group:
                 error = error.exceptions[0]
             raise error from None
-    print(f"\nThat was everything, in {time.monotonic() - started:.1f} s. Nothing was left behind.")
+    print(f"\nThe demo took {time.monotonic() - started:.1f} s and removed everything it created.")
+    print(f"\nNext, with your own account:\n{_next_steps()}")
     return 0
+
+
+def _next_steps() -> str:
+    """The commands to type next, with the program as this terminal finds it."""
+    program = PACKAGE if shutil.which(PACKAGE) else os.path.relpath(sys.argv[0])
+    return (
+        f"  {program} claude auth login           log in to Claude Code, or set ANTHROPIC_API_KEY\n"
+        f"  {program} config CLIENT --install     add the server to your MCP client\n"
+        f"  {program} run 'Fix the failing test'  or start a session from the shell"
+    )
 
 
 async def _run_tour(directory: Path, executable: str) -> None:
@@ -164,7 +178,7 @@ class _Tour:
         _print(f"   file     {(self._project / 'NOTES.md').read_text(encoding='utf-8')!r}")
 
     async def _interrupt_and_resume(self, session_id: str) -> None:
-        _print_step("A turn takes too long: it is interrupted, and the session goes on")
+        _print_step("A turn takes too long: it is interrupted, and the session continues")
         message = script("Count slowly.", text("one\ntwo\nthree\nfour\n", chunks=4, interval=5))
         await self._call("claude_send_message", sessionId=session_id, message=message)
         report = await self._call("claude_get_status", sessionId=session_id, waitSeconds=1.5)

@@ -35,6 +35,7 @@ from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .content_handlers import Asker, ContentHandlers, refusing_handlers
 from .dialogs import Dialogs
 from .http_streams import OpenStreams
+from .icon import ICONS
 from .rounds import HeldEvents, RoundState
 from .sdk import Context
 from .subscriptions import Subscriptions
@@ -151,6 +152,7 @@ class McpServer:
             NAME,
             version=__version__,
             title="Claude Code",
+            icons=ICONS,
             instructions=instructions(self.service.settings),
             lifespan=partial(self._lifespan, environment),
             on_list_tools=self._list_tools,
@@ -485,6 +487,7 @@ def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]
         NAME,
         version=__version__,
         title="Claude Code",
+        icons=ICONS,
         instructions=instructions(settings),
         on_list_tools=list_tools,
         on_call_tool=call_tool,

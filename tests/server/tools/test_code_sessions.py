@@ -98,7 +98,8 @@ async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets
     caller: ToolCaller = await start_caller(toolsets=toolsets)
     listing = await caller.client.list_tools()
     for listed in listing.tools:
-        listed.output_schema = None  # clients use it themselves, and do not show it to their model
+        # Clients use these themselves and do not show them to their model.
+        listed.output_schema = listed.title = None
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 

@@ -262,6 +262,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
     tools: tuple[Tool[Any], ...] = (
         Tool(
             "claude_code",
+            "Run Claude Code",
             "Run a task in a new Claude Code session and return its result. Nobody is asked by default "
             "(permissionMode dontAsk): name what may run in allowedTools. If it takes too long for one call, returns "
             "with status running and the sessionId to go on with.",
@@ -273,6 +274,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_reply",
+            "Reply to Claude Code",
             "Continue a session with another prompt; returns like claude_code. forkSession answers in a copy with a "
             "new id and leaves the original as it is.",
             DiskReply if settings.allow_disk_resume else ReplyArguments,
@@ -282,6 +284,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_session",
+            "Get a Claude Code session",
             "List the sessions of this server; get one with its result, output and pendingInputs; respond to a pending "
             "input (decision allow or deny; a user_question takes answers); or cancel one for good.",
             SessionAction,
@@ -291,6 +294,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_configure",
+            "Configure a Claude Code session",
             "Switch the permission mode bypassPermissions on or off, or see whether it is.",
             Configure,
             Configuration,

@@ -170,6 +170,7 @@ def hub_tools() -> Mapping[str, Tool[Any]]:
     """The tool of the toolset `hub`; the tools of the servers themselves are another toolset."""
     tool = Tool(
         "claude_mcp_servers",
+        "Manage the hub's MCP servers",
         "The MCP servers that all sessions share: list them, see their status, reconnect, enable, disable, or sign in.",
         Servers,
         ServerReports,

@@ -72,6 +72,7 @@ def search_tools() -> Mapping[str, Tool[Any]]:
     tools: tuple[Tool[Any], ...] = (
         Tool(
             "claude_mcp_search",
+            "Search the hub's tools",
             "Find tools of the MCP servers that all sessions share, by words for what they do. Returns their names and "
             "input schemas, the best first.",
             Search,
@@ -81,6 +82,7 @@ def search_tools() -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_mcp_call",
+            "Call a tool of the hub",
             "Call a tool that claude_mcp_search found, with arguments for its inputSchema.",
             CallFound,
             None,

@@ -176,6 +176,7 @@ def _listed_session(
 
 LIST_SESSIONS: Tool[Any] = Tool(
     "claude_list_sessions",
+    "List sessions",
     "Claude Code sessions on this machine, pinned ones first, then the newest, interactive ones too.",
     ListSessions,
     SessionList,

@@ -322,6 +322,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
 
 MANAGE_SESSION: Tool[Any] = Tool(
     "claude_manage_session",
+    "Manage a session",
     "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
     "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
     "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "

@@ -329,6 +329,7 @@ def _now() -> int:
 def query_tools() -> Mapping[str, Tool[Any]]:
     tool = Tool(
         "claude_code_query",
+        "Ask Claude Code",
         f"Run a prompt in a new Claude Code session. Every message is sent as a {METHOD} notification while it "
         "happens; the result bundles the last messages, usage and outcome.",
         Query,

@@ -282,6 +282,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
     for tool in (
         Tool(
             "claude_create_session",
+            "Start a Claude Code session",
             "Start a Claude Code session on a task. Returns sessionId at once and works in the background. Then call "
             "claude_get_status with waitSeconds until status is not running: on waiting_for_input answer each "
             "pendingInputs entry with claude_respond; on completed read result, and continue with "
@@ -294,6 +295,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_send_message",
+            "Send a message to a session",
             "Send a message to a session: into the running turn, or as a new turn. Any session on this machine is "
             "resumed by its id, finished and interactive ones too. With waitSeconds, returns like claude_get_status.",
             SendMessage,
@@ -303,6 +305,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_get_status",
+            "Get a session's status",
             "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait for the "
             "turn's end or a question instead of polling.",
             GetStatus,
@@ -313,6 +316,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_respond",
+            "Answer a session's question",
             "Answer a pending input. permission: allow (scope session: similar calls too) or deny with reason. "
             "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
             "user_question: allow with answers.",
@@ -323,6 +327,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_interrupt",
+            "Interrupt a session",
             "Stop the running turn, like Escape in the terminal. The session stays usable.",
             Interrupt,
             Interruption,

@@ -28,6 +28,8 @@ class Tool(Generic[ArgumentsT]):
     """One tool of the server."""
 
     name: str
+    title: str
+    """What clients show people."""
     description: str
     arguments: type[ArgumentsT]
     output: type[ToolOutput] | None
@@ -41,6 +43,7 @@ class Tool(Generic[ArgumentsT]):
         """How it appears in `tools/list`."""
         return types.Tool(
             name=self.name,
+            title=self.title,
             description=self.description,
             input_schema=compact_schema(self.arguments),
             output_schema=compact_schema(self.output) if self.output is not None else None,
