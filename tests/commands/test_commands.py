@@ -123,7 +123,7 @@ def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
         "plan_review",
         "interrupted",
         "removed everything it created",
-            "config CLIENT --install",
+        "config CLIENT --install",
         "'Fix ticket 7.'",
     ):
         assert text in answer.stdout
