@@ -10,11 +10,12 @@ from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
 from claude_code_mcp.core.model.question import FileChange, Question, kind_of
 from claude_code_mcp.core.model.text import age
+from claude_code_mcp.core.sessions.session_row import SessionRow
 
 
 def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:
     question = Question("q-0123456789abcdef", "s", kind_of(tool_name), tool_name, tool_input, "Do it", modes=modes)
-    return OpenQuestion(question, {"sessionId": "s"}, for_session)
+    return OpenQuestion(question, SessionRow(session_id="s"), for_session)
 
 
 @pytest.mark.parametrize(
@@ -110,22 +111,22 @@ def test_an_input_of_another_shape_is_shown_as_it_is() -> None:
 
 
 def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> None:
-    session = {
-        "sessionId": "5f0c0000-0000-4000-8000-000000000000",
-        "activeStatus": "waiting_for_input",
-        "timestamp": "2026-11-15T12:00:00.000Z",
-        "displayText": "A\x1b[2Jtitle",
-        "projectDirectory": "/very/" + "long/" * 20 + "end",
-        "costUsd": 0.5,
-        "asks": ["Run: ls", "Run: pwd"],
-    }
+    session = SessionRow(
+        session_id="5f0c0000-0000-4000-8000-000000000000",
+        active_status="waiting_for_input",
+        timestamp="2026-11-15T12:00:00.000Z",
+        display_text="A\x1b[2Jtitle",
+        project_directory="/very/" + "long/" * 20 + "end",
+        cost_usd=0.5,
+        asks=["Run: ls", "Run: pwd"],
+    )
     head, row = session_table([session])
     assert head.split()[:4] == ["ID", "STATE", "AGE", "COST"]
     assert "5f0c0000" in row
     assert "$0.5000" in row
     assert "Run: ls (+1)" in row
     assert row.isprintable()
-    head, row, elsewhere = session_table([session, session | {"machine": "desk\x1b"}])
+    head, row, elsewhere = session_table([session, replace(session, machine="desk\x1b")])
     assert head.split()[:4] == ["ID", "STATE", "MACHINE", "AGE"]
     assert [line.split()[2] for line in (row, elsewhere)] == ["-", "desk\\u001b"]
 

@@ -46,7 +46,7 @@ async def take_pictures(server: DemoServer, started: dict[str, str], directory: 
         take("conversation")
         for name in ("billing", "search"):
             app.main.open_session(started[name])
-            await until(lambda: panel.asked is not None and panel.asked.session["sessionId"] == started[name])  # noqa: B023
+            await until(lambda: panel.asked is not None and panel.asked.session.session_id == started[name])  # noqa: B023
             await pilot.press("ctrl+n")
             await pilot.pause(0.5)
             take({"billing": "plan", "search": "question"}[name])

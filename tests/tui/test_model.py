@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.core.model.question import Question, QuestionKind
+from claude_code_mcp.core.sessions.session_row import SessionRow
+from claude_code_mcp.plugins.tui import session_list
 from claude_code_mcp.plugins.tui.blocks import MOST_BLOCKS, ShownConversation
 from claude_code_mcp.plugins.tui.chunked_text import LONGEST, ChunkedText
 from claude_code_mcp.plugins.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.plugins.tui.input_box import commands, files, word_before
 from claude_code_mcp.plugins.tui.part_answers import PartAnswers
 from claude_code_mcp.plugins.tui.screens import budget_lines
-from claude_code_mcp.plugins.tui.session_list import arranged, asking_elsewhere, row_of
+from claude_code_mcp.plugins.tui.session_list import ShownRow, asking_elsewhere
 from claude_code_mcp.plugins.tui.status_lines import top_line
 
 from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
@@ -243,6 +246,12 @@ def test_nothing_that_others_wrote_steers_the_terminal_or_hides(hostile: str) ->
         assert (word in hostile) <= (word in all_shown), all_shown
 
 
+def arranged(
+    live: Iterable[dict[str, Any]], stored: Iterable[dict[str, Any]], now: float, wanted: str = ""
+) -> list[ShownRow]:
+    return session_list.arranged(map(SessionRow.from_json, live), map(SessionRow.from_json, stored), now, wanted)
+
+
 def test_rows_are_on_one_line_and_hold_nothing_invisible() -> None:
     (row,) = arranged([listed(SHOP, "a\nb\x1b[2J", "p\u202e", activeStatus="running", asks=["x\n\x07"])], [], NOW)
     assert all(text.isprintable() for text in (row.title, row.project, row.details, *row.asks))
@@ -251,7 +260,7 @@ def test_rows_are_on_one_line_and_hold_nothing_invisible() -> None:
 def test_a_row_says_whose_it_is_and_with_whom_it_is_shared() -> None:
     shares = [{"with": "bob\u202e", "access": "watch"}, {"with": "group:leads", "access": "answer"}]
     own, theirs, plain = (
-        row_of(listed(SHOP, "Title", "p", **more), NOW)
+        session_list.row_of(SessionRow.from_json(listed(SHOP, "Title", "p", **more)), NOW)
         for more in ({"sharedWith": shares}, {"owner": "ann\x1b", "sharedWith": shares[1:]}, {})
     )
     assert own.details.startswith("shared · p")
@@ -307,7 +316,7 @@ def test_sessions_of_a_fleet_are_grouped_by_machine_and_filtered_by_it() -> None
 
 def choosing() -> PartAnswers:
     asked = Question("q", SHOP, QuestionKind.USER_QUESTION, "AskUserQuestion", {"questions": CHOICES}, "")
-    return PartAnswers(OpenQuestion(asked, {"sessionId": SHOP}, for_session=False))
+    return PartAnswers(OpenQuestion(asked, SessionRow(session_id=SHOP), for_session=False))
 
 
 def test_each_part_is_answered_by_marks_by_the_cursor_or_in_words() -> None:

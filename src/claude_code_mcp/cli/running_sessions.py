@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from ..client.connections import CallFailed, McpClient, NotRunning, Target
@@ -36,6 +36,7 @@ from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import Choice, QuestionKind
 from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
 from ..core.questions.kinds import Reaction, kind_class
+from ..core.sessions.session_row import SessionRow
 
 Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
@@ -119,47 +120,45 @@ def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_ch
     stream.flush()
 
 
-def session_name(session: Mapping[str, Any]) -> str:
+def session_name(session: SessionRow) -> str:
     """The id of a listed session and, where known, title and directory."""
-    title, project = session.get("displayText"), session.get("projectDirectory")
+    title, project = session.display_text, session.project_directory
     named = f" {visible(clip_line(title, _LONGEST))}" if title else ""
-    return f"session {session['sessionId'][:8]}{named}" + (f" in {visible(project)}" if project else "")
+    return f"session {session.session_id[:8]}{named}" + (f" in {visible(project)}" if project else "")
 
 
-def session_table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def session_table(rows: Iterable[SessionRow]) -> list[str]:
     """Lines of equal columns for listed sessions; in a fleet one of them has their machines."""
     listed = [*rows]
     lines = [("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, listed)]
-    if any(session.get("machine") for session in listed):
+    if any(session.machine for session in listed):
         machines = ("MACHINE", *(machine_name(session) or "-" for session in listed))
         lines = [(*line[:2], machine, *line[2:]) for line, machine in zip(lines, machines, strict=True)]
     return table(lines)
 
 
-def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
-    asks: list[str] = session.get("asks") or []
+def _row(session: SessionRow) -> tuple[str, ...]:
+    asks = session.asks or ()
     more = f" (+{len(asks) - 1})" if len(asks) > 1 else ""
-    cost = session.get("costUsd")
     return (
-        session["sessionId"][:8],
+        session.session_id[:8],
         _state(session),
-        age(session.get("created") or session["timestamp"], time.time()),
-        f"${cost:.4f}" if cost is not None else "-",
-        _short_path(session.get("projectDirectory") or "-"),
+        age(session.created or session.timestamp, time.time()),
+        f"${session.cost_usd:.4f}" if session.cost_usd is not None else "-",
+        _short_path(session.project_directory or "-"),
         visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
-        (f"[{visible(session['owner'])}] " if session.get("owner") else "")
-        + visible(clip_line(session["displayText"], _LONGEST)),
+        (f"[{visible(session.owner)}] " if session.owner else "")
+        + visible(clip_line(session.display_text or "", _LONGEST)),
     )
 
 
-def _state(session: Mapping[str, Any]) -> str:
+def _state(session: SessionRow) -> str:
     """What a listed session does, and until when if a usage limit has stopped it."""
-    state = session.get("activeStatus") or session.get("lastStatus") or "-"
-    if session.get("continuesAt"):
-        return f"continues at {local_time(session['continuesAt'], time.time())}"
-    if state == "limit_reached" and session.get("resetsAt"):
-        return f"{state}, resets at {local_time(session['resetsAt'], time.time())}"
-    return str(state)
+    if session.continues_at:
+        return f"continues at {local_time(session.continues_at, time.time())}"
+    if session.status == "limit_reached" and session.resets_at:
+        return f"{session.status}, resets at {local_time(session.resets_at, time.time())}"
+    return session.status or "-"
 
 
 def _short_path(path: str) -> str:
@@ -281,7 +280,7 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     while True:
         listed = _listed(sessions, arguments)
         if arguments.json and listed != shown:
-            print(json.dumps(listed, ensure_ascii=False), flush=True)
+            print(json.dumps([session.as_json() for session in listed], ensure_ascii=False), flush=True)
         # On a terminal in any case: the ages in the table grow although nothing has changed.
         elif not arguments.json and (sys.stdout.isatty() or listed != shown):
             print(_CLEAR if sys.stdout.isatty() else "", end="")
@@ -291,23 +290,20 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         time.sleep(arguments.interval)  # of a change in any session at all there is no event
 
 
-def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[SessionRow]:
     """Those that are live. One whose machine went away in the middle of a turn counts: somebody waits for it."""
     return [
         session
         for session in sessions.live()
-        if arguments.all
-        or session["isActive"]
-        or session.get("activeStatus") in BUSY_STATUSES
-        or session.get("machineGone")
+        if arguments.all or session.is_active or session.active_status in BUSY_STATUSES or session.machine_gone
     ]
 
 
-def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+def _print_sessions(listed: list[SessionRow], arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print_json(listed)
+        print_json([session.as_json() for session in listed])
     elif arguments.ids:
-        print("".join(f"{session['sessionId']}\n" for session in listed), end="")
+        print("".join(f"{session.session_id}\n" for session in listed), end="")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         lines = session_table(listed) if listed else [_NONE]
@@ -334,7 +330,7 @@ def _question_data(asked: OpenQuestion) -> dict[str, Any]:
     question = asked.question
     return {
         "inputId": asked.id,
-        "sessionId": asked.session["sessionId"],
+        "sessionId": asked.session.session_id,
         "type": kind_class(question.kind).wire_type,
         "toolName": question.tool_name,
         "toolInput": question.tool_input,

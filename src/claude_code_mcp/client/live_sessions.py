@@ -9,7 +9,7 @@ All of it is for any thread; a method returns when the server has answered.
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +20,7 @@ from ..core.model.question import FileChange, Question, kind_of
 from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, visible
 from ..core.questions.kinds import Reaction, kind_class
+from ..core.sessions.session_row import SessionRow
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]
@@ -76,10 +77,9 @@ _MOST = 500
 _LONGEST_MACHINE = 60
 
 
-def machine_name(session: Mapping[str, Any]) -> str:
-    """Where a listed session is, in a fleet, and whether that machine is gone; empty without a fleet."""
-    name = visible(clip_line(session.get("machine") or "", _LONGEST_MACHINE))
-    return f"{name} (gone)" if name and session.get("machineGone") else name
+def machine_name(session: SessionRow) -> str:
+    """The machine of a listed session, fit to be shown; empty without a fleet."""
+    return visible(clip_line(session.machine_text, _LONGEST_MACHINE))
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:
@@ -105,18 +105,20 @@ class LiveSessions:
 
     # -- finding ----------------------------------------------------------------------------------------------
 
-    def live(self) -> list[dict[str, Any]]:
+    def live(self) -> list[SessionRow]:
         """Every session that the server has in memory: those that ask first, then those at work, then the newest."""
-        sessions: list[dict[str, Any]] = self._client.call("claude_list_sessions", active=True, limit=_MOST)["sessions"]
         order = {"waiting_for_input": 0, "running": 1}
-        return sorted(sessions, key=lambda session: order.get(session.get("activeStatus", ""), 2))
+        return sorted(self._list(active=True, limit=_MOST), key=lambda row: order.get(row.active_status or "", 2))
 
-    def stored(self, text: str = "", limit: int = 50, *, whole: bool = False) -> list[dict[str, Any]]:
+    def stored(self, text: str = "", limit: int = 50, *, whole: bool = False) -> list[SessionRow]:
         """The newest sessions, on disk or in memory, or those with a text in title, prompts or path; with `whole`,
         anywhere in the conversation."""
         wanted = {"text": text, **({"whole": True} if whole else {})} if text else {}
-        listed: list[dict[str, Any]] = self._client.call("claude_list_sessions", limit=limit, **wanted)["sessions"]
-        return listed
+        return self._list(limit=limit, **wanted)
+
+    def _list(self, **wanted: Any) -> list[SessionRow]:
+        listed = self._client.call("claude_list_sessions", **wanted)["sessions"]
+        return [SessionRow.from_json(row) for row in listed]
 
     def find(self, name: str) -> str:
         """The id of the one session with this beginning of an id or this title, in memory or on disk.
@@ -126,18 +128,14 @@ class LiveSessions:
         if not name.strip():
             raise InvalidArgument("The session needs a name: an id, the beginning of one, or a title.")
         # Those in memory first: with many sessions on disk a beginning that is unique among the running ones should do.
-        for listed in (self.live, lambda: self._mentioning(name)):
+        for listed in (self.live, lambda: self._list(text=name, limit=_MOST)):
             found = named(listed(), name)
             if len(found) > 1:
-                names = ", ".join(session["sessionId"][:8] for session in found[:5])
+                names = ", ".join(session.session_id[:8] for session in found[:5])
                 raise SessionNotFound(f"{name!r} is ambiguous ({len(found)} matches: {names}): use a longer prefix.")
             if found:
-                return str(found[0]["sessionId"])
+                return found[0].session_id
         raise SessionNotFound(f"No session has an id that begins with {name!r}, or this title.")
-
-    def _mentioning(self, text: str) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = self._client.call("claude_list_sessions", text=text, limit=_MOST)["sessions"]
-        return listed
 
     # -- one session ------------------------------------------------------------------------------------------
 
@@ -280,13 +278,11 @@ class LiveSessions:
             following = page.get("nextCursor")
 
 
-def named(sessions: list[Any], name: str) -> list[Any]:
+def named(sessions: Sequence[SessionRow], name: str) -> list[SessionRow]:
     """The sessions whose id begins with the name; if there are none, those with that title."""
-    by_id = [session for session in sessions if session["sessionId"].startswith(name.lower())]
+    by_id = [session for session in sessions if session.session_id.startswith(name.lower())]
     title = " ".join(name.lower().split())
-    return by_id or [
-        session for session in sessions if " ".join(session.get("displayText", "").lower().split()) == title
-    ]
+    return by_id or [session for session in sessions if " ".join((session.display_text or "").lower().split()) == title]
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -297,7 +293,7 @@ class OpenQuestion:
     """A question with all of its input, as it may be answered now."""
 
     question: Question
-    session: Mapping[str, Any]
+    session: SessionRow
     """The listed session that asks it."""
     for_session: bool
     """Whether an allowance can be given for the rest of the session."""
@@ -321,18 +317,18 @@ class OpenQuestions:
 
     def all(self) -> list[OpenQuestion]:
         """Every open question of the sessions in memory, with its whole input."""
-        asking = [session for session in self._sessions.live() if session.get("asks")]
+        asking = [session for session in self._sessions.live() if session.asks]
         return [question for session in asking for question in self.of(session)]
 
-    def of(self, session: Mapping[str, Any]) -> list[OpenQuestion]:
+    def of(self, session: SessionRow) -> list[OpenQuestion]:
         """The open questions of one listed session."""
         try:
-            report = self._sessions.status(session["sessionId"], outputLines=0)
+            report = self._sessions.status(session.session_id, outputLines=0)
             return list(self.within(report, session))
         except CallFailed:
             return []  # it was ended meanwhile
 
-    def within(self, report: Report, session: Mapping[str, Any] | None = None) -> Iterator[OpenQuestion]:
+    def within(self, report: Report, session: SessionRow | None = None) -> Iterator[OpenQuestion]:
         """The questions of a report. One that is closed before all of it was read is left out."""
         cut = {part["part"] for part in report.get("truncated") or ()}
         for entry in self._pending(report, cut):
@@ -342,7 +338,7 @@ class OpenQuestions:
                     tool_input = json.loads(self._sessions.part(report["sessionId"], entry["inputId"]))
                 except CallFailed:
                     continue
-            yield _open_question(entry, tool_input, session or {"sessionId": report["sessionId"]})
+            yield _open_question(entry, tool_input, session or SessionRow(session_id=report["sessionId"]))
 
     def _pending(self, report: Report, cut: set[str]) -> list[dict[str, Any]]:
         """The entries of a report, and those that did not fit into it."""
@@ -363,8 +359,8 @@ class OpenQuestions:
         wanted = name.lower().removeprefix("q-")
         found = [question for question in questions if wanted and question.id.removeprefix("q-").startswith(wanted)]
         if not found:
-            asking = {session["sessionId"] for session in named([question.session for question in questions], name)}
-            found = [question for question in questions if question.session["sessionId"] in asking]
+            asking = {session.session_id for session in named([question.session for question in questions], name)}
+            found = [question for question in questions if question.session.session_id in asking]
         if len(found) != 1:
             problem = "No open question has" if not found else f"{len(found)} open questions have"
             raise SessionNotFound(
@@ -374,7 +370,7 @@ class OpenQuestions:
 
     def answer(self, question: OpenQuestion, decision: Mapping[str, Any]) -> Report:
         """Gives the arguments of `claude_respond` to a question; CallFailed if it is no longer open."""
-        return self._sessions.respond(question.session["sessionId"], question.id, decision)
+        return self._sessions.respond(question.session.session_id, question.id, decision)
 
     def closure(self, session_id: str, question_id: str, cursor: str | None) -> str:
         """How a question was closed that was open at that cursor: who answered it, and what; empty if that is not
@@ -396,11 +392,11 @@ def _closure(event: Mapping[str, Any]) -> str:
     return visible(f"{verdict} by {event.get('by') or 'nobody'}{client}")
 
 
-def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: Mapping[str, Any]) -> OpenQuestion:
+def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: SessionRow) -> OpenQuestion:
     diff, note = entry.get("fileDiff") or "", entry.get("fileNote") or ""
     question = Question(
         id=entry["inputId"],
-        session_id=session["sessionId"],
+        session_id=session.session_id,
         kind=kind_of(entry["toolName"]),
         tool_name=entry["toolName"],
         tool_input=tool_input,

@@ -38,9 +38,10 @@ from ..core.model.events import (
 from ..core.model.text import cut, iso
 from ..core.questions.presentation import Redaction
 from ..core.sessions.session import Session
+from ..core.sessions.session_row import retrying_line, silent_seconds
 from ..core.transcripts.event_log import EventReader
 from .tools.output import dump
-from .tools.session_report import limit_info, retrying_line, silent_seconds, status_of
+from .tools.session_report import limit_info, status_of
 
 _MAX_WAIT = 55.0
 _FULL_PAGE = 200_000

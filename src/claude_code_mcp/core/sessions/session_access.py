@@ -60,6 +60,8 @@ class SessionSharing:
     owner: str | None
     """None: the principal's own."""
     shares: tuple[Share, ...]
+    access: Access | None = None
+    """What the principal may do with a session of another owner."""
 
     def asked(self, questions: Sequence[Question]) -> list[Question]:
         """Open questions as the principal may answer them, see `SessionAccess.as_asked_of`."""
@@ -187,12 +189,6 @@ class SessionAccess:
                 field=field,
             )
 
-    def row_of(self, session_id: str, owner: str | None, principal: str) -> dict[str, str | None]:
-        """For a list: whose a session is, if it is not the principal's own, and what they may do with it then."""
-        share = self._share_of_other(session_id, principal)
-        access = share.access if share is not None else None
-        return {"sharedBy": None if owner == principal else owner, "access": access}
-
     def is_shared(self, session_id: str, principal: str) -> bool:
         """Whether a session of somebody else is shared with a principal."""
         return self.share_of(session_id, principal) is not None
@@ -201,9 +197,11 @@ class SessionAccess:
         """What a principal who may watch a session is told of whose it is and who else may."""
         share = self.share_of(session_id, principal)
         owner = principal if share is None else share.owner
-        shares = [share for share in self.shares_of(session_id) if share.owner == owner]
-        in_order = tuple(sorted(shares, key=lambda share: share.grantee))
-        return SessionSharing(None if owner == principal else owner, in_order)
+        shares = [each for each in self.shares_of(session_id) if each.owner == owner]
+        in_order = tuple(sorted(shares, key=lambda each: each.grantee))
+        if share is None or owner == principal:
+            return SessionSharing(None, in_order)
+        return SessionSharing(owner, in_order, share.access)
 
     # -- what runs ------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.outcome import State
@@ -19,6 +20,7 @@ from .registry import Sessions
 from .session import Session
 from .session_access import Access, SessionAccess
 from .session_library import with_recorded_costs
+from .session_row import SessionRow, session_row
 from .session_stores import Stores
 
 
@@ -66,6 +68,30 @@ class SessionListing:
             return found
         # Behind their own, where there is room: they take no place of a page away.
         return await self._with_shared(found, limit, caller)
+
+    async def page(
+        self, *, caller: Caller = LOCAL_CALLER, limit: int = 50, offset: int = 0, **wanted: Any
+    ) -> tuple[list[SessionRow], int | None]:
+        """A page of the list, and the offset of the next one if there is one; `wanted` are the filters of `entries`."""
+        # One more than is shown, to know whether there is another page.
+        entries = await self.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
+        return await self.rows(entries[:limit], caller), offset + limit if len(entries) > limit else None
+
+    async def rows(self, entries: CatalogueEntries, caller: Caller) -> list[SessionRow]:
+        """The rows of these entries, with what is known in memory of their sessions and whose they are."""
+        in_memory = {session.id: session for session in self.in_memory(principal=caller.principal)}
+        states = await self.last_states((entry.session_id for entry in entries), caller=caller)
+        waiting = await self.continuing(caller=caller)
+        return [
+            session_row(
+                entry,
+                in_memory.get(entry.session_id),
+                last_state=states.get(entry.session_id),
+                continues_at=waiting.get(entry.session_id),
+                sharing=self._access.sharing(entry.session_id, caller.principal),
+            )
+            for entry in entries
+        ]
 
     async def _with_shared(self, listed: CatalogueEntries, limit: int, caller: Caller) -> CatalogueEntries:
         """A list of the caller's sessions and, behind it as far as there is room, what others share with them; of that

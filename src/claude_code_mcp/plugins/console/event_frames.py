@@ -33,18 +33,16 @@ from ...core.model.events import (
     WaitChanged,
 )
 from ...core.model.outcome import SESSION_TOOL_STATUS, State
-from ...core.model.question import Closure, Question, QuestionKind
-from ...core.model.text import clip_line, iso
+from ...core.model.question import Question, QuestionKind
+from ...core.model.text import iso
 from ...core.questions.kinds import kind_class
 from ...core.questions.presentation import Redaction, describe, without_secrets
 from ...core.service import Service
 from ...core.sessions.session import Session
+from ...core.sessions.session_row import SessionRow
 from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
-from ...core.transcripts.session_catalogue import Entry
 from ...core.transcripts.transcript_export import item_without_secrets
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, shortened
-from ...server.tools.output import dump
-from ...server.tools.session_report import limit_info, retrying_line, silent_seconds
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
@@ -261,109 +259,55 @@ def _ended(event: TurnEnded) -> dict[str, Any]:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-_LONGEST_TITLE = 200
 _NEEDS_ORDER = {"question": 0, "unanswered": 1, "stalled": 2, "error": 3, "limit": 3}
-_LOOKED_AT = 20
-"""Settled questions among which one that nobody answered is looked for."""
+_STORED_COLUMNS = {
+    "sessionId": "session_id",
+    "title": "display_text",
+    "directory": "project_directory",
+    "branch": "branch",
+    "lastUsed": "timestamp",
+    "created": "created",
+    "status": "status",
+    "inMemory": "in_memory",
+    "live": "is_active",
+    "messages": "messages",
+    "model": "model",
+    "costUsd": "cost_usd",
+    "tag": "tag",
+    "pinned": "pinned",
+    "archived": "archived",
+    "mention": "mention",
+    "sharedBy": "owner",
+    "access": "access",
+}
+"""What the page shows of every session: its name there and the column of `SessionRow`."""
+_LIVE_COLUMNS = {
+    "prompt": "first_prompt",
+    "needs": "needs",
+    "asks": "questions",
+    "unanswered": "unanswered",
+    "permissionMode": "permission_mode",
+    "context": "context",
+    "queued": "queued",
+    "retrying": "retrying",
+    "stalledSeconds": "stalled_seconds",
+    "onLimit": "on_limit",
+    "planUsage": "plan_usage",
+}
+"""What it shows of sessions in memory."""
+_ONLY_ON_DISK = frozenset({"title", "branch", "messages", "tag", "pinned", "archived", "mention"})
 
 
-def live_row(session: Session, redactor: Redaction) -> dict[str, Any]:
-    """The row of a session in memory, made without a look at the disk; so it has no title."""
-    limit = limit_info(session, None if session.busy else session.outcome)
-    row: dict[str, Any] = {
-        "sessionId": session.id,
-        "prompt": clip_line(session.first_prompt or "", _LONGEST_TITLE),
-        "directory": session.cwd,
-        "lastUsed": iso(session.used_at),
-        "created": iso(session.created_at),
-        "status": SESSION_TOOL_STATUS[session.state],
-        "inMemory": True,
-        "live": session.live,
-        "needs": needs(session),
-        "asks": [
-            {"questionId": each.id, "kind": kind_class(each.kind).wire_type, "description": each.description}
-            for each in session.questions
-        ],
-        "unanswered": unanswered(session),
-        "permissionMode": session.options.permission_mode or "default",
-        "model": session.options.model or session.model,
-        "context": [*session.activity.context] if session.activity.context[0] else None,
-        "costUsd": round(session.usage.cost_usd, 6),
-        "queued": session.queued,
-        "retrying": retrying_line(session),
-        "stalledSeconds": silent_seconds(session) if session.stalled else None,
-        "onLimit": session.options.on_limit or "end",
-        "limit": None if limit is None else dump(limit),
-        "planUsage": session.activity.plan.as_json() if session.activity.plan is not None else None,
-    }
-    return dict(redactor.data(row))
-
-
-def needs(session: Session) -> str | None:
-    """What a person is needed for."""
-    if session.questions:
-        return "question"
-    if unanswered(session) is not None:
-        return "unanswered"
-    if session.stalled:
-        return "stalled"
-    if session.state is State.LIMITED and session.continues_at is None:
-        return "limit"
-    return "error" if session.state is State.ERROR else None
-
-
-def unanswered(session: Session) -> dict[str, str] | None:
-    """The last question of the latest turn that ended because nobody answered it in time; None if there is none, or
-    somebody has sent a message since."""
-    settled = (
-        event for event in session.events.latest(QuestionSettled, _LOOKED_AT) if isinstance(event, QuestionSettled)
-    )
-    expired = [event for event in settled if event.resolution.closure is Closure.EXPIRED]
-    if not expired:
-        return None
-    since = max(
-        (event.seq for kind in (TurnStarted, MessageJoined) for event in session.events.latest(kind, 1)), default=0
-    )
-    last = max(expired, key=lambda event: event.seq)
-    if last.seq < since:
-        return None
-    return {"description": last.question.description, "reason": last.resolution.detail, "at": iso(last.at)}
-
-
-def listed_row(
-    entry: Entry | None, session: Session | None, last_state: State | None, redactor: Redaction
-) -> dict[str, Any]:
-    """A session wherever it is; without an entry, one in memory that has no transcript yet."""
-    row = dict(redactor.data(_stored(entry, last_state))) if entry is not None else {}
-    if session is None:
-        return row
-    known = live_row(session, redactor)
-    if entry is None:
-        return known
-    cost = max(row["costUsd"] or 0.0, known["costUsd"])
-    kept = {name: value for name, value in known.items() if value is not None and name not in ("created", "lastUsed")}
-    return {**row, **kept, "costUsd": cost}
-
-
-def _stored(entry: Entry, last_state: State | None) -> dict[str, Any]:
-    return {
-        "sessionId": entry.session_id,
-        "title": clip_line(entry.title or entry.first_prompt or "", _LONGEST_TITLE),
-        "directory": entry.project,
-        "branch": entry.branch,
-        "lastUsed": iso(entry.last_used),
-        "created": iso(entry.created) if entry.created is not None else None,
-        "status": SESSION_TOOL_STATUS[last_state] if last_state is not None else None,
-        "inMemory": False,
-        "live": False,
-        "messages": entry.messages,
-        "model": entry.model,
-        "costUsd": round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
-        "tag": entry.tag,
-        "pinned": entry.pinned,
-        "archived": entry.archived,
-        "mention": entry.mention,
-    }
+def page_row(row: SessionRow) -> dict[str, Any]:
+    """A row as the page gets it, before redaction."""
+    columns = {**_STORED_COLUMNS, **(_LIVE_COLUMNS if row.in_memory else {})}
+    # Without a title the row was made without the disk: the page keeps what it knows of that.
+    known = {name for name in columns if row.display_text is not None or name not in _ONLY_ON_DISK}
+    fields: dict[str, Any] = {name: getattr(row, column) for name, column in columns.items() if name in known}
+    if row.in_memory:
+        limit = {"type": row.limit_type, "resetsAt": row.resets_at, "continuesAt": row.continues_at}
+        fields["limit"] = limit if row.status == SESSION_TOOL_STATUS[State.LIMITED] else None
+    return fields
 
 
 def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

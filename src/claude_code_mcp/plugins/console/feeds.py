@@ -42,9 +42,10 @@ from ...core.model.events import (
 )
 from ...core.service import Service
 from ...core.sessions.session import Session
+from ...core.sessions.session_row import session_row
 from ...core.transcripts.event_log import Subscription
 from ...server.web_answers import ANSWER_HEADERS, text_of
-from .event_frames import Frame, FrameEncoder, frame, live_row, session_in_memory, whole_parts
+from .event_frames import Frame, FrameEncoder, frame, page_row, session_in_memory, whole_parts
 from .guard import WebUser
 
 _MOST_FRAMES = 4096
@@ -291,8 +292,8 @@ class ListFeed:
         return b"".join(frame("session", self._row(session)) for session in sessions)
 
     def _row(self, session: Session) -> dict[str, Any]:
-        whose = self._service.access.row_of(session.id, session.owner, self._principal)
-        return live_row(session, self._service.redaction) | whose
+        sharing = self._service.access.sharing(session.id, self._principal)
+        return dict(self._service.redaction.data(page_row(session_row(None, session, sharing=sharing))))
 
     def changed(self, session_id: str) -> None:
         self._changed[session_id] = None

@@ -15,6 +15,7 @@ from ...core.questions.presentation import as_offered, without_secrets
 from ...core.service import PendingTurn, Service
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import Access
+from ...core.sessions.session_row import session_row
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
 from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
@@ -35,7 +36,7 @@ from ...server.web_answers import (
     session_id_of,
     text_of,
 )
-from .event_frames import item_fields, listed_row, most_urgent_first, question_row, session_in_memory, turn_row
+from .event_frames import item_fields, most_urgent_first, page_row, question_row, session_in_memory, turn_row
 from .guard import WebUser
 
 if TYPE_CHECKING:
@@ -123,41 +124,27 @@ class SessionRoutes:
             number_of(request, "limit", 50, 1, _MOST_ROWS) or 50,
             number_of(request, "offset", 0, 0, 10**9) or 0,
         )
-        entries = await self._service.listing.entries(
+        listing, redactor = self._service.listing, self._service.redaction
+        found, more = await listing.page(
             caller=user.caller,
             project=project,
-            limit=limit + 1,
+            limit=limit,
             offset=offset,
             text=text,
             whole=flag_of(request, "whole"),
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        active = await self._service.listing.entries(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else []
-        attention = await self._rows(user, active)
-        more = offset + limit if len(entries) > limit else None
-        rows = await self._rows(user, entries[:limit])
+        active, _ = await listing.page(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else ([], None)
         # Of a search nobody knows how much it will find.
         counted = more is not None and text is None and project is None
-        total = await self._service.listing.count(caller=user.caller, archived=archived) if counted else None
-        listed = {"attention": most_urgent_first(attention), "sessions": rows, "nextOffset": more, "total": total}
+        listed = {
+            "attention": redactor.data(most_urgent_first(map(page_row, active))),
+            "sessions": redactor.data([page_row(row) for row in found]),
+            "nextOffset": more,
+            "total": await listing.count(caller=user.caller, archived=archived) if counted else None,
+        }
         return answer(listed)
-
-    async def _rows(self, user: WebUser, entries: Any) -> Any:
-        in_memory = {session.id: session for session in self._service.sessions(principal=user.principal)}
-        states = await self._service.listing.last_states((entry.session_id for entry in entries), caller=user.caller)
-        redactor = self._service.redaction
-        access = self._service.access
-        owners = {share.session_id: share.owner for share in access.shared_with(user.principal)}
-        rows = [
-            listed_row(entry, in_memory.get(entry.session_id), states.get(entry.session_id), redactor)
-            for entry in entries
-        ]
-        ids = [row["sessionId"] for row in rows]
-        return [
-            row | access.row_of(session_id, owners.get(session_id), user.principal)
-            for session_id, row in zip(ids, rows, strict=True)
-        ]
 
     async def show(self, request: Request, user: WebUser) -> Response:
         session = await self._service.find(session_id_of(request), caller=user.caller)
@@ -182,11 +169,11 @@ class SessionRoutes:
             ],
         }
         known = session_in_memory(self._service, user.principal, session.id)
-        row = {**listed_row(entry, session, None, redactor), "inMemory": known is session}
-        row |= self._service.access.row_of(session.id, session.owner, user.principal)
+        sharing = self._service.access.sharing(session.id, user.principal)
+        row = {**page_row(session_row(entry, session, sharing=sharing)), "inMemory": known is session}
         asked = (self._service.access.as_asked_of(question, user.principal) for question in session.questions)
         questions = [question_row(question, redactor) for question in asked]
-        return answer({"session": row, "questions": questions, **redactor.data(details)})
+        return answer({"session": redactor.data(row), "questions": questions, **redactor.data(details)})
 
     async def turns(self, request: Request, user: WebUser) -> Response:
         session_id, service = session_id_of(request), self._service

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from ...core import json_text
 from ...core.model.outcome import SESSION_TOOL_STATUS
 from ...core.model.text import iso
+from ...core.sessions.session_row import SessionRow
 from .records import AbsentSession
 from .routing import MachineIdentity
 
@@ -29,6 +30,19 @@ MOST_OF_ONE: Final = 500
 USUAL_ROWS = 50
 _MOST_COMPLETIONS = 100
 _UNANSWERED = "unanswered"
+_LINE_FIELDS = (
+    "sessionId",
+    "timestamp",
+    "activeStatus",
+    "lastStatus",
+    "machine",
+    "projectDirectory",
+    "displayText",
+    "mention",
+    "continuesAt",
+    "owner",
+)
+"""The texts of a row that its line shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +97,29 @@ def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[Machin
     offset on, up to the limit, of the newest of all of them."""
     newest = sorted(((session, machine) for machine, session in absent), key=lambda pair: -pair[0].last_used)
     answers: list[tuple[MachineIdentity, dict[str, Any]]] = [
-        (machine, {"sessions": [_absent_row(session)]}) for session, machine in newest[offset : offset + limit]
+        (machine, {"sessions": [absent_row(session).as_json()]}) for session, machine in newest[offset : offset + limit]
     ]
     if answers and len(newest) > offset + limit:
         answers[-1][1]["nextOffset"] = offset + limit
     return answers
 
 
-def _absent_row(session: AbsentSession) -> dict[str, Any]:
-    row = {
-        "sessionId": session.session_id,
-        "projectDirectory": session.directory or None,
-        "displayText": session.title,
-        "timestamp": iso(session.last_used),
-        "created": iso(session.created),
-        "isActive": False,
-        "lastStatus": SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
-        "model": session.model,
-        "costUsd": round(session.cost_usd, 6),
-        "tag": session.tag or None,
-        "pinned": session.pinned or None,
-        "machineGone": True,
-    }
-    return {name: value for name, value in row.items() if value is not None}
+def absent_row(session: AbsentSession) -> SessionRow:
+    """A session of a machine that is gone, as that would list it."""
+    return SessionRow(
+        session_id=session.session_id,
+        project_directory=session.directory or None,
+        display_text=session.title,
+        timestamp=iso(session.last_used),
+        created=iso(session.created),
+        last_status=SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
+        model=session.model,
+        cost_usd=round(session.cost_usd, 6),
+        tag=session.tag or None,
+        pinned=session.pinned,
+        archived=session.archived,
+        machine_gone=True,
+    )
 
 
 def merged_tool(
@@ -166,12 +180,10 @@ def list_query(uri: str) -> dict[str, Any] | None:
 
 
 def _session_line(row: JsonObject) -> str:
-    status = row.get("activeStatus") or row.get("lastStatus") or row.get("status") or "-"
-    where = row.get("projectDirectory") or row.get("cwd") or ""
-    machine = f"{row['machine']} (gone)" if row.get("machineGone") else row["machine"]
-    fields = (row.get("sessionId"), str(row.get("timestamp") or "")[:16], status, machine, where)
-    mention = f"\n    {row['mention']}" if row.get("mention") else ""
-    return "  ".join(str(field) for field in (*fields, row.get("displayText") or "")) + mention
+    # `claude_code_session` has names of its own for two of the columns.
+    listed = {"activeStatus": row.get("status"), "projectDirectory": row.get("cwd"), **row}
+    texts = {name: str(listed[name]) for name in _LINE_FIELDS if listed.get(name) is not None}
+    return SessionRow.from_json({**texts, "machineGone": bool(row.get("machineGone"))}).line()
 
 
 def _text_of(answer: JsonObject) -> str:

@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ...core.model.outcome import SESSION_TOOL_STATUS
 from ...core.model.session_id import is_session_id
-from ...core.model.text import csv_of, iso
+from ...core.model.text import csv_of
 from ...server.web_answers import (
     ANSWER_HEADERS,
     RequestRefused,
@@ -32,7 +31,7 @@ from ...server.web_answers import (
     session_id_of,
     text_of,
 )
-from ..console.event_frames import frame, most_urgent_first
+from ..console.event_frames import frame, most_urgent_first, page_row
 from ..console.feeds import HEARTBEAT, StreamResponse
 from ..console.guard import WebUser
 from ..console.page_routes import Handler, Handlers, StillSignedIn
@@ -42,7 +41,7 @@ from .dispatch import GOES_ON, KEPT_THERE, Dispatch, StaysThere
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
-from .merged_results import Silent, merged_costs, number, objects
+from .merged_results import Silent, absent_row, merged_costs, number, objects
 from .nats_client import Client, NatsError
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
 from .records import AbsentSession
@@ -552,25 +551,8 @@ def _rows(answers: Sequence[tuple[MachineIdentity, Any]], name: str) -> list[dic
 
 def _absent_row(session: AbsentSession) -> dict[str, Any]:
     """A session of a machine that is gone, as that would list it; what the page knew of its work is over."""
-    return {
-        "sessionId": session.session_id,
-        "title": session.title,
-        "directory": session.directory,
-        "lastUsed": iso(session.last_used),
-        "created": iso(session.created),
-        "status": SESSION_TOOL_STATUS[session.state] if session.state is not None else None,
-        "inMemory": False,
-        "live": False,
-        "model": session.model,
-        "costUsd": round(session.cost_usd, 6),
-        "needs": None,
-        "asks": None,
-        "unanswered": None,
-        "tag": session.tag or None,
-        "pinned": session.pinned,
-        "archived": session.archived,
-        "machineGone": True,
-    }
+    over = {"needs": None, "asks": None, "unanswered": None, "machineGone": True}
+    return {**page_row(absent_row(session)), **over}
 
 
 def _with_machine(data: bytes, machine: MachineIdentity, *, everything: bool) -> tuple[bytes, set[str]]:

@@ -29,7 +29,7 @@ from .pump import Pump, sought
 from .question_panel import QuestionPanel
 from .question_queue import QuestionQueue
 from .server_link import ServerLink
-from .session_list import SessionRow, SessionSidebar, arranged, asking_elsewhere
+from .session_list import SessionSidebar, ShownRow, arranged, asking_elsewhere
 from .status_lines import status_line, top_line
 
 _SEARCHED_PAGES = 20
@@ -240,7 +240,7 @@ class MainScreen(Screen[None]):
         self._link = link
         self._clock = clock
         self.pump = Pump(link, self)
-        self.rows: list[SessionRow] = []
+        self.rows: list[ShownRow] = []
         self.problem = ""
         self.layout_by_size = ScreenLayout(self)
         self.preview = SessionPreview(self, self._follow)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ...client.connections import CallFailed, NotRunning
 from ...client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
+from ...core.sessions.session_row import SessionRow
 from .blocks import ShownConversation
 from .server_link import ServerLink
 
@@ -73,8 +74,8 @@ class Pump:
         self._list_changed = asyncio.Event()
         self._grown = asyncio.Event()
         """Whether somebody has written more of the transcript that is shown."""
-        self.live: list[dict[str, Any]] = []
-        self.stored: list[dict[str, Any]] = []
+        self.live: list[SessionRow] = []
+        self.stored: list[SessionRow] = []
         self.wanted = ""
         """The text that sessions are filtered by; behind `~`, one that is looked for in whole conversations."""
         self.found: tuple[str, frozenset[str]] = ("", frozenset())
@@ -132,10 +133,10 @@ class Pump:
         self.live, self.stored = await self._link.do(
             lambda sessions: (sessions.live(), sessions.stored(text, whole=whole))
         )
-        self.found = (wanted, frozenset(row["sessionId"] for row in self.stored) if text else frozenset())
+        self.found = (wanted, frozenset(row.session_id for row in self.stored) if text else frozenset())
         self.is_listed = True
         self._listener.list_changed()
-        asking = [session for session in self.live if session.get("asks")]
+        asking = [session for session in self.live if session.asks]
         await self._take_questions(await self._link.do(partial(_questions, asking=asking)) if asking else {})
 
     async def _take_questions(self, found: dict[str, AskedAt]) -> None:
@@ -154,7 +155,7 @@ class Pump:
         asked = known.asked
         try:
             return await self._link.do(
-                lambda sessions: OpenQuestions(sessions).closure(asked.session["sessionId"], asked.id, known.cursor)
+                lambda sessions: OpenQuestions(sessions).closure(asked.session.session_id, asked.id, known.cursor)
             )
         except (CallFailed, NotRunning):
             return ""
@@ -222,7 +223,7 @@ class Pump:
         of_session = {
             question_id
             for question_id, known in self.questions.items()
-            if self.conversation is not None and known.asked.session["sessionId"] == self.conversation.session_id
+            if self.conversation is not None and known.asked.session.session_id == self.conversation.session_id
         }
         if {*open_ids} != of_session:
             self._list_changed.set()
@@ -269,12 +270,12 @@ def _items(sessions: LiveSessions, **wanted: Any) -> Report:
     return sessions.resources.items(**wanted)
 
 
-def _questions(sessions: LiveSessions, asking: list[dict[str, Any]]) -> dict[str, AskedAt]:
+def _questions(sessions: LiveSessions, asking: list[SessionRow]) -> dict[str, AskedAt]:
     """The open questions of these sessions, whole."""
     found: dict[str, AskedAt] = {}
     for session in asking:
         try:
-            report = sessions.status(session["sessionId"], outputLines=0)
+            report = sessions.status(session.session_id, outputLines=0)
             for asked in OpenQuestions(sessions).within(report, session):
                 found[asked.id] = AskedAt(asked, report.get("nextCursor"))
         except CallFailed:

@@ -40,7 +40,7 @@ def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_he
     """What is asked and by which session. One of another session than the one on the screen says so first, and whether
     this one asks too."""
     session = asked.session
-    title = visible(clip_line(session.get("displayText") or session["sessionId"][:8], 60))
+    title = visible(clip_line(session.display_text or session.session_id[:8], 60))
     kind = kind_class(asked.question.kind).title
     line = Text(no_wrap=True, overflow="ellipsis")
     if elsewhere:
@@ -500,7 +500,7 @@ class QuestionPanel(Vertical, can_focus=True):
 
     def action_open_asking(self) -> None:
         if self.asked is not None:
-            self.post_message(self.SessionWanted(str(self.asked.session["sessionId"])))
+            self.post_message(self.SessionWanted(self.asked.session.session_id))
 
     def on_focus(self) -> None:
         before, self._left_with = self._left_with, None

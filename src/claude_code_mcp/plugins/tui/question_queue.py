@@ -39,7 +39,7 @@ class QuestionQueue:
 
     def _is_here(self, asked: OpenQuestion) -> bool:
         conversation = self._pump.conversation
-        return conversation is not None and asked.session["sessionId"] == conversation.session_id
+        return conversation is not None and asked.session.session_id == conversation.session_id
 
     def _show(self, asked: OpenQuestion | None) -> None:
         elsewhere = asked is not None and not self._is_here(asked)

@@ -359,7 +359,7 @@ class WorkActions:
 
     async def _pick_machine(self, session_id: str) -> str | None:
         """A machine that has sessions already, or one whose name is typed: a fleet lists the others when it refuses."""
-        rows = {row["sessionId"]: str(row.get("machine") or "") for row in (*self._pump.stored, *self._pump.live)}
+        rows = {row.session_id: row.machine or "" for row in (*self._pump.stored, *self._pump.live)}
         here = rows.get(session_id, "")
         others = sorted({*rows.values()} - {here, ""})
         choices = [*((name, visible(name)) for name in others), ("", "another one, by its name")]

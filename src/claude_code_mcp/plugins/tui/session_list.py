@@ -1,9 +1,9 @@
 """The sessions on one side of the screen."""
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from ...client.live_sessions import machine_name
 from ...core.model.text import age, clip_line, local_time, sharing_line, visible
+from ...core.sessions.session_row import SessionRow
 from .drawn_blocks import Palette
 
 STATES = {
@@ -32,8 +33,8 @@ _NEED = {"waiting_for_input": 0, "running": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
-    """One session in the list. Every text is visible, and on one line."""
+class ShownRow:
+    """A `SessionRow` as the list shows it. Every text is visible, and on one line."""
 
     id: str
     title: str
@@ -83,45 +84,44 @@ class SessionRow:
         return " · ".join(filter(None, (owner, f"shared with {self.shared_with}" if self.shared_with else "")))
 
 
-def row_of(listed: Mapping[str, Any], now: float) -> SessionRow:
+def row_of(listed: SessionRow, now: float) -> ShownRow:
     """A session as the server lists it."""
-    cost = listed.get("costUsd")
-    return SessionRow(
-        id=listed["sessionId"],
-        title=visible(clip_line(listed.get("displayText") or "", 200)) or listed["sessionId"][:8],
-        project=visible(os.path.basename((listed.get("projectDirectory") or "").rstrip("/\\"))),
-        state=listed.get("activeStatus") or listed.get("lastStatus") or "",
-        asks=tuple(visible(clip_line(line, 200)) for line in listed.get("asks") or ()),
-        age=age(listed["timestamp"], now),
-        cost=f"${cost:.2f}" if cost else "",
-        in_memory=listed.get("activeStatus") is not None,
-        timestamp=listed["timestamp"],
-        owner=visible(clip_line(listed.get("owner") or "", 60)),
-        shared_with=visible(clip_line(sharing_line(listed.get("sharedWith") or ()), 200)),
+    return ShownRow(
+        id=listed.session_id,
+        title=visible(clip_line(listed.display_text or "", 200)) or listed.session_id[:8],
+        project=visible(os.path.basename((listed.project_directory or "").rstrip("/\\"))),
+        state=listed.status or "",
+        asks=tuple(visible(clip_line(line, 200)) for line in listed.asks or ()),
+        age=age(listed.timestamp, now),
+        cost=f"${listed.cost_usd:.2f}" if listed.cost_usd else "",
+        in_memory=listed.in_memory,
+        timestamp=listed.timestamp,
+        owner=visible(clip_line(listed.owner or "", 60)),
+        shared_with=visible(clip_line(sharing_line(listed.shared_with or ()), 200)),
         machine=machine_name(listed),
-        limit=limit_line(listed, now),
+        limit=limit_line(listed.continues_at, listed.resets_at, now),
     )
 
 
-def limit_line(limit: Mapping[str, Any], now: float) -> str:
+def limit_line(continues_at: str | None, resets_at: str | None, now: float) -> str:
     """`continues at 17:00`, or when the limit resets; empty without a limit."""
-    if limit.get("continuesAt"):
-        return f"continues at {local_time(limit['continuesAt'], now)}"
-    return f"resets at {local_time(limit['resetsAt'], now)}" if limit.get("resetsAt") else ""
+    if continues_at:
+        return f"continues at {local_time(continues_at, now)}"
+    return f"resets at {local_time(resets_at, now)}" if resets_at else ""
 
 
 def arranged(
-    live: Iterable[Mapping[str, Any]],
-    stored: Iterable[Mapping[str, Any]],
+    live: Iterable[SessionRow],
+    stored: Iterable[SessionRow],
     now: float,
     wanted: str = "",
     found: Container[str] = (),
-) -> list[SessionRow]:
+) -> list[ShownRow]:
     """Those that need a person first, then those at work, then the rest by machine, each by their last use; with
     `wanted`, those that have all of its terms in title, project, state, id or machine, and those that were `found` for
     it elsewhere."""
     # Those in memory last, so that they take the place of what the disk says of the same session.
-    listed = {session["sessionId"]: session for session in (*stored, *live)}
+    listed = {session.session_id: session for session in (*stored, *live)}
     terms = wanted.casefold().split()
     rows = [row_of(session, now) for session in listed.values()]
     rows = [row for row in rows if row.id in found or all(term in row.searched for term in terms)]
@@ -129,7 +129,7 @@ def arranged(
     # The machine that was used last comes first. Without a fleet all have none, and stay as they are.
     machines = [*dict.fromkeys(row.machine for row in rows)]
 
-    def place(row: SessionRow) -> tuple[int, int]:
+    def place(row: ShownRow) -> tuple[int, int]:
         if row.is_at_rest:
             return len(_NEED), machines.index(row.machine)
         return _NEED[row.state], 0
@@ -137,7 +137,7 @@ def arranged(
     return sorted(rows, key=place)
 
 
-def asking_elsewhere(rows: Iterable[SessionRow], current: str | None) -> int:
+def asking_elsewhere(rows: Iterable[ShownRow], current: str | None) -> int:
     """How many questions are open in other sessions than this one."""
     return sum(len(row.asks) for row in rows if row.id != current)
 
@@ -180,13 +180,13 @@ class SessionSidebar(Vertical):
         super().__init__(id=id)
         self.palette = palette
         self._current: str | None = None
-        self._rows: tuple[Sequence[SessionRow], str | None, int, Palette] | None = None
+        self._rows: tuple[Sequence[ShownRow], str | None, int, Palette] | None = None
 
     def compose(self) -> ComposeResult:
         yield _Filter(placeholder="filter sessions", compact=True, select_on_focus=False)
         yield _Rows(markup=False, compact=True)
 
-    def show(self, rows: Sequence[SessionRow], current: str | None, *, keep_highlight: bool = False) -> None:
+    def show(self, rows: Sequence[ShownRow], current: str | None, *, keep_highlight: bool = False) -> None:
         """Shows these rows. The highlighted one stays highlighted, wherever it has moved to, until another session is
         opened, and with `keep_highlight` also then."""
         listing = self.query_one(_Rows)
@@ -213,7 +213,7 @@ class SessionSidebar(Vertical):
             # After the list itself has its new size.
             self.call_after_refresh(self.show, rows, current, keep_highlight=True)
 
-    def _options(self, rows: Iterable[SessionRow], current: str | None, width: int) -> Iterator[Option]:
+    def _options(self, rows: Iterable[ShownRow], current: str | None, width: int) -> Iterator[Option]:
         """A row each; of those at rest in a fleet, a line with the name of the machine above the first on each."""
         machine = ""
         for row in rows:
@@ -224,7 +224,7 @@ class SessionSidebar(Vertical):
                 yield Option(heading, disabled=True)
             yield Option(self._drawn(row, current, width), row.id)
 
-    def _drawn(self, row: SessionRow, current: str | None, width: int) -> Text:
+    def _drawn(self, row: ShownRow, current: str | None, width: int) -> Text:
         role = _ROLES.get(row.state if row.in_memory else "", "quiet")
         style = self.palette.style(role)
         text = Text(no_wrap=True, overflow="ellipsis", end="")

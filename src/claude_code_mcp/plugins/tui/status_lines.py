@@ -30,9 +30,11 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
     if facts.get("stalledSeconds"):
         text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
-    if facts.get("limit") is not None:
-        waits = limit_line(facts["limit"], now) or "the time of the reset is not known"
-        keys = "Esc: do not, F7: now" if facts["limit"].get("continuesAt") else "F6: wait for it, F7: now"
+    limit = facts.get("limit")
+    if limit is not None:
+        continues_at = limit.get("continuesAt")
+        waits = limit_line(continues_at, limit.get("resetsAt"), now) or "the time of the reset is not known"
+        keys = "Esc: do not, F7: now" if continues_at else "F6: wait for it, F7: now"
         text.append(f" · {waits} ({keys})", palette.style("ask"))
     windows = (facts.get("planUsage") or {}).get("windows") or {}
     plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]

@@ -7,21 +7,14 @@ import mcp_types as types
 from pydantic import Field
 
 from ...core.model.caller import Caller
-from ...core.model.outcome import SESSION_TOOL_STATUS, State
-from ...core.model.text import iso, sharing_line
-from ...core.model.usage_limits import iso_or_none
 from ...core.service import Service
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import SessionSharing
-from ...core.transcripts.session_catalogue import Entry
+from ...core.sessions.session_row import SessionRow
 from .arguments import Arguments, Name, Offset, Path
 from .call import Call
 from .cost_report import not_read
-from .output import ErrorInfo, Shares, ToolOutput
-from .session_report import (
-    Status,
-    limit_info,
-)
+from .output import ErrorInfo, Shares, ToolOutput, dump
+from .session_report import Status
 from .tool import Reply, Tool
 
 
@@ -36,6 +29,8 @@ class ListSessions(Arguments):
 
 
 class ListedSession(ToolOutput):
+    """The columns of `SessionRow` that callers are shown."""
+
     session_id: str
     project_directory: str | None = None
     display_text: str
@@ -70,22 +65,7 @@ class SessionList(ToolOutput):
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        lines = [
-            "  ".join(
-                (
-                    row.session_id,
-                    row.timestamp[:16],
-                    row.active_status or row.last_status or "-",
-                    row.project_directory or "",
-                    row.display_text,
-                )
-            )
-            + (f"  [continues at {row.continues_at}]" if row.continues_at else "")
-            + (f"  [of {row.owner}]" if row.owner else "")
-            + (f"  [shared with {sharing_line(row.shared_with)}]" if row.shared_with else "")
-            + (f"\n    {row.mention}" if row.mention else "")
-            for row in self.sessions or []
-        ]
+        lines = [SessionRow.from_json(dump(row)).line() for row in self.sessions or ()]
         if self.next_offset is not None:
             lines.append(f"[more: offset {self.next_offset}]")
         return "\n".join(lines) or "No sessions."
@@ -109,27 +89,17 @@ async def session_list(
     service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
 ) -> SessionList:
     """A page of the caller's sessions; `wanted` are the filters of `SessionListing.entries`."""
-    # One more than is shown, to know whether there is another page.
-    entries = await service.listing.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
-    shown = entries[:limit]
-    in_memory = {session.id: session for session in service.sessions(principal=caller.principal)}
-    last_states = await service.listing.last_states((entry.session_id for entry in shown), caller=caller)
-    waiting = await service.listing.continuing(caller=caller)
-    listed = [
-        _listed_session(
-            entry,
-            in_memory.get(entry.session_id),
-            last_states.get(entry.session_id),
-            service.access.sharing(entry.session_id, caller.principal),
-            waiting.get(entry.session_id),
-        )
-        for entry in shown
-    ]
+    rows, next_offset = await service.listing.page(caller=caller, limit=limit, offset=offset, **wanted)
     return SessionList(
-        sessions=listed,
-        next_offset=offset + limit if len(entries) > limit else None,
-        error=_not_recorded(in_memory.values()) or await not_read(service, caller),
+        sessions=[listed_session(row) for row in rows],
+        next_offset=next_offset,
+        error=_not_recorded(service.sessions(principal=caller.principal)) or await not_read(service, caller),
     )
+
+
+def listed_session(row: SessionRow) -> ListedSession:
+    columns = {name: getattr(row, name) for name in ListedSession.model_fields}
+    return ListedSession(**{**columns, "pinned": row.pinned or None})
 
 
 def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
@@ -138,40 +108,6 @@ def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
     if not failures:
         return None
     return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
-
-
-def _listed_session(
-    entry: Entry,
-    session: Session | None,
-    last_state: State | None,
-    sharing: SessionSharing,
-    continues_at: float | None,
-) -> ListedSession:
-    limit = limit_info(session, None if session.busy else session.outcome) if session else None
-    # What is recorded on disk or, of a session in memory, what is known of it there if that is more.
-    costs = (entry.cost_usd, session.usage.cost_usd if session else None)
-    return ListedSession(
-        session_id=entry.session_id,
-        project_directory=entry.project,
-        display_text=entry.title or entry.first_prompt or "",
-        timestamp=iso(entry.last_used),
-        branch=entry.branch,
-        is_active=session is not None and session.live,
-        active_status=SESSION_TOOL_STATUS[session.state] if session else None,
-        last_status=SESSION_TOOL_STATUS[last_state] if last_state and not session else None,
-        created=iso(entry.created) if entry.created is not None else None,
-        messages=entry.messages,
-        model=entry.model,
-        cost_usd=max((round(cost, 6) for cost in costs if cost is not None), default=None),
-        tag=entry.tag,
-        pinned=entry.pinned or None,
-        mention=entry.mention,
-        asks=[question.description for question in session.questions] or None if session else None,
-        resets_at=limit.resets_at if limit is not None else None,
-        continues_at=limit.continues_at if limit is not None else iso_or_none(continues_at),
-        owner=sharing.owner,
-        shared_with=sharing.rows,
-    )
 
 
 LIST_SESSIONS: Tool[Any] = Tool(

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...core.model.outcome import CODE_TOOL_STATUS
-from ...core.model.text import iso
 from ...core.questions.presentation import Redaction
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
+from ...core.sessions.session_row import session_row
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PartPage, TruncatedPart, render_page
 from .pending_inputs import PendingInput
@@ -94,16 +94,17 @@ def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) ->
         "agents": options.agents,
         "additional_directories": list(options.additional_directories) or None,
     }
+    row = session_row(None, session, sharing=sharing)
     return SessionInfo(
-        session_id=session.id,
+        session_id=row.session_id,
         status=CODE_TOOL_STATUS[session.state],
-        created_at=iso(session.created_at),
-        last_active_at=iso(session.used_at),
+        created_at=row.created,
+        last_active_at=row.timestamp,
         total_turns=session.model_turns,
-        total_cost_usd=session.usage.cost_usd,
+        total_cost_usd=row.cost_usd,
         model=options.model,
         permission_mode=options.permission_mode,
-        owner=sharing.owner,
-        shared_with=sharing.rows,
+        owner=row.owner,
+        shared_with=row.shared_with,
         **(hidden if sensitive else {}),
     )

@@ -4,15 +4,14 @@ The session tools return a `SessionReport`, or a short form of one.
 """
 
 import os
-import time
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from ...core.errors import InvalidArgument
-from ...core.model.events import Event, Gap, Output, Stalled
-from ...core.model.outcome import LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode
+from ...core.model.events import Event, Gap, Output
+from ...core.model.outcome import SESSION_TOOL_STATUS, OutcomeCode
 from ...core.model.outcome import Outcome as TurnOutcome
 from ...core.model.text import cut, sharing_line
 from ...core.model.usage_limits import iso_or_none
@@ -22,6 +21,7 @@ from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing
+from ...core.sessions.session_row import retrying_line, silent_seconds
 from .output import ErrorInfo, Shares, ToolOutput, declared
 from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
 from .pending_inputs import PendingInput, pending_inputs, render_inputs
@@ -40,8 +40,6 @@ _MAX_ERROR = 4_000
 _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
 _MAX_DROPPED = 500
-_REFUSED_LOGIN = frozenset({401, 403})
-"""The answers of the API that another attempt does not change."""
 
 
 class ToolUseEvent(ToolOutput):
@@ -244,23 +242,6 @@ def worktree_report(session: Session) -> dict[str, str] | None:
 def notices(session: Session, *more: str | None) -> str | None:
     """What the caller should know about a session, in one text."""
     return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
-
-
-def silent_seconds(session: Session) -> int:
-    """How long the process has been silent: since the stall was noticed, and before that."""
-    noticed = session.events.latest(Stalled, 1)
-    return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
-
-
-def retrying_line(session: Session) -> str | None:
-    """What the CLI waits for, after the API has refused; None if it does not."""
-    retry = session.activity.retrying
-    if retry is None:
-        return None
-    of = f" of {retry.of}" if retry.of else ""
-    problem = f"API error {retry.status}" if retry.status else "The API cannot be reached"
-    hint = f". The key or login was refused {LOG_IN_HINT}" if retry.status in _REFUSED_LOGIN else ""
-    return f"{problem}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s{hint}"
 
 
 def position_of(session: Session, cursor: str) -> int | None:
