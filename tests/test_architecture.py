@@ -183,6 +183,7 @@ MAY_PRINT = {
     "client.session_files",
     "plugins.fleet.commands",
     "plugins.worktrees.commands",
+    "plugins.terminal.commands",
     "__main__",
     "testing.__main__",
     "testing.ticket_server",

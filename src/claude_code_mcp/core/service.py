@@ -52,6 +52,7 @@ from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.observers import Observer, ObserverList
+from .sessions.outside_sessions import OutsideSessions
 from .sessions.pending_turn import (
     InterruptResult,
     PendingTurn,
@@ -93,7 +94,7 @@ __all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
 class Service:
     """Runs sessions between `__aenter__` and `__aexit__`, which ends every process it started."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement for each part
         self,
         settings: Settings | None = None,
         environment: Mapping[str, str] | None = None,
@@ -189,6 +190,8 @@ class Service:
         """Sessions as they are kept on disk: read, named, copied, shared, removed."""
         self.listing = SessionListing(self._sessions, self._environments, self.access)
         """The list of sessions that a caller sees, in memory and on disk."""
+        self.outside = OutsideSessions(self._sessions, self._environments)
+        """Sessions that another program runs, such as Claude Code in a terminal."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)
         """What sessions have changed: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments)

@@ -114,6 +114,26 @@ def process_with(session_id: str, config_dir: str) -> int | None:
     return None
 
 
+def noted_session(pid: int, config_dir: str) -> Mapping[str, Any] | None:
+    """What a living process has noted about the session that it has open; empty if it has noted nothing readable, None
+    if the process is gone. SessionBusy if that cannot be determined."""
+    try:
+        entries = [_read(path) for path in _registrations(config_dir, lambda name: name == f"{pid}.json")]
+    except OSError as error:
+        raise SessionBusy(f"The session of process {pid} cannot be read now ({error.strerror}). Try again.") from error
+    entry = entries[0] if entries else {}
+    return entry if _is_alive(pid, entry) else None
+
+
+def noted_sessions(config_dir: str) -> list[Mapping[str, Any]]:
+    """What all living processes have noted about their sessions. SessionBusy as `noted_session`."""
+    try:
+        entries = [_read(path) for path in _registrations(config_dir, lambda name: name.endswith(".json"))]
+    except OSError as error:
+        raise SessionBusy(f"The open sessions cannot be read now ({error.strerror}). Try again.") from error
+    return [entry for entry in entries if isinstance(pid := entry.get("pid"), int) and _is_alive(pid, entry)]
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The files by which a process is in the CLI's list of open sessions, with their contents."""

@@ -145,11 +145,12 @@ class Broker:
         form: Mapping[str, str] | None = None,
         of_client: bool = False,
         check: Check | None = None,
+        endless: bool = False,
     ) -> Question:
         """Opens a question, to be offered to every channel; `settle` is called once, when it closes. An answer that
-        `check` refuses leaves it open."""
+        `check` refuses leaves it open. An `endless` question has no deadline."""
         now = time.time()
-        endless = self._endless and not of_client
+        endless = endless or (self._endless and not of_client)
         question = Question(
             id=f"q-{secrets.token_hex(8)}",
             session_id=session_id,

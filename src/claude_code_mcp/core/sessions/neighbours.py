@@ -157,7 +157,9 @@ class Neighbours:
                     await self._change(database.changed())
 
     async def refuse_elsewhere(self, session: "Session") -> None:
-        """SessionBusy, with who has it, for a session of which another server runs a turn."""
+        """SessionBusy, with who has it, for a session of which another server runs a turn, or that another program
+        runs."""
+        session.refuse_if_outside()
         if session.runs_elsewhere:
             raise await self.busy(session.id)
 

@@ -60,7 +60,7 @@ class Sessions:
 
     def all(self) -> list[Session]:
         """The sessions in memory that have taken a message, most recently used first."""
-        begun = (session for session in self._known.values() if session.turns)
+        begun = (session for session in self._known.values() if session.turns or session.outside is not None)
         return sorted(begun, key=lambda session: session.used_at, reverse=True)
 
     def known(self, session_id: str) -> Session | None:
@@ -136,7 +136,7 @@ class Sessions:
             self._senders[key] -= 1
             if not self._senders[key]:
                 del self._senders[key]
-                if not kept.turns:
+                if not kept.turns and kept.outside is None:
                     del self._known[key]
 
     async def find(
@@ -184,7 +184,17 @@ class Sessions:
         return True
 
     def _is_unused(self, session: Session) -> bool:
-        return session.process.dormant and not session.busy and not self._senders[session.id]
+        at_rest = session.process.dormant and not session.busy and session.outside is None
+        return at_rest and not self._senders[session.id]
+
+    def join_outside(self, session: Session) -> None:
+        """A program outside of this server runs the session: it stays in memory until that leaves it."""
+        self._known[session.id] = session
+
+    def leave_outside(self, session: Session) -> None:
+        """The program has left the session, which is read anew from disk when somebody wants it."""
+        if self._known.get(session.id) is session and self._is_unused(session):
+            self._forget(session)
 
     def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
         """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
@@ -290,6 +300,8 @@ class Sessions:
                 session.turn_runner.time_out(turn)
         elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
+        elif session.outside is not None:
+            return  # whoever has joined it says when it is left
         elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
             # Only where nobody sends it a message: such a call has the object in its hands.
             self._forget(session)
@@ -323,6 +335,7 @@ class Sessions:
         session = self.known(session_id)
         if session is None:
             return
+        session.refuse_if_outside()
         if session.busy or session.activity.background_work or self._senders[session.id]:
             raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
         session.park()

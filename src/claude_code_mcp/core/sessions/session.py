@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import Raw
 from ..errors import (
@@ -45,6 +45,9 @@ from .session_wiring import SessionDeps
 from .spares import Spare
 from .turn import TurnRunner
 from .verdicts import SessionVerdicts
+
+if TYPE_CHECKING:
+    from .outside_sessions import OutsideSession
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +93,8 @@ class Session:
         """What a fork begins with, until it has a transcript of its own."""
         self.is_new = new
         """Whether nobody else can know of its id: no process was ever started for it."""
+        self.outside: OutsideSession | None = None
+        """The program outside of this server that runs it, such as Claude Code in a terminal."""
         self.spare: Spare | None = None
         """A process that is ready for its first message, until that comes. The session has its id, from before anybody
         knows of either."""
@@ -310,6 +315,14 @@ class Session:
             self.beginning = False
             return message
 
+    def refuse_if_outside(self) -> None:
+        if self.outside is not None:
+            raise SessionBusy(
+                f"Session {self.id} is open in a terminal. Its questions can be answered here; to send a message, "
+                "leave it there first, or fork it.",
+                session_id=self.id,
+            )
+
     def refuse_if_cancelled(self) -> None:
         if self._cancelling or self.state is State.CANCELLED:
             raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
@@ -320,6 +333,7 @@ class Session:
 
     def _check_accepting(self, when_busy: WhenBusy) -> None:
         """Raises why the session takes no message now."""
+        self.refuse_if_outside()
         if self.runs_elsewhere:
             raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
         if when_busy is WhenBusy.REFUSE:
@@ -422,6 +436,7 @@ class Session:
                     await asyncio.shield(self.closed())
 
     def _check_at_rest(self) -> None:
+        self.refuse_if_outside()
         self.refuse_if_cancelled()
         if self.busy or self.activity.background_work:
             raise SessionBusy(f"Session {self.id} is at work.", session_id=self.id)
@@ -563,7 +578,7 @@ class Session:
 
     def record(self) -> SessionRecord | None:
         """What the session is like now, for its file; None if it is to leave no trace."""
-        if not self.options.persist:
+        if not self.options.persist or self.outside is not None:
             return None
         self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)

@@ -1,0 +1,186 @@
+"""Sessions that another program runs, such as Claude Code in a terminal, as that program reports them.
+
+Such a session is in memory like any other: it is listed, watched and waited for, and its questions are answered by
+whoever is first. Only the program runs it: nothing is sent to it from here, no process is started for it and no record
+is written. When the program has left, the session is one on disk again, and the next message takes it over.
+
+Everything that is reported is a claim. It decides what is shown; an answer reaches nobody but whoever asked, and the
+policy of the local user judges it like every other answer.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LimitReached, SessionBusy, SessionNotFound
+from ..model.caller import LOCAL, LOCAL_CALLER
+from ..model.events import Event, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
+from ..model.options import SessionOptions
+from ..model.outcome import Outcome, State
+from ..model.question import Answer, Question, QuestionKind, Resolution, kind_of
+from .client_environments import ClientEnvironments
+from .policy_enforcer import POLICY_CHANNEL
+from .registry import Sessions
+from .session import Session
+from .verdicts import Occasion, answer_of_rules
+
+if TYPE_CHECKING:
+    from ..policy.admission import Admission
+
+_MOST_QUESTIONS = 50
+"""Open questions of one such session."""
+
+Settled = Callable[[Resolution, dict[str, Any] | None], None]
+"""Called once with the end of a question and the reply for Claude Code; None if it needs none."""
+Check = Callable[[Question, Answer], None]
+"""Raises what keeps an answer from being given."""
+
+
+class OutsideSession:
+    """One session that a program runs outside of this server."""
+
+    def __init__(self, session: Session, sessions: Sessions, attended: Callable[[], bool]) -> None:
+        self.session = session
+        self._sessions = sessions
+        self.attended = attended
+        """Whether the person is at the program right now, and needs no notice of what is on the screen."""
+        self._turns = 0
+
+    @property
+    def is_joined(self) -> bool:
+        return self.session.outside is self
+
+    def report_directory(self, cwd: str) -> None:
+        """The program works in this directory now."""
+        self.session.cwd = cwd
+
+    def report_state(self, state: State) -> None:
+        """The program runs a turn (RUNNING), has a question open (WAITING) or is at rest (IDLE)."""
+        tracker = self.session.state_tracker
+        if not self.is_joined or tracker.state is State.CANCELLED:
+            return
+        self.session.used_at = time.time()
+        if state is State.WAITING:
+            tracker.move(State.RUNNING)  # a question is open within a turn
+        if state is State.IDLE and not self.session.busy:
+            return
+        tracker.move(state)
+
+    def report_prompt(self, prompt: str) -> None:
+        """The person has sent a message."""
+        self._turns += 1
+        self.session.first_prompt = self.session.first_prompt or prompt
+        self._tell(TurnStarted(self._turns, "", prompt, at=time.time()))
+
+    def report_outcome(self, outcome: Outcome) -> None:
+        """A turn has ended."""
+        self.session.outcome = outcome
+        self._tell(TurnEnded(self._turns, outcome, at=time.time()))
+
+    def _tell(self, event: Event) -> None:
+        # Not in the session's log: its turns are in the transcript, which those who watch such a session read.
+        if self.is_joined:
+            self.session.deps.notice(self.session.id, self.session.owner, event)
+
+    def ask(
+        self,
+        tool: str,
+        tool_input: Mapping[str, Any],
+        settled: Settled,
+        *,
+        suggestions: Sequence[Mapping[str, Any]] = (),
+        check: Check | None = None,
+    ) -> Question:
+        """Opens a question that stands in the program too. It has no deadline: the dialog there has none. A rule of the
+        policy may answer it at once. LimitReached if too many are open."""
+        session = self.session
+        if len(session.questions) >= _MOST_QUESTIONS:
+            raise LimitReached(f"Session {session.id} has {_MOST_QUESTIONS} open questions.", session_id=session.id)
+        admission = session.deps.enforcer.admission(session.owner)
+        is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
+        modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
+
+        def settle(question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
+            settled(resolution, body)
+
+        def check_answer(question: Question, answer: Answer, _: dict[str, Any]) -> None:
+            session.verdicts.check_answer(question, answer)
+            if check is not None:
+                check(question, answer)
+
+        question = session.deps.broker.open(
+            session.id,
+            tool,
+            tool_input,
+            settle,
+            cwd=session.cwd,
+            suggestions=admission.offers([*suggestions], tool, tool_input, session.cwd),
+            modes=modes,
+            mode_after=mode_after,
+            check=check_answer,
+            endless=True,
+        )
+        session.log.append(QuestionOpened(question))
+        answer = answer_of_rules(tool, session.verdicts.verdict(Occasion.QUESTION, tool, tool_input))
+        if answer is not None:
+            session.deps.broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
+        return question
+
+    def withdraw(self, question_id: str, detail: str) -> None:
+        """The question needs no answer any more; a no-op if it is closed."""
+        self.session.deps.broker.withdraw(question_id, detail)
+
+    def leave(self, detail: str = "the terminal has left the session") -> None:
+        """The program has left: questions are withdrawn, and the session is one on disk again."""
+        if not self.is_joined:
+            return
+        self.session.open_questions.withdraw_all(detail)
+        self.report_state(State.IDLE)
+        self.session.outside = None
+        self._sessions.leave_outside(self.session)
+
+
+class OutsideSessions:
+    """Brings sessions of other programs into memory. They belong to the local user."""
+
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
+        self._sessions = sessions
+        self._environments = environments
+
+    @property
+    def config_directory(self) -> str:
+        """Where Claude Code keeps the sessions that can be joined."""
+        return self._environments.of(LOCAL_CALLER).launcher.config_dir
+
+    @property
+    def are_replicated(self) -> bool:
+        """Whether other machines of a fleet see them too."""
+        return self._environments.of(LOCAL_CALLER).replica is not None
+
+    async def join(self, session_id: str, cwd: str, attended: Callable[[], bool] = lambda: False) -> OutsideSession:
+        """The session with this id, which another program runs in this directory. Its transcript may not be there yet.
+
+        Raises:
+            SessionBusy: this server runs it.
+            PermissionDenied: the policy lets the local user run no session there.
+            ClaudeCodeError: what is on disk of it cannot be read.
+        """
+        deps = self._environments.of(LOCAL_CALLER)
+        try:
+            session = await self._sessions.find(session_id, LOCAL, deps)
+        except SessionNotFound:
+            options = deps.enforcer.admit(SessionOptions(), cwd, LOCAL)
+            session = Session(session_id, options, cwd, LOCAL, deps)
+        admission: Admission = deps.enforcer.admission(LOCAL)
+        admission.admit(session.options.model_copy(update={"cwd": None}), cwd)
+        # With nothing awaited from here on: the session cannot begin a turn in between.
+        session = self._sessions.known(session.id) or session
+        if session.outside is not None:
+            return session.outside
+        if session.owner != LOCAL or session.busy or not self._sessions.give_way(session.id):
+            raise SessionBusy(f"Session {session_id} is run by this server.", session_id=session_id)
+        session.cwd = cwd
+        session.outside = OutsideSession(session, self._sessions, attended)
+        self._sessions.join_outside(session)
+        return session.outside
