@@ -1,0 +1,120 @@
+"""Tells the claude-code-mcp servers of this user what happens in a terminal session, and asks them about permissions.
+
+Claude Code runs this program for each event, with the event as JSON on stdin. It runs as `python3 -I -S` and imports
+nothing but built-in modules, so that it ends within milliseconds. Without a server, and after any error, it ends
+silently, and Claude Code goes on as if there were no hook.
+
+`PermissionRequest` alone waits for an answer, while the dialog stands in the terminal. The first server that answers
+ends the wait: with a decision, which is printed, or with `over`, because the person at the keyboard was faster. If a
+server ends without a word, the question is put to the next one that starts.
+
+    send_event.py EVENT DIRECTORY
+
+DIRECTORY holds the sockets of the servers. What is sent: the line `EVENT PID STARTED SIZE`, then SIZE bytes of JSON.
+"""
+
+import _socket
+import os
+import select
+import sys
+import time
+
+MAX_SERVERS = 8
+MAX_EVENT = 8 << 20
+MAX_NOTE = 128 << 10  # what a socket takes at once: a note must not wait for a server that is busy
+RETRY = 1.0
+
+
+def main() -> None:
+    name, directory = sys.argv[1:]
+    started = time.time()
+    servers = connect(directory)
+    if not servers:
+        return
+    asks = name == "PermissionRequest"
+    event = read(MAX_EVENT if asks else MAX_NOTE)
+    if event is None:
+        return
+    head = f"{name} {os.environ.get('CLAUDE_PID', '0')} {started:.3f} {len(event)}\n"
+    message = head.encode() + event
+    if not asks:
+        for server in servers:
+            send(server, message, 0.1)
+        return
+    answer = wait_for_answer(servers, message, directory)
+    if answer is not None and answer != b"over":
+        os.write(1, answer)
+
+
+def connect(directory: str) -> "list[_socket.socket]":
+    servers: list[_socket.socket] = []
+    try:
+        os.chdir(directory)  # the address of a socket has 100 bytes: its name alone always fits
+        names = sorted(name for name in os.listdir() if name.endswith(".sock"))
+    except OSError:
+        return servers
+    for name in names[:MAX_SERVERS]:
+        server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            server.setblocking(False)
+            server.connect(name)
+        except OSError:
+            server.close()  # left by a server that was killed, or one with too many clients
+        else:
+            servers.append(server)
+    return servers
+
+
+def read(most: int) -> bytes | None:
+    parts, size = [], 0
+    while part := os.read(0, 1 << 16):
+        size += len(part)
+        if size <= most:
+            parts.append(part)
+    return b"".join(parts) if size <= most else None
+
+
+def send(server: "_socket.socket", message: bytes, patience: float) -> bool:
+    try:
+        server.settimeout(patience)
+        server.sendall(message)
+    except OSError:
+        server.close()
+        return False
+    return True
+
+
+def wait_for_answer(connected: "list[_socket.socket]", message: bytes, directory: str) -> bytes | None:
+    """The first answer; None if Claude Code has gone."""
+    servers = {server.fileno(): server for server in connected if send(server, message, 5)}
+    received = dict.fromkeys(servers, b"")
+    parent = os.getppid()
+    while True:
+        poll = select.poll()
+        poll.register(1, 0)  # reports only that Claude Code no longer reads
+        for number in servers:
+            poll.register(number, select.POLLIN)
+        for number, _ in poll.poll(30_000 if servers else RETRY * 1000):
+            if number == 1:
+                return None
+            try:
+                data = servers[number].recv(1 << 16)
+            except OSError:
+                data = b""
+            received[number] += data
+            if b"\n" in received[number]:
+                return received[number].partition(b"\n")[0]
+            if not data:
+                servers.pop(number).close()
+        if os.getppid() != parent:
+            return None
+        if not servers:
+            servers = {server.fileno(): server for server in connect(directory) if send(server, message, 5)}
+            received = dict.fromkeys(servers, b"")
+
+
+if __name__ == "__main__":
+    try:  # noqa: SIM105 - contextlib takes longer to import than all of this
+        main()
+    except Exception:  # noqa: S110 - whatever goes wrong, the terminal goes on
+        pass

@@ -1,0 +1,92 @@
+"""`claude-code-mcp terminal`: connects the sessions that people drive in a terminal with the servers of this user."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...core.config import Settings, load_settings
+from ...core.errors import ClaudeCodeError, InvalidArgument
+from ...plugin import Finding
+from .installation import Installation, Status
+
+_CONNECT = "claude-code-mcp terminal connect"
+
+
+def add_terminal(commands: Any) -> None:
+    parser = commands.add_parser(
+        "terminal",
+        help="answer the questions of `claude` in a terminal from the console, the phone or another client",
+        description="Installs or removes a plugin for Claude Code. While it is installed, sessions that you start with "
+        "`claude` in a terminal are listed with all others, and their questions can be answered there and here; the "
+        "first answer counts.",
+    )
+    steps = parser.add_subparsers(title="steps", metavar="STEP", required=True)
+    for name, summary, run in (
+        ("connect", "install the plugin for Claude Code", _connect),
+        ("disconnect", "remove it; the settings are as before", _disconnect),
+        ("status", "show whether terminals are connected", _status),
+    ):
+        step = steps.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        step.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+        step.add_argument("--json", action="store_true", help="print JSON instead of lines")
+        step.set_defaults(run=_on(run))
+
+
+def _on(step: Callable[[argparse.Namespace, Installation], int]) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        if sys.platform == "win32":
+            raise InvalidArgument("Terminals cannot be connected on Windows: there are no Unix sockets.")
+        return step(arguments, Installation(load_settings(file=arguments.config), os.environ))
+
+    return run
+
+
+def _connect(arguments: argparse.Namespace, installation: Installation) -> int:
+    found = installation.connect()
+    lines = [
+        f"Connected: Claude Code {found.version or 'of an unknown version'} ({found.claude}).",
+        "Start `claude` as usual. Sessions that are open already are connected when they are started again.",
+    ]
+    return _print(arguments, asdict(found), lines)
+
+
+def _disconnect(arguments: argparse.Namespace, installation: Installation) -> int:
+    was_there = installation.disconnect()
+    return _print(arguments, {"removed": was_there}, ["Removed." if was_there else "It was not installed."])
+
+
+def _status(arguments: argparse.Namespace, installation: Installation) -> int:
+    found = installation.status()
+    line = "Connected." if found.connected else f"Not connected. Connect with `{_CONNECT}`."
+    lines = [line, f"Claude Code {found.version or 'of an unknown version'}: {found.claude}"]
+    return _print(arguments, asdict(found), [*lines, *([found.problem] if found.problem else [])])
+
+
+def _print(arguments: argparse.Namespace, report: dict[str, Any], lines: list[str]) -> int:
+    print(json.dumps(report, indent=2) if arguments.json else "\n".join(lines))
+    return 0
+
+
+def check_terminal(settings: Settings) -> Iterable[Finding]:
+    """Whether terminals are connected; nothing for users who have not asked for it."""
+    if sys.platform == "win32":
+        return []
+    installation = Installation(settings, os.environ)
+    if not installation.is_connected():
+        return []
+    try:
+        found: Status = installation.status()
+    except ClaudeCodeError as problem:
+        return [Finding("terminals", ok=False, detail=problem.message, fix=f"run `{_CONNECT}` again")]
+    if found.problem is not None:
+        return [Finding("terminals", ok=False, detail=found.problem, fix="run `claude update`")]
+    if not installation.directory.is_dir():
+        return [
+            Finding("terminals", ok=False, detail="the files of the plugin are gone", fix=f"run `{_CONNECT}` again")
+        ]
+    return [Finding("terminals", ok=True, detail=f"connected, Claude Code {found.version}")]

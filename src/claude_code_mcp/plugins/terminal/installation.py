@@ -1,0 +1,259 @@
+"""Installs our plugin for Claude Code, and removes it without a trace in the user's settings.
+
+The plugin is a copy of `claude_plugin/` in the state directory, with the paths of this installation in it. Claude
+Code's own commands register it, so that it is installed as any other plugin. They write the settings anew; the text
+that was there before is kept, and is put back when the plugin is removed, byte for byte if nothing else has changed
+since.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...core.claude.executable import find_executable, read_version, version_text
+from ...core.claude.user_config import own_registrations
+from ...core.config import Settings
+from ...core.errors import ClaudeCodeError, InvalidArgument, ProcessFailed
+from ...core.model.paths import config_directory
+from ...core.private_files import private_directory, replace_file
+from ...core.processes.environment import DEPTH, child_environment
+from .listener import DIRECTORY
+
+NAME = "claude-code-mcp"
+"""Of the plugin and of its marketplace."""
+PLUGIN_ID = f"{NAME}@{NAME}"
+MIN_VERSION = (2, 1, 0)
+"""The oldest Claude Code on which a hook can answer while the dialog stands."""
+_SOURCE = Path(__file__).parent / "claude_plugin"
+_TIMEOUT = 120.0
+_KEYS = ("extraKnownMarketplaces", "enabledPlugins")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether terminals are connected, and what stands in the way."""
+
+    connected: bool
+    claude: str
+    version: str | None
+    problem: str | None = None
+
+
+class Installation:
+    """The plugin of one user, in one configuration directory of Claude Code."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._state_dir = settings.state_dir
+        self.directory = settings.state_dir / "terminal-plugin"
+        self._record = settings.state_dir / "terminal-plugin.json"
+        self._config_dir = Path(config_directory(environment))
+        # A link is followed: many people keep the file elsewhere.
+        self.settings_file = Path(os.path.realpath(self._config_dir / "settings.json"))
+        self._claude_path = settings.claude_path
+
+    def status(self) -> Status:
+        claude, version = self._claude()
+        problem = None
+        if version is not None and version < MIN_VERSION:
+            problem = (
+                f"Claude Code {version_text(version)} cannot be answered from elsewhere: its PermissionRequest hooks "
+                f"need {version_text(MIN_VERSION)} or later. Run `claude update`."
+            )
+        return Status(self.is_connected(), claude, version_text(version) if version else None, problem)
+
+    def is_connected(self) -> bool:
+        """Whether Claude Code's settings enable the plugin."""
+        try:
+            enabled = _parsed(_read(self.settings_file)).get("enabledPlugins")
+        except (OSError, ValueError):
+            return False
+        return isinstance(enabled, dict) and enabled.get(PLUGIN_ID) is True
+
+    def connect(self) -> Status:
+        """Installs the plugin. InvalidArgument if this Claude Code is too old or the settings cannot be read;
+        ProcessFailed, with the settings as before, if Claude Code does not install it."""
+        found = self.status()
+        if found.problem is not None:
+            raise InvalidArgument(found.problem)
+        before = _read(self.settings_file)
+        try:
+            _parsed(before)
+        except ValueError as error:
+            raise InvalidArgument(f"{self.settings_file} is not valid JSON: {error}. Correct it first.") from None
+        if found.connected:
+            self._render()  # paths may have changed with an update
+            return found
+        private_directory(self._state_dir)
+        self._render()
+        # Before anything is changed: whatever happens from now on can be undone.
+        replace_file(self._record, json.dumps({"before": before, "made": self._absent_files()}).encode())
+        try:
+            self._run("marketplace", "add", str(self.directory))
+            self._run("install", PLUGIN_ID, "--scope", "user")
+        except ClaudeCodeError:
+            self.disconnect()
+            raise
+        record = json.loads(self._record.read_text(encoding="utf-8"))
+        replace_file(self._record, json.dumps({**record, "after": _read(self.settings_file)}).encode())
+        return self.status()
+
+    def disconnect(self) -> bool:
+        """Removes the plugin; whether it was there."""
+        was_there = self.is_connected() or self._record.exists()
+        try:
+            record = json.loads(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            record = {}
+        connected = _read(self.settings_file)
+        for arguments in (("uninstall", PLUGIN_ID, "--scope", "user"), ("marketplace", "remove", NAME)):
+            try:
+                self._run(*arguments)
+            except ClaudeCodeError:
+                continue  # it was not installed as far as that
+        before = record.get("before")
+        if "after" in record and connected == record["after"]:
+            self._write_settings(before)
+        else:
+            self._write_settings(_without_ours(_read(self.settings_file), before))
+        for name in record.get("made", ()):
+            self._remove_if_empty(self._config_dir / "plugins" / name)
+        shutil.rmtree(self._config_dir / "plugins" / "cache" / NAME, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._record.unlink(missing_ok=True)
+        return was_there
+
+    # -- the copy -----------------------------------------------------------------------------------------------------
+
+    def _render(self) -> None:
+        """Writes the plugin with the paths of this installation."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.copytree(_SOURCE, self.directory, ignore=shutil.ignore_patterns("__pycache__"))
+        hooks_file = self.directory / "hooks" / "hooks.json"
+        hooks = json.loads(hooks_file.read_text(encoding="utf-8"))
+        places = f" {shlex.quote(str(self._state_dir / DIRECTORY))} {shlex.quote(sys.executable)}"
+        for entries in hooks["hooks"].values():
+            for hook in (hook for entry in entries for hook in entry["hooks"]):
+                hook["command"] += places
+        _write_json(hooks_file, hooks)
+        manifest_file = self.directory / ".claude-plugin" / "plugin.json"
+        manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
+        _write_json(manifest_file, {**manifest, "version": __version__})
+        servers_file = self.directory / ".mcp.json"
+        if own_registrations(self._environment, str(Path.home())):
+            servers_file.unlink()  # its tools would be there twice
+            return
+        servers = json.loads(servers_file.read_text(encoding="utf-8"))
+        for server in servers["mcpServers"].values():
+            server["command"], server["args"] = sys.executable, ["-P", "-m", "claude_code_mcp", *server["args"]]
+        _write_json(servers_file, servers)
+
+    # -- Claude Code --------------------------------------------------------------------------------------------------
+
+    def _claude(self) -> tuple[str, tuple[int, int, int] | None]:
+        """The program that the user starts in a terminal, and its version; ours where there is none on PATH."""
+        path = shutil.which("claude", path=self._environment.get("PATH")) or find_executable(
+            self._claude_path, self._environment
+        )
+        try:
+            printed = self._output([path, "--version"])
+        except ClaudeCodeError:
+            return path, None
+        return path, read_version(printed)
+
+    def _run(self, *arguments: str) -> None:
+        self._output([self._claude()[0], "plugin", *arguments])
+
+    def _output(self, command: list[str]) -> str:
+        environment = {name: value for name, value in child_environment(self._environment).items() if name != DEPTH}
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                cwd=Path.home(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ProcessFailed(f"`{shlex.join(command)}` failed: {error}.") from None
+        if done.returncode:
+            said = re.sub(r"\s+", " ", done.stderr or done.stdout).strip()
+            raise ProcessFailed(f"`{shlex.join(command)}` failed: {said[:500]}")
+        return done.stdout
+
+    # -- the settings -------------------------------------------------------------------------------------------------
+
+    def _absent_files(self) -> list[str]:
+        names = ("known_marketplaces.json", "installed_plugins.json")
+        return [name for name in names if not (self._config_dir / "plugins" / name).exists()]
+
+    def _write_settings(self, text: str | None) -> None:
+        if text is None:
+            self.settings_file.unlink(missing_ok=True)
+        elif text != _read(self.settings_file):
+            mode = stat.S_IMODE(self.settings_file.stat().st_mode) if self.settings_file.exists() else 0o600
+            replace_file(self.settings_file, text.encode(errors="surrogateescape"), mode)
+
+    @staticmethod
+    def _remove_if_empty(file: Path) -> None:
+        """Removes a list that Claude Code has made for the plugin, if nothing else is in it by now."""
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return
+        if isinstance(found, dict) and not {
+            name: value for name, value in found.items() if value and name != "version"
+        }:
+            file.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> str | None:
+    """The text of a file with every byte; None if there is none."""
+    try:
+        return file.read_bytes().decode(errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    found = json.loads(text) if text is not None and text.strip() else {}
+    if not isinstance(found, dict):
+        raise ValueError("it is not an object")
+    return found
+
+
+def _without_ours(text: str | None, before: str | None) -> str | None:
+    """Settings that were changed since, without what our plugin has added; as they are if they cannot be read."""
+    if text is None:
+        return None
+    try:
+        found, earlier = _parsed(text), _parsed(before)
+    except ValueError:
+        return text
+    for key, ours in zip(_KEYS, (NAME, PLUGIN_ID), strict=True):
+        entries = found.get(key)
+        if not isinstance(entries, dict):
+            continue
+        entries.pop(ours, None)
+        if not entries and key not in earlier:
+            del found[key]
+    if not found and before is None:
+        return None
+    return text if found == _parsed(text) else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def _write_json(file: Path, value: object) -> None:
+    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

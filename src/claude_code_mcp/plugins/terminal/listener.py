@@ -1,0 +1,140 @@
+"""The socket at which hooks report what happens in terminals. Only processes of this user can connect."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+
+from ...core.errors import ClaudeCodeError
+from ...core.private_files import private_directory
+from ...core.processes.leftovers import started_by_us
+from ...core.sessions.background_tasks import StartTask
+from ...startup.shared.place import bind, connect, peer_is_ours, peer_pid
+from .hook_events import MAX_HEAD, HookEvent, read_event, read_head
+from .terminals import Terminals
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = "terminal"
+"""Below the state directory: the sockets of all servers of this user."""
+_OVER = b"over"
+_MOST_CONNECTIONS = 500
+_READ_SECONDS = 10.0
+
+
+class Listener:
+    """Accepts the connections of hooks."""
+
+    def __init__(self, terminals: Terminals, start_task: StartTask) -> None:
+        self._terminals = terminals
+        self._start_task = start_task
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, state_dir: Path) -> AsyncIterator[None]:
+        """Within the block hooks find a socket below the state directory."""
+        path = await asyncio.to_thread(_free_place, state_dir)
+        listener = bind(str(path))
+        # `bind` makes a plain socket object without methods of the `socket` module.
+        server = await asyncio.start_unix_server(
+            self._accept, sock=socket.socket(fileno=listener.detach()), limit=MAX_HEAD
+        )
+        try:
+            yield
+        finally:
+            # First: a hook that finds the socket gone looks for the next server.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(os.unlink, path)
+            server.close()
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS or not peer_is_ours(writer.get_extra_info("socket")):
+            writer.close()
+            return
+        task = self._start_task(self._serve(reader, writer), True)
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                head = read_head(await reader.readline())
+                body = await reader.readexactly(head.size)
+            event = read_event(head, body, self._terminals.config_dir)
+            if event.name == "PermissionRequest":
+                # The hook waits, so it can be looked at. Of other events it has ended by now.
+                await _refuse_own(peer_pid(writer.get_extra_info("socket")))
+                await _refuse_own(event.pid)
+                await self._ask(event, reader, writer)
+            elif event.name == "SessionEnd":
+                self._terminals.ended(event)
+            else:
+                await _refuse_own(event.pid)
+                await self._terminals.happened(event)
+        except (ValueError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            log.debug("a hook was not understood: %r", error)
+        except ClaudeCodeError as error:
+            log.info("a terminal is left to itself: %s", error.message)
+            writer.write(_OVER + b"\n")
+        except Exception:
+            log.exception("an event of a terminal could not be handled")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _ask(self, event: HookEvent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if event.is_of_subagent:
+            # Claude Code shows the dialog of a subagent in the background only when the hooks have ended: nobody at the
+            # terminal may have to wait for somebody elsewhere.
+            writer.write(_OVER + b"\n")
+            return
+        answered = asyncio.Event()
+
+        def reply(line: bytes | None) -> None:
+            # Without a word if this server stops: then the hook puts the question to the next one.
+            if line is not None or not self._terminals.closed:
+                writer.write((line or _OVER) + b"\n")
+            answered.set()
+
+        hook_ended = await self._terminals.ask(event, reply)
+
+        async def until_gone() -> None:
+            await reader.read(1)  # a hook says nothing more
+            answered.set()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(until_gone)
+                await answered.wait()
+                await writer.drain()
+                tasks.cancel_scope.cancel()
+        finally:
+            hook_ended()
+
+
+async def _refuse_own(pid: int) -> None:
+    """ValueError for a process that this server or another one has started, such as a command of a session."""
+    if await asyncio.to_thread(started_by_us, pid):
+        raise ValueError(f"process {pid} is not a terminal's")
+
+
+def _free_place(state_dir: Path) -> Path:
+    """A path for the socket of this process. Removes those that killed servers have left."""
+    directory = private_directory(state_dir / DIRECTORY)
+    for left in directory.glob("*.sock"):
+        try:
+            connect(str(left)).close()
+        except ConnectionRefusedError:
+            left.unlink(missing_ok=True)
+        except OSError:
+            continue  # it is busy, or has just been removed
+    return directory / f"{os.getpid()}.sock"

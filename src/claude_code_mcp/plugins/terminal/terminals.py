@@ -1,0 +1,360 @@
+"""The sessions that people drive in terminals, with their states and their questions.
+
+A session is joined with the first event of its hooks, and left when its process is gone or says so. Claude Code notes
+in a small file of its own whether it works, waits at a dialog or is at rest (`noted_session`); that file is followed,
+and tells within a moment that a question was answered at the keyboard. Versions without it are followed by their hooks
+alone.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...core.claude.user_config import noted_session, noted_sessions
+from ...core.errors import ClaudeCodeError, InvalidArgument, LimitReached, QuestionClosed, SessionBusy
+from ...core.model.caller import LOCAL
+from ...core.model.events import AuditEvent, AuditKind
+from ...core.model.outcome import Outcome, OutcomeCode, State
+from ...core.model.question import Answer, Closure, Question, QuestionKind, Resolution, kind_of
+from ...core.model.session_id import is_session_id
+from ...core.private_files import read_regular
+from ...core.service import Service
+from ...core.sessions.outside_sessions import OutsideSession
+from ...core.transcripts.transcript_reader import read_recent
+from ...core.transcripts.watched_files import FileFollower
+from .hook_events import HookEvent, decision
+
+log = logging.getLogger(__name__)
+
+_STATES = {"busy": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
+_LOOK_AGAIN = 2.0
+"""Seconds after which the file is read without a change: a process that was killed changes nothing."""
+_OTHER_DIALOG = 3.0
+"""Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
+_AT_KEYBOARD = 30.0
+"""Seconds after a key in which the person counts as being there."""
+_OUTCOME_PAUSE = 1.0
+"""Seconds between two outcomes of a session that are reported."""
+_MOST_TERMINALS = 200
+_SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
+_MAX_PLAN = 1 << 20
+
+Reply = Callable[[bytes | None], None]
+"""Called once: with the line that the hook prints, or None if it is to end silently."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question that stands in the terminal, and whose hook waits."""
+
+    started: float
+    tool: str
+    tool_input: Mapping[str, Any]
+    reply: Reply
+
+
+class Terminal:
+    """One session in one terminal."""
+
+    def __init__(self, outside: OutsideSession, pid: int, config_dir: str) -> None:
+        self.outside = outside
+        self.pid = pid
+        self._config_dir = config_dir
+        self._asked: dict[str, _Asked] = {}
+        """By the id of the question."""
+        self._status: str | None = None
+        self._status_since = 0.0
+        self._last_outcome = 0.0
+
+    @property
+    def session_id(self) -> str:
+        return self.outside.session.id
+
+    async def follow(self, follower: FileFollower) -> None:
+        """Returns when the process is gone, or has another session."""
+        directory = await asyncio.to_thread(_sessions_directory, self._config_dir)
+        async with follower.follow(os.path.join(directory, f"{self.pid}.json")) as file:
+            while True:
+                try:
+                    noted = await asyncio.to_thread(noted_session, self.pid, self._config_dir)
+                except SessionBusy as problem:
+                    log.warning("%s", problem.message)
+                    noted = {}
+                if noted is None or noted.get("sessionId", self.session_id) != self.session_id:
+                    return
+                self._take(noted)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(file.changed(), _LOOK_AGAIN)
+
+    def _take(self, noted: Mapping[str, Any]) -> None:
+        status, since = noted.get("status"), noted.get("statusUpdatedAt")
+        if status not in _STATES or not isinstance(since, int | float):
+            return
+        self._status, self._status_since = status, since / 1000
+        for question_id in [known for known, asked in self._asked.items() if self._is_over(asked)]:
+            self._answered_there(question_id)
+        self.outside.report_state(State.WAITING if self._asked else _STATES[status])
+
+    def _is_over(self, asked: _Asked) -> bool:
+        """Whether its dialog is gone, according to what was read last. Claude Code notes the dialog before it starts
+        the hook."""
+        if self._status == "waiting":
+            return self._status_since > asked.started + _OTHER_DIALOG
+        return self._status is not None and self._status_since > asked.started
+
+    def _answered_there(self, question_id: str) -> None:
+        self.outside.withdraw(question_id, "it was answered at the terminal")
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def happened(self, event: HookEvent) -> None:
+        """Takes note of an event that nobody waits for."""
+        self.outside.report_directory(event.cwd)
+        match event.name:
+            case "UserPromptSubmit":
+                self.outside.report_state(State.RUNNING)
+                self.outside.report_prompt(event.text("prompt"))
+            case "PostToolUse" | "PostToolUseFailure":
+                self._tool_ended(event)
+            case "Stop" | "StopFailure":
+                self._turn_ended(event)
+
+    def _tool_ended(self, event: HookEvent) -> None:
+        over = [
+            question_id
+            for question_id, asked in self._asked.items()
+            if asked.tool == event.tool and asked.tool_input == event.tool_input and asked.started < event.started
+        ]
+        for question_id in over:
+            self._answered_there(question_id)
+        if over and self._status is None:
+            self.outside.report_state(State.RUNNING)
+
+    def _turn_ended(self, event: HookEvent) -> None:
+        for question_id in [known for known, asked in self._asked.items() if asked.started < event.started]:
+            self._answered_there(question_id)
+        if self._status is None:
+            self.outside.report_state(State.IDLE)
+        now = time.monotonic()
+        if event.has_background_work or now - self._last_outcome < _OUTCOME_PAUSE:
+            return
+        self._last_outcome = now
+        if event.name == "Stop":
+            outcome = Outcome(OutcomeCode.COMPLETED, result=event.text("last_assistant_message"))
+        else:
+            detail = event.text("error_details") or event.text("error") or "The turn has failed."
+            outcome = Outcome(OutcomeCode.API_ERROR, detail=detail)
+        self.outside.report_outcome(outcome)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def ask(self, event: HookEvent, tool_input: Mapping[str, Any], reply: Reply) -> str:
+        """Opens the question of a hook, with the input as people are to see it; returns its id."""
+        self.outside.report_directory(event.cwd)
+        asked = _Asked(event.started, event.tool, event.tool_input, reply)
+        shown_plan = tool_input.get("plan") if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
+        read_plan = partial(_plan_of, event, self._config_dir)
+
+        def check(question: Question, answer: Answer) -> None:
+            self._refuse_late(question, asked)
+            if answer.allow and shown_plan is not None and read_plan() != shown_plan:
+                raise InvalidArgument("The plan has changed since it was shown; review it at the terminal.")
+            changed = answer.updated_input
+            if question.kind is QuestionKind.PLAN_REVIEW and changed is not None and dict(changed) != dict(tool_input):
+                raise InvalidArgument(
+                    "updated_input: a plan in a terminal cannot be changed; deny it with what should be different.",
+                    field="updated_input",
+                )
+
+        def settled(resolution: Resolution, body: dict[str, Any] | None) -> None:
+            self._asked.pop(question_id, None)
+            if resolution.closure is Closure.ANSWERED and body is not None:
+                reply(decision(_as_terminal_takes_it(event, body)))
+                self.outside.report_state(State.WAITING if self._asked else State.RUNNING)
+            else:
+                reply(None)
+
+        question_id = ""
+        question = self.outside.ask(event.tool, tool_input, settled, suggestions=event.suggestions, check=check)
+        # A rule of the policy may have answered it already.
+        if self.outside.session.deps.broker.find(self.session_id, question.id) is not None:
+            question_id = question.id
+            self._asked[question_id] = asked
+            self.outside.report_state(State.WAITING)
+        return question.id
+
+    def _refuse_late(self, question: Question, asked: _Asked) -> None:
+        """QuestionClosed if the person at the keyboard was faster and this has only not been noticed yet."""
+        with contextlib.suppress(SessionBusy):
+            noted = noted_session(self.pid, self._config_dir)
+            status, since = (noted or {}).get("status"), (noted or {}).get("statusUpdatedAt")
+            if status in _STATES and isinstance(since, int | float):
+                self._status, self._status_since = status, since / 1000
+        if self._is_over(asked):
+            asyncio.get_running_loop().call_soon(self._answered_there, question.id)
+            raise QuestionClosed(f"Question {question.id!r} was answered at the terminal.", closed="withdrawn")
+
+    def hook_ended(self, question_id: str) -> None:
+        """The hook waits no more: Claude Code has ended it, or has gone."""
+        self.outside.withdraw(question_id, "the terminal no longer asks")
+
+    def leave(self, detail: str) -> None:
+        """Withdraws what is open, and lets go of the session."""
+        self.outside.leave(detail)
+
+
+def _as_terminal_takes_it(event: HookEvent, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The reply without what was added to the input to show it to people."""
+    if kind_of(event.tool) is not QuestionKind.PLAN_REVIEW or "updatedInput" not in body:
+        return body
+    return {**body, "updatedInput": dict(event.tool_input)}
+
+
+class Terminals:
+    """All terminals of a server. Used within its event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.config_dir = service.outside.config_directory
+        self._terminals: dict[str, Terminal] = {}
+        self._joining: dict[str, asyncio.Lock] = {}
+        self._follower = FileFollower()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.closed = False
+
+    async def find_open(self) -> None:
+        """Joins the terminals that were open before this server began."""
+        try:
+            entries = await asyncio.to_thread(noted_sessions, self.config_dir)
+        except SessionBusy as problem:
+            log.warning("%s", problem.message)
+            return
+        for entry in entries:
+            session_id, cwd, pid = entry.get("sessionId"), entry.get("cwd"), entry.get("pid")
+            is_terminal = entry.get("kind") == "interactive" and entry.get("entrypoint") == "cli"
+            if is_terminal and isinstance(session_id, str) and is_session_id(session_id) and isinstance(cwd, str):
+                with contextlib.suppress(ClaudeCodeError):
+                    await self._join(session_id, cwd, int(pid or 0))
+
+    async def happened(self, event: HookEvent) -> None:
+        """Takes note of an event that nobody waits for. ClaudeCodeError if its session cannot be joined."""
+        terminal = await self._join(event.session_id, event.cwd, event.pid)
+        if event.name == "PermissionDenied":
+            details = {"tool": event.tool, "description": None, "rule": "auto mode", "occasion": "terminal"}
+            details["reason"] = str(self._service.redaction.text(event.text("reason")))[:2000]
+            self._service.audit(AuditEvent(AuditKind.CALL_DENIED, LOCAL, event.session_id, details))
+        terminal.happened(event)
+
+    def ended(self, event: HookEvent) -> None:
+        """The terminal has left the session, or goes on with another one."""
+        terminal = self._terminals.get(event.session_id)
+        if terminal is not None and terminal.pid == event.pid:
+            self._leave(event.session_id, "the terminal has left the session")
+
+    async def ask(self, event: HookEvent, reply: Reply) -> Callable[[], None]:
+        """Opens the question of a hook; the value is to be called when the hook has ended. ClaudeCodeError if it cannot
+        be asked here."""
+        terminal = await self._join(event.session_id, event.cwd, event.pid)
+        tool_input = dict(event.tool_input)
+        if kind_of(event.tool) is QuestionKind.PLAN_REVIEW:
+            plan = await asyncio.to_thread(_plan_of, event, self.config_dir)
+            if not plan:
+                raise InvalidArgument("The plan cannot be found; it can be reviewed at the terminal only.")
+            tool_input["plan"] = plan
+        if not terminal.outside.is_joined:
+            raise SessionBusy("The terminal has left the session.", session_id=event.session_id)
+        question_id = terminal.ask(event, tool_input, reply)
+        return partial(terminal.hook_ended, question_id)
+
+    async def _join(self, session_id: str, cwd: str, pid: int) -> Terminal:
+        # One at a time for each session: events come in quick succession, and joining reads the disk.
+        lock = self._joining.setdefault(session_id, asyncio.Lock())
+        try:
+            async with lock:
+                terminal = self._terminals.get(session_id)
+                if terminal is not None and terminal.pid == pid:
+                    return terminal
+                if self.closed or len(self._terminals) >= _MOST_TERMINALS:
+                    raise LimitReached(f"{len(self._terminals)} terminals are open already.")
+                self._leave(session_id, "another terminal has the session")
+                keyboard = await asyncio.to_thread(_terminal_of, pid)
+                outside = await self._service.outside.join(session_id, cwd, partial(_is_used, keyboard))
+                terminal = self._terminals[session_id] = Terminal(outside, pid, self.config_dir)
+                self._tasks[session_id] = self._service.start_task(self._follow(terminal), endless=True)
+                return terminal
+        finally:
+            if not lock.locked():
+                self._joining.pop(session_id, None)
+
+    async def _follow(self, terminal: Terminal) -> None:
+        try:
+            await terminal.follow(self._follower)
+        finally:
+            if self._terminals.get(terminal.session_id) is terminal:
+                self._leave(terminal.session_id, "the terminal has left the session")
+
+    def _leave(self, session_id: str, detail: str) -> None:
+        terminal, task = self._terminals.pop(session_id, None), self._tasks.pop(session_id, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        if terminal is not None:
+            terminal.leave(detail)
+
+    def close(self) -> None:
+        """Leaves all of them."""
+        self.closed = True
+        for session_id in [*self._terminals]:
+            self._leave(session_id, "the server stops")
+
+
+def _sessions_directory(config_dir: str) -> str:
+    """Where Claude Code notes what its processes do, made if it is missing."""
+    directory = os.path.join(os.path.realpath(config_dir), "sessions")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    return directory
+
+
+def _plan_of(event: HookEvent, config_dir: str) -> str:
+    """The plan that Claude Code shows in its dialog: the session's plan file, or the plan in the last call that offers
+    one. Blocks on the disk."""
+    messages = read_recent(Path(event.text("transcript_path"))).messages
+    slug = next((found for message in reversed(messages) if isinstance(found := message.get("slug"), str)), "")
+    if _SLUG.fullmatch(slug):
+        with contextlib.suppress(OSError, UnicodeError):
+            file = os.path.join(config_dir, "plans", f"{slug}.md")
+            return read_regular(file, _MAX_PLAN, follow_link=False).decode()
+    for message in reversed(messages):
+        content = message["message"].get("content")
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
+                found = block.get("input")
+                plan = found.get("plan") if isinstance(found, dict) else None
+                return plan if isinstance(plan, str) else ""
+    return ""
+
+
+def _terminal_of(pid: int) -> str | None:
+    """The device of the terminal that a process runs in; None if it has none."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        found = psutil.Process(pid).terminal()
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _is_used(device: str | None) -> bool:
+    """Whether somebody has just typed at a terminal."""
+    try:
+        return device is not None and time.time() - os.stat(device).st_atime < _AT_KEYBOARD
+    except OSError:
+        return False
