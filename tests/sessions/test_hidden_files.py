@@ -1,5 +1,6 @@
 """Which files of a sandbox are covered because a rule denies to read them."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from claude_code_mcp.core.errors import ProcessFailed
 from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.plugins.sandbox import hidden_files
+from claude_code_mcp.plugins.sandbox.bubblewrap import Mount
 from claude_code_mcp.plugins.sandbox.hidden_files import covers
 
 
@@ -25,13 +27,22 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def covered(tree: Path, *rules: str, cwd: str = "", given: tuple[str, ...] = ("",)) -> dict[str, str]:
+def covered(
+    tree: Path, *rules: str, cwd: str = "", given: tuple[str, ...] = ("",), writable: bool = True
+) -> dict[str, str]:
     scratch = tree.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    places = [str(tree / place) for place in given]
-    mounts = covers(list(map(parse_rule, rules)), str(tree / cwd), places, scratch)
-    assert all(not mount.writable for mount in mounts)
-    return {str(Path(mount.target).relative_to(tree)): Path(str(mount.source)).name for mount in mounts}
+    places = [Mount.at(str(tree / place), writable=writable) for place in given]
+    with contextlib.ExitStack() as opened:
+        mounts = covers(list(map(parse_rule, rules)), str(tree / cwd), places, scratch, opened)
+        found = {}
+        for mount in mounts:
+            if isinstance(mount.source, int):
+                assert os.readlink(f"/proc/self/fd/{mount.source}") == mount.target
+            assert mount.writable == isinstance(mount.source, int)
+            source = "itself" if isinstance(mount.source, int) else Path(str(mount.source)).name
+            found[str(Path(mount.target).relative_to(tree))] = source
+        return found
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,7 @@ def covered(tree: Path, *rules: str, cwd: str = "", given: tuple[str, ...] = (""
         ("Read(.env)", {".env": "empty"}),
         ("Read(secrets/**)", {"secrets": "nothing"}),
         ("Read(secrets)", {"secrets": "nothing"}),
-        ("Read(keys/*)", {"keys/a": "empty"}),
+        ("Read(keys/*)", {"keys/a": "empty", "keys": "itself"}),
         ("Read(**/KEY)", {"secrets/deep/key": "empty"}),
         ("Read(/etc/**)", {}),
         ("Edit(**/.env)", {}),
@@ -54,17 +65,55 @@ def test_files_and_directories_that_a_rule_fits_are_covered(tree: Path, rule: st
 
 def test_an_absolute_rule_reaches_every_directory_that_is_given(tree: Path) -> None:
     assert covered(tree, f"Read({tree}/**/.env)", cwd="keys", given=("sub", "keys")) == {"sub/.env": "empty"}
-    assert covered(tree, f"Read({tree}/sub/.env)", cwd="keys") == {"sub/.env": "empty"}
+    assert covered(tree, f"Read({tree}/sub/.env)", cwd="keys") == {"sub/.env": "empty", "sub": "itself"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "pinned"),
+    [
+        ("Read(secrets/deep/key)", {"secrets", "secrets/deep"}),
+        ("Read(secrets/**/key)", {"secrets", "secrets/deep"}),
+        ("Read(**/deep/key)", {"secrets/deep"}),
+        ("Read(*/deep/**)", {"secrets", "keys"}),
+        ("Read(**/key)", set()),
+        ("Read(**/k*)", set()),
+    ],
+)
+def test_directories_that_a_rule_names_cannot_be_renamed(tree: Path, rule: str, pinned: set[str]) -> None:
+    assert {name for name, source in covered(tree, rule).items() if source == "itself"} == pinned
+    assert "itself" not in covered(tree, rule, writable=False).values()
+
+
+def test_a_directory_that_is_replaced_by_a_link_is_not_given(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "elsewhere" / "deep").mkdir(parents=True)
+    real = os.open
+
+    def replaced(path: Any, *how: Any, **more: Any) -> int:
+        if path == str(tree / "secrets" / "deep"):
+            (tree / "secrets").rename(tree / "moved")
+            (tree / "secrets").symlink_to("elsewhere")
+            monkeypatch.undo()
+        return real(path, *how, **more)
+
+    monkeypatch.setattr(os, "open", replaced)
+    with pytest.raises(ProcessFailed, match="was replaced"):
+        covered(tree, "Read(secrets/deep/key)")
 
 
 def test_a_rule_follows_a_link_on_the_way_to_a_file(tree: Path) -> None:
     (tree / "sub" / "link").symlink_to("../keys")
-    assert covered(tree, "Read(sub/link/*)") == {"keys/a": "empty"}
+    assert covered(tree, "Read(sub/link/*)") == {"keys/a": "empty", "keys": "itself"}
     assert covered(tree, "Read(link/*)", cwd="sub", given=("sub", "keys")) == {"keys/a": "empty"}
 
 
 def test_a_rule_starts_at_the_directory_of_the_session(tree: Path) -> None:
     assert covered(tree, "Read(**/.env)", cwd="sub") == {"sub/.env": "empty"}
+    assert covered(tree, "Read(deep/b)", cwd="keys") == {"keys/deep": "itself", "keys/deep/b": "empty"}
+    assert covered(tree, f"Read({tree}/keys/deep/b)", cwd="keys") == {
+        "keys": "itself",
+        "keys/deep": "itself",
+        "keys/deep/b": "empty",
+    }
 
 
 def test_a_tree_that_is_too_large_to_be_searched_is_not_given(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

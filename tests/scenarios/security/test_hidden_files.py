@@ -69,6 +69,25 @@ async def test_in_a_sandbox_no_command_reads_it(start_service: StartService, pro
     assert (project / ".env").read_text() == VALUE, "the file itself is untouched"
 
 
+@needs_bubblewrap
+async def test_no_command_uncovers_it_for_the_next_process(start_service: StartService, sandbox: Sandbox) -> None:
+    project = sandbox.project
+    (project / "conf" / "deep").mkdir(parents=True)
+    (project / "conf" / "deep" / "key").write_text(VALUE)
+    deny = (parse_rule("Read(conf/deep/key)"),)
+    policy = Policy(Profile(isolation="sandbox", roots=(str(project),), deny=deny, allow=(parse_rule("Bash"),)))
+    service = await start_service(policy=policy)
+    attempts = ["mv conf other", "mv conf/deep other", "rm -rf conf/deep", "ln conf/deep/key other"]
+    commands = [tool("Bash", command=f"{{ {attempt}; }} >> tried 2>&1; true") for attempt in attempts]
+    await run(service, script("move it", *commands, "done"), SessionOptions(cwd=str(project)))
+    reading = tool("Bash", command="{ grep -rs PASSWORD . ; } >> seen 2>&1; true")
+    _, outcome = await run(service, script("look", reading, "done"), SessionOptions(cwd=str(project)))
+    assert outcome.result == "done"
+    assert (project / "tried").read_text().count("busy") >= 3
+    assert VALUE not in (project / "seen").read_text()
+    assert (project / "conf" / "deep" / "key").read_text() == VALUE
+
+
 async def test_outside_of_a_sandbox_commands_that_may_read_it_are_asked(
     start_service: StartService, project: Path
 ) -> None:

@@ -1,10 +1,14 @@
 """Files in the directories of a sandbox that a rule denies to read: an empty file or directory is mounted over each.
 
+A directory that a rule names (`conf` in `conf/key`) is mounted onto itself, so that no command can rename it: the next
+process would find nothing of that name, and cover nothing.
+
 They are looked for when a process starts. A file that is made later, or replaced from outside of the sandbox, is not
 covered: the rules still hold for the tools of Claude Code, but a command can read it. Contents that lie elsewhere too,
 in a copy, a hard link or the history of git, are not covered either.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,30 +25,75 @@ _PROBE = "claude-code-mcp-probe"
 """A name that no rule is written for: where it is denied, everything in its directory is."""
 
 
-def covers(deny: Sequence[Rule], cwd: str, visible: Iterable[str], scratch: Path) -> list[Mount]:
+def covers(
+    deny: Sequence[Rule], cwd: str, visible: Iterable[Mount], scratch: Path, opened: contextlib.ExitStack
+) -> list[Mount]:
     """The mounts that hide files which may not be read below the directories that are `visible` in a sandbox. The empty
-    file and directory that are mounted are made in `scratch`. ProcessFailed if the directories cannot be searched, or
-    are too large for it. Blocks on the disk."""
+    file and directory that are mounted are made in `scratch`; descriptors are closed with `opened`. ProcessFailed if
+    the directories cannot be searched, are too large for it, or change meanwhile. Blocks on the disk."""
     rules = [rule for rule in deny if rule.specifier and concerns(rule, "Read")]
     if not rules:
         return []
     cwd = os.path.realpath(cwd)
     # Absolute patterns are resolved: a link on the way to a file, as in `Read(link/*.pem)`, is followed.
     relative = [rule for rule in rules if HERE.pattern_start(rule.specifier or "", cwd) is None]
+    absolute = [rule for rule in rules if rule not in relative]
     rules += [Rule(rule.tool, os.path.join(cwd, rule.specifier or "")) for rule in relative]
-    places = [os.path.realpath(place) for place in visible]
+    writable = {os.path.realpath(mount.target): mount.writable for mount in visible}
+    places = [*writable]
     unreadable = unreadable_paths(rules, cwd, _resolve)
     assert unreadable is not None
-    found = dict.fromkeys(_hidden(unreadable, cwd, _starts(rules, cwd, places)))
+    hidden = dict.fromkeys(_hidden(unreadable, cwd, _starts(rules, cwd, places)))
+    found = [path for path in hidden if any(HERE.is_below(path, place) for place in places)]
     nothing, empty = scratch / "nothing", scratch / "empty"
     if found:
         nothing.mkdir(mode=0o500, exist_ok=True)
         empty.touch(mode=0o400)
+    by_absolute_rule = unreadable_paths(absolute, cwd, _resolve) if absolute else None
+    pinned: dict[str, None] = {}
+    for path in found:
+        place = max((place for place in places if HERE.is_below(path, place)), key=len)
+        if writable[place]:
+            in_cwd = HERE.is_below(cwd, place) and HERE.is_below(path, cwd)
+            inside = _named_by_rule(unreadable, path, cwd if in_cwd else place, place)
+            # The other rules move with the directory of the session.
+            around = () if by_absolute_rule is None else _named_by_rule(by_absolute_rule, path, place, place)
+            pinned.update(dict.fromkeys((*inside, *around)))
     return [
-        Mount(path, str(nothing if os.path.isdir(path) else empty))
-        for path in found
-        if any(HERE.is_below(path, place) for place in places)
+        *(_onto_itself(directory, opened) for directory in pinned),
+        *(Mount(path, str(nothing if os.path.isdir(path) else empty)) for path in found),
     ]
+
+
+def _named_by_rule(unreadable: re.Pattern[str], path: str, top: str, place: str) -> Iterator[str]:
+    """The directories below `top` around a hidden file without whose names no rule would hide the file, wherever in
+    `place` they are moved to."""
+    if not _is_unreadable(unreadable, path):
+        return  # hidden because it cannot be searched, or by a link that leads to it
+    directory = os.path.dirname(path)
+    while directory != top and HERE.is_below(directory, top):
+        rest = os.path.relpath(path, directory)
+        renamed = (os.path.dirname(directory), place, os.path.join(place, _PROBE))
+        if not all(_is_unreadable(unreadable, os.path.join(parent, _PROBE, rest)) for parent in renamed):
+            yield directory
+        directory = os.path.dirname(directory)
+
+
+def _is_unreadable(unreadable: re.Pattern[str], path: str) -> bool:
+    """Whether a rule names this file, or everything in this directory."""
+    path = path.casefold()
+    return unreadable.fullmatch(path) is not None or all(
+        map(unreadable.fullmatch, (f"{path}/{_PROBE}", f"{path}/{_PROBE}/{_PROBE}"))
+    )
+
+
+def _onto_itself(directory: str, opened: contextlib.ExitStack) -> Mount:
+    descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+    opened.callback(os.close, descriptor)
+    # A link may have come into the path since it was searched: the mount must not lead elsewhere.
+    if os.readlink(f"/proc/self/fd/{descriptor}") != directory:
+        raise ProcessFailed(f"{directory} was replaced while the sandbox was made. Try again.")
+    return Mount(directory, descriptor, writable=True)
 
 
 def _starts(rules: Sequence[Rule], cwd: str, places: Sequence[str]) -> list[str]:

@@ -306,8 +306,7 @@ class HomeSandbox(Enclosure):
             if conversation is not None:
                 directories += self._claude_directory(cwd, conversation, opened)
                 # Not for programs of this server: git would take a covered file for one that was emptied.
-                places = [mount.target for mount in directories if mount is not None]
-                mounts += covers(self.profile.deny_rules, cwd, places, scratch)
+                mounts += covers(self.profile.deny_rules, cwd, filter(None, directories), scratch, opened)
             view = SandboxView(
                 (*filter(None, directories), *mounts),
                 cwd=cwd,
