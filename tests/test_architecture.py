@@ -35,8 +35,8 @@ PARTS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Modules outside the parts above that a plug-in may import: what its commands need, and what builds a server.
-PUBLISHED = {"cli.conventions", "app"}
+# Modules outside the parts above that a plug-in may import: what builds a server.
+PUBLISHED = {"app"}
 
 # Modules inside `startup` on the way to the first answer: of `core` they import this alone.
 ON_THE_FAST_WAY = {"core.processes.environment"}
@@ -81,13 +81,11 @@ SEAMS: set[tuple[str, str]] = {
     ("cli.interfaces", "tui"),
     ("cli.operator", "team"),
     ("cli.sessions", "team"),
-    ("cli.sessions", "fleet"),
     ("core.audit.trail", "telemetry"),
     ("plugins.console.console", "push"),
     ("plugins.console.page_routes", "push"),
     ("plugins.fleet.app", "console"),
     ("plugins.fleet.app", "push"),
-    ("plugins.fleet.commands", "cli.doctor"),
     ("plugins.fleet.page_gateway", "console"),
     ("plugins.fleet.page_gateway", "push"),
     ("plugins.fleet.page_link", "console"),
@@ -182,6 +180,7 @@ MAY_PRINT = {
     "client.conventions",
     "client.session_files",
     "plugins.fleet.commands",
+    "plugins.fleet.session_commands",
     "plugins.worktrees.commands",
     "plugins.terminal.commands",
     "__main__",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .core.service import Service
     from .core.sessions.observers import Observer
     from .core.sessions.session_access import SessionAccess
+    from .core.sessions.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
     from .hub.hub import Hub
     from .server.tools.tool import Tool
@@ -119,6 +120,12 @@ class Plugin:
     def workplaces(self) -> "Workplaces | None":
         """Makes checkouts for sessions that ask for one of their own (`worktree`). One plug-in may provide it."""
         return None
+
+    @asynccontextmanager
+    async def deleting(self, settings: "Settings", sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
+        """Around the deletion of a session by the command line, at the `yield`: raise before it to refuse the deletion,
+        and remove what the plug-in stores of the session after it."""
+        yield
 
     # -- people -----------------------------------------------------------------------------------------------
 

@@ -28,7 +28,14 @@ from typing import Any, NamedTuple
 from .. import __version__
 from ..client.connections import NotRunning, ask_server
 from ..client.conventions import add_config_file, add_json, agreed, print_json
-from ..core.claude.executable import MINIMUM_VERSION, TESTED_VERSION, find_executable, read_version, version_text
+from ..core.claude.executable import (
+    MINIMUM_VERSION,
+    TESTED_VERSION,
+    find_executable,
+    read_version,
+    run_cli,
+    version_text,
+)
 from ..core.config import Settings, load_settings, unknown_variables, without_settings
 from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..core.installation import extra_command
@@ -46,7 +53,6 @@ from ..plugin import Finding
 from ..startup.shared.place import Place, is_held, places
 
 ADVICE = "`claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY"
-_CLI_TIMEOUT = 30.0
 _CREDENTIALS = (
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
@@ -91,28 +97,6 @@ def missing_login(config: Path | None) -> str:
         return ""  # what is wrong there is reported by the server, which needs more than this
     advice = f"Nobody is logged in to Claude Code: {ADVICE}. `claude-code-mcp doctor` checks the rest."
     return "" if login.exists else advice
-
-
-def run_cli(
-    path: str,
-    *arguments: str,
-    variables: Mapping[str, str] | None = None,
-    directory: str | None = None,
-    timeout: float = _CLI_TIMEOUT,
-) -> "subprocess.CompletedProcess[str]":
-    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
-    OSError and SubprocessError."""
-    return subprocess.run(
-        [path, *arguments],
-        env={**child_environment(os.environ), **(variables or {})},
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=False,
-    )
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

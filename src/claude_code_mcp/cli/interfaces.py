@@ -14,13 +14,13 @@ from typing import Any
 from ..client.connections import McpClient, NotRunning, address_of, ask_server
 from ..client.conventions import Unavailable, add_json, print_json, print_outcome
 from ..client.live_sessions import LiveSessions
+from ..client.targets import add_own, add_target, target_of
 from ..core.claude.executable import find_executable
 from ..core.config import load_settings
 from ..core.errors import InvalidArgument
 from ..core.installation import extra_command
 from ..core.processes.environment import OWN_PREFIX
 from ..startup.shared.place import Place
-from .running_sessions import add_own, add_target, target_of
 from .serve import add_settings, running_place
 
 

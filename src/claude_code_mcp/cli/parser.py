@@ -206,9 +206,11 @@ def build_parser(
     for module in dict.fromkeys(COMMANDS[name] for name in names):
         import_module(f".{module}", __package__).add_to(commands)
     for extension in plugin_commands() if extensions is None else extensions:
-        above, _, below = extension.name.rpartition(" ")
+        above = extension.name.rpartition(" ")[0]
+        if above and above not in commands.choices:
+            continue  # a command below one that is not asked for
         module_name, _, function = extension.add.partition(":")
-        getattr(import_module(module_name), function)(_below(commands, above) if below and above else commands)
+        getattr(import_module(module_name), function)(_below(commands, above) if above else commands)
     return parser
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
-from ..client.connections import CallFailed, McpClient, NotRunning, Target
+from ..client.connections import CallFailed, McpClient, NotRunning
 from ..client.conventions import (
     ExitCode,
     Unavailable,
@@ -30,6 +30,7 @@ from ..client.conventions import (
 )
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
 from ..client.styled_lines import NoAnswer, Style, decide, question_lines
+from ..client.targets import add_target, target_of
 from ..core.errors import InvalidArgument
 from ..core.model.options import BYPASS
 from ..core.model.outcome import BUSY_STATUSES
@@ -50,25 +51,8 @@ def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Nam
     return parser
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Which server it is."""
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
-    parser.add_argument("--token", metavar="TOKEN", help="the token for --url (default: CLAUDE_CODE_MCP_TOKEN)")
-    parser.add_argument("--config", metavar="FILE", help="the TOML file with settings that the shared server has")
-
-
 def add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", help="its id, the beginning of it, or its title")
-
-
-def add_own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--own", action="store_true", help="on a server that is started for this and ends with it, not the shared one"
-    )
-
-
-def target_of(arguments: argparse.Namespace) -> Target:
-    return Target(arguments.url, arguments.token, arguments.config, getattr(arguments, "own", False))
 
 
 def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:

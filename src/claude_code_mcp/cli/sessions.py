@@ -7,26 +7,26 @@ import os
 import sys
 import time
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..client.connections import CallFailed, NoServer, NotRunning, ask_shared
+from ..client.connections import ask_shared
 from ..client.conventions import (
     ExitCode,
-    Unavailable,
     add_json,
     agreed,
     camel_names,
-    exit_code_of,
     failed,
     positive,
     print_json,
     print_outcome,
 )
-from ..client.live_sessions import LiveSessions, losses
+from ..client.live_sessions import LiveSessions
 from ..client.session_files import add_session_command, full_id, library, print_unread
-from ..core.config import load_settings
+from ..client.targets import add_target
+from ..core.config import Settings, load_settings
 from ..core.model.caller import LOCAL
 from ..core.model.text import clip_line, sharing_line, visible
 from ..core.sessions.session_library import SessionLibrary
@@ -34,8 +34,8 @@ from ..core.state.session_marks import Mark
 from ..core.state.state_directory import database_in
 from ..core.transcripts.session_catalogue import Entry
 from ..core.transcripts.transcript_export import Detail
-from ..plugins.fleet.commands import delete_session
-from .running_sessions import add_target, at_server, target_of
+from ..installed_plugins import enabled_plugins
+from .running_sessions import at_server
 
 _FIRST_LINES = 20
 _PAGE = 1 << 20
@@ -92,11 +92,6 @@ def _add_care(actions: Any) -> None:
     export.add_argument("--thinking", action="store_true", help="what the model thought, too")
     delete = add_session_command(actions, "delete", "remove it for good; refused while it is open", _delete)
     delete.add_argument("--yes", action="store_true", help="do not ask")
-    move = add_session_command(actions, "move", "have it go on at another machine of the fleet, with its tree", _move)
-    move.add_argument("--to", required=True, metavar="MACHINE", help="name or id; `fleet status` lists them")
-    move.add_argument("--wait", action="store_true", help="after the turn that is running; else it is refused then")
-    move.add_argument("--without-tree", action="store_true", help="also if its files cannot be saved: they stay behind")
-    add_target(move)
 
 
 def _add_sharing(actions: Any) -> None:
@@ -247,16 +242,17 @@ def _delete(arguments: argparse.Namespace) -> int:
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
         if not agreed(f"Delete {session_id} ({title}) for good?"):
             return failed("Nothing was deleted.", ExitCode.REFUSED)
-    settings = load_settings()
-    if (settings.state_dir / "fleet").is_dir():
-        left = asyncio.run(delete_session(settings, sessions, session_id))
-        if left:
-            print(left, file=sys.stderr)
-    else:
-        asyncio.run(sessions.remove(session_id))
+    asyncio.run(_deleted(load_settings(), sessions, session_id))
     if arguments.json:
         print_json({"sessionId": session_id, "deleted": True})
     return 0
+
+
+async def _deleted(settings: Settings, sessions: SessionLibrary, session_id: str) -> None:
+    async with AsyncExitStack() as stack:
+        for plugin in enabled_plugins(settings):
+            await stack.enter_async_context(plugin.deleting(settings, sessions, session_id))
+        await sessions.remove(session_id)
 
 
 # -- sharing ------------------------------------------------------------------------------------------------------
@@ -284,33 +280,3 @@ def _shared_with(session_id: str) -> list[dict[str, str]]:
     except OSError as error:
         print(f"With whom it is shared cannot be read: {error}", file=sys.stderr)
     return access.sharing(session_id, LOCAL).rows or []
-
-
-# -- moving -------------------------------------------------------------------------------------------------------
-
-_NO_FLEET = "There is no fleet that it could be moved in: `claude-code-mcp fleet up` makes one."
-
-
-def _move(arguments: argparse.Namespace) -> int:
-    """Asks the gateway, which the clients of a fleet share as those of one machine share its server."""
-    try:
-        client = target_of(arguments).join()
-    except NoServer:
-        if arguments.url:
-            raise
-        raise Unavailable(_NO_FLEET) from None
-    with client:
-        sessions = LiveSessions(client)
-        if not sessions.is_in_fleet():
-            raise Unavailable(_NO_FLEET)
-        more = {"wait": arguments.wait, "confirm": arguments.without_tree}
-        try:
-            found = sessions.find(arguments.session)
-            moved = sessions.manage(
-                found, "move", machine=arguments.to, **{name: True for name, value in more.items() if value}
-            )
-        except CallFailed as error:
-            return failed(str(error), exit_code_of(error.code))
-        except NotRunning as error:
-            raise Unavailable(f"{error}; the session is where it was, or goes on with its next message") from None
-    return print_outcome(arguments, moved, visible(" ".join([moved["message"], *losses(moved)])))

@@ -33,6 +33,7 @@ from ..processes.environment import child_environment, expand_home
 from .user_config import MAX_BYTES
 
 _CARRIER = "claude_agent_sdk"
+_CLI_TIMEOUT = 30.0
 
 
 def find_executable(
@@ -82,6 +83,28 @@ TESTED_VERSION = (2, 1, 325)
 """The version that all other tests run on: the one that the extra `cli` brings."""
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 _HELP_TIMEOUT = 20.0
+
+
+def run_cli(
+    path: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    directory: str | None = None,
+    timeout: float = _CLI_TIMEOUT,
+) -> "subprocess.CompletedProcess[str]":
+    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
+    OSError and SubprocessError."""
+    return subprocess.run(
+        [path, *arguments],
+        env={**child_environment(os.environ), **(variables or {})},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
 
 
 def read_version(text: str) -> tuple[int, int, int] | None:

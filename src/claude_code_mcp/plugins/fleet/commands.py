@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import secrets
 import socket
 import subprocess
@@ -28,19 +27,17 @@ from ...client.conventions import (
     table,
 )
 from ...core.config import Settings, load_settings
-from ...core.errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument, UpstreamUnavailable
+from ...core.errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
 from ...core.installation import extra_command
 from ...core.section import variable_of
 from .settings import FleetSettings
 
 if TYPE_CHECKING:
     from ...core.service import Service
-    from ...core.sessions.session_library import SessionLibrary
     from .app import GatewayPlace
     from .connection import FleetConnection
     from .leases import Ownership
     from .machines import FleetMember, Machine
-    from .session_copy import LeftCopies
 
 T = TypeVar("T")
 
@@ -161,7 +158,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
-def _directory(settings: Settings) -> Path:
+def directory_of(settings: Settings) -> Path:
     return settings.state_dir / "fleet"
 
 
@@ -232,7 +229,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
     host, port = _host_and_port(arguments.listen)
     # Asked for while the server starts: Claude Code takes its time to say its version.
     version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
-    directory, name = _directory(settings), arguments.name
+    directory, name = directory_of(settings), arguments.name
     async with hosting(directory, host=host, port=port, address=arguments.address, name=name) as home:
         connection = await connect_machine(home.machine)
         try:
@@ -312,13 +309,13 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
     fleet = settings.section(FleetSettings)
     if arguments.join and fleet.fleet_nats is None:
         text = await asyncio.to_thread(standard_input) if arguments.join == "-" else arguments.join
-        file = machine_file(_directory(settings))
+        file = machine_file(directory_of(settings))
         key = await join(Ticket.parse(text), file, arguments.name or socket.gethostname())
         return await connect_machine(key), key.machine_id
-    return await _connected_machine(settings)
+    return await connected_machine(settings)
 
 
-async def _connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
+async def connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
     """A connection with the key that this machine has, and its id. Raises InvalidArgument if it belongs to no fleet."""
     from .host import machine_file  # noqa: PLC0415
     from .tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
@@ -329,77 +326,13 @@ async def _connected_machine(settings: Settings) -> "tuple[FleetConnection, str]
         # The server is not that of a keeper, which may be away while it goes on.
         reports_itself = fleet.fleet_reports == "machine"
         return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
-    found = await asyncio.to_thread(MachineKey.load, machine_file(_directory(settings)))
+    found = await asyncio.to_thread(MachineKey.load, machine_file(directory_of(settings)))
     if found is None or not found.admitted:
         raise InvalidArgument("This machine belongs to no fleet yet: pass --join TICKET.")
     return await connect_machine(found), found.machine_id
 
 
-# -- what was deleted here --------------------------------------------------------------------------------------------
-
-_REMOVAL_SECONDS = 10.0
-_REMOVAL_PAUSE = 0.2
-_COPY_STAYS = "The fleet's copy is removed when this machine's runner next reaches the fleet."
-
-
-async def delete_session(settings: Settings, sessions: "SessionLibrary", session_id: str) -> str:
-    """Deletes a session on the disk of a machine that belongs to a fleet, and the fleet's copy of it; returns a
-    sentence if that is not gone yet. Its removal is noted on disk, and the machine's runner sees to it.
-
-    Raises HeldElsewhere, with nothing deleted, if the fleet answers that another machine goes on with the session.
-    """
-    try:
-        from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
-
-        connection, machine_id = await _connected_machine(settings)
-    except (ImportError, ClaudeCodeError, OSError):
-        await sessions.remove(session_id)
-        return _COPY_STAYS
-    try:
-        copies = _copies_left(settings, sessions, connection, machine_id)
-        try:
-            await copies.check_held_here(session_id)
-        except UpstreamUnavailable:
-            await sessions.remove(session_id)
-            return _COPY_STAYS
-        await sessions.remove(session_id)
-        return "" if await _copy_removed(settings, copies, session_id) else _COPY_STAYS
-    finally:
-        await connection.abandon()
-
-
-def _copies_left(
-    settings: Settings, sessions: "SessionLibrary", connection: "FleetConnection", machine_id: str
-) -> "LeftCopies":
-    from ...core.state.state_directory import database_in  # noqa: PLC0415
-    from .ownership import KeptOwnership, KeptSecrets  # noqa: PLC0415
-    from .records import RecordStore  # noqa: PLC0415
-    from .session_copy import LeftCopies  # noqa: PLC0415
-    from .transcripts import TranscriptStore  # noqa: PLC0415
-
-    records = RecordStore(connection, database_in(settings.state_dir), KeptSecrets(connection, machine_id))
-    ownership = KeptOwnership(connection, machine_id)
-    transcripts = TranscriptStore(connection)
-    return LeftCopies(sessions.catalogue.marks, records, transcripts, ownership, machine_id, sessions.record_of)
-
-
-async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:
-    """Whether the copy of a session that was deleted here is gone, after some seconds at the latest."""
-    from .host import only_process  # noqa: PLC0415
-
-    try:
-        with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
-            pass
-    except InvalidArgument:
-        # The runner has perhaps more of the session to write, and removes the copy when it has seen the mark.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REMOVAL_SECONDS):
-                while session_id in await copies.left():  # noqa: ASYNC110 - of another process
-                    await asyncio.sleep(_REMOVAL_PAUSE)
-    else:
-        with contextlib.suppress(ClaudeCodeError):  # the mark stays, and with it the intention
-            await copies.remove(session_id)
-    return session_id not in await copies.left()
+# -- the machine itself -----------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -411,7 +344,7 @@ async def _machine_at_work(
     from .runner import running_machine  # noqa: PLC0415
 
     # Before the lease is taken: a second runner with the same key would end the first.
-    with only_process(_directory(settings) / "runner.lock", "A runner of this machine runs already."):
+    with only_process(directory_of(settings) / "runner.lock", "A runner of this machine runs already."):
         async with running_machine(
             connection, machine, ownership, settings, partial(machine_server, settings, machine.name)
         ) as service:
@@ -438,8 +371,7 @@ def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str,
 
 def _cli_version(settings: Settings) -> str:
     """The version of Claude Code on this machine; empty if there is none. Blocks."""
-    from ...cli.doctor import run_cli  # noqa: PLC0415
-    from ...core.claude.executable import find_executable, read_version, version_text  # noqa: PLC0415
+    from ...core.claude.executable import find_executable, read_version, run_cli, version_text  # noqa: PLC0415
 
     try:
         version = read_version(run_cli(find_executable(settings.claude_path), "--version").stdout)
@@ -483,7 +415,7 @@ def _at_fleet(act: Act) -> Callable[[argparse.Namespace], int]:
             if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
                 connection, _ = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
             else:
-                connection = await connect_to_host(_directory(settings))
+                connection = await connect_to_host(directory_of(settings))
             try:
                 return await act(connection, arguments)
             finally:

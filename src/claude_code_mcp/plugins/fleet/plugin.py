@@ -1,6 +1,8 @@
 """The plug-in: several machines behind one address."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ...plugin import Command, Finding, Plugin
@@ -8,8 +10,9 @@ from ...plugin import Command, Finding, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.section import Section
+    from ...core.sessions.session_library import SessionLibrary
 
-_COMMANDS = "claude_code_mcp.plugins.fleet.commands"
+_HERE = "claude_code_mcp.plugins.fleet"
 
 
 class FleetPlugin(Plugin):
@@ -18,7 +21,11 @@ class FleetPlugin(Plugin):
     name = "fleet"
 
     def commands(self) -> Sequence[Command]:
-        return Command("fleet", f"{_COMMANDS}:add_fleet"), Command("runner", f"{_COMMANDS}:add_runner")
+        return (
+            Command("fleet", f"{_HERE}.commands:add_fleet"),
+            Command("runner", f"{_HERE}.commands:add_runner"),
+            Command("sessions move", f"{_HERE}.session_commands:add_move"),
+        )
 
     def section(self) -> "type[Section]":
         from .settings import FleetSettings  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
@@ -29,6 +36,15 @@ class FleetPlugin(Plugin):
         from .doctor import check_fleet  # noqa: PLC0415
 
         return check_fleet(settings)
+
+    @asynccontextmanager
+    async def deleting(self, settings: "Settings", sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            if (settings.state_dir / "fleet").is_dir():
+                from .session_commands import removing_copy  # noqa: PLC0415
+
+                await stack.enter_async_context(removing_copy(settings, sessions, session_id))
+            yield
 
 
 PLUGIN = FleetPlugin
