@@ -38,6 +38,10 @@ PARTS: dict[str, set[str]] = {
 # Modules outside the parts above that a plug-in may import: what builds a server.
 PUBLISHED = {"app"}
 
+# Modules of other plug-ins that a plug-in may import. The gateway of a fleet serves the console with the data of all
+# machines, and keeps the push receivers of its people.
+INTERFACES = {"fleet": {"plugins.console.interface", "plugins.push.interface"}}
+
 # Modules inside `startup` on the way to the first answer: of `core` they import this alone.
 ON_THE_FAST_WAY = {"core.processes.environment"}
 
@@ -84,12 +88,6 @@ SEAMS: set[tuple[str, str]] = {
     ("core.audit.trail", "telemetry"),
     ("plugins.console.console", "push"),
     ("plugins.console.page_routes", "push"),
-    ("plugins.fleet.app", "console"),
-    ("plugins.fleet.app", "push"),
-    ("plugins.fleet.page_gateway", "console"),
-    ("plugins.fleet.page_gateway", "push"),
-    ("plugins.fleet.page_link", "console"),
-    ("plugins.fleet.push_receivers", "push"),
     ("plugins.push.push_routes", "console"),
     ("startup.greeting.build_manifest", "server.message_streams"),
     ("startup.greeting.build_manifest", "server.server"),
@@ -299,7 +297,7 @@ def all_imports() -> dict[str, set[str]]:
 def wrong_part(module: Module, other: Module) -> bool:
     """Whether a module may not import another because of the parts that they are in."""
     if module.part == "plugins" and other.part == "plugins":
-        return module.plugin != other.plugin
+        return module.plugin != other.plugin and other.name not in INTERFACES.get(module.plugin or "", ())
     if module.part == "plugins" and other.name in PUBLISHED:
         return False
     return other.part not in {"", module.part} | PARTS[module.part]

@@ -23,10 +23,8 @@ from ...server.transports.http import Address, HttpServer, Probes, check_exposur
 from ...server.transports.unix_socket import STOPPING, SharedSocket
 from ...startup.shared import place
 from ...startup.shared.hello import Hello
-from ..console.console import Console, ConsolePort
-from ..console.guard import Accounts
-from ..console.page_routes import PageRoutes, StillSignedIn
-from ..push.push_routes import PushRoutes
+from ..console.interface import Accounts, Console, ConsolePort, PageRoutes, StillSignedIn
+from ..push.interface import PushRoutes
 from .connection import FleetConnection
 from .gateway import Gateway
 from .machines import Membership

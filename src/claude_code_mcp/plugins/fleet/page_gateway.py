@@ -31,12 +31,20 @@ from ...server.web_answers import (
     session_id_of,
     text_of,
 )
-from ..console.event_frames import frame, most_urgent_first, page_row
-from ..console.feeds import HEARTBEAT, StreamResponse
-from ..console.guard import WebUser
-from ..console.page_routes import Handler, Handlers, StillSignedIn
-from ..console.session_routes import LISTS, ListRoute
-from ..push.push_routes import PushRoutes
+from ..console.interface import (
+    HEARTBEAT,
+    LISTS,
+    Handler,
+    Handlers,
+    ListRoute,
+    StillSignedIn,
+    StreamResponse,
+    WebUser,
+    frame,
+    most_urgent_first,
+    page_row,
+)
+from ..push.interface import PushRoutes
 from .dispatch import GOES_ON, KEPT_THERE, Dispatch, StaysThere
 from .machine_link import MachineUnavailable
 from .machine_server import Taken

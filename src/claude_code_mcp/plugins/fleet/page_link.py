@@ -26,9 +26,7 @@ from ...server.server import McpServer
 from ...server.transports.identity import Identity
 from ...server.transports.running_calls import RunningCalls
 from ...server.web_answers import answer
-from ..console.guard import WebUser
-from ..console.page_routes import ServiceRoutes, api_routes
-from ..console.sign_ins import SignIn
+from ..console.interface import ServiceRoutes, SignIn, WebUser, api_routes
 from .machine_link import MachineUnavailable, open_connection
 from .machine_server import page_request
 from .nats_client import Client

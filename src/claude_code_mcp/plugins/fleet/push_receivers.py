@@ -33,20 +33,25 @@ from ...core.model.question import Question
 from ...core.model.text import clip_line
 from ...core.rate_limit import MinuteLimit
 from ...core.service import Service
-from ..push.delivery import Push, Status, has_ended
-from ..push.preferences import (
+from ..push.interface import (
     ALL_NEWS,
+    DerivedKey,
     Notice,
     Preferences,
+    Push,
+    PushReply,
     Receiver,
+    SendFailed,
+    Status,
+    has_ended,
+    is_installed,
     new_id,
+    post,
     preferences_in,
+    request_for,
     trial_notice,
     without_receiver,
 )
-from ..push.receivers import request_for
-from ..push.sending import PushReply, SendFailed, post
-from ..push.web_push import DerivedKey, is_installed
 from . import names
 from .connection import FleetConnection
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
