@@ -33,6 +33,7 @@ from ...core.model.events import (
 )
 from ...core.service import Service
 from ...core.sessions.background_tasks import StartTask
+from ...core.sessions.outside_sessions import OutsideSession
 from ...core.state.state_directory import database_in
 from .deliveries import Deliveries, PendingDelivery
 from .preferences import (
@@ -58,6 +59,8 @@ _MOST_WAITING = 50
 """Notices that wait for one receiver; the oldest are dropped."""
 _LONGEST_KEPT = 86_400.0
 """The longest age in seconds of a notice that another server has left, whatever expiry it has itself."""
+_LOOK_FOR_PERSON = 3.0
+"""Seconds between two looks whether a person is still at a terminal that asks."""
 _PAUSES = (1.0, 4.0, 15.0, 60.0, 240.0)
 _LONGEST_PAUSE = 900.0
 _GONE = frozenset({404, 410})
@@ -186,8 +189,21 @@ class Push:
         if not isinstance(event, _NEWS) or self._stopped.is_set():
             return
         session = next((known for known in self._service.sessions(principal=owner) if known.id == session_id), None)
-        title = session.first_prompt if session is not None else None
-        self._put(owner, _Unread(session_id, event, title or ""))
+        unread = _Unread(session_id, event, (session.first_prompt if session is not None else None) or "")
+        if session is None or session.outside is None or not session.outside.attended():
+            self._put(owner, unread)
+        elif isinstance(event, QuestionOpened):
+            # The person sees it in the terminal; it becomes news when they leave it open.
+            self._service.start_task(
+                self._put_when_left(owner, unread, event.question.id, session.outside), endless=True
+            )
+
+    async def _put_when_left(self, owner: str, unread: _Unread, question_id: str, terminal: OutsideSession) -> None:
+        while terminal.attended():
+            await asyncio.sleep(_LOOK_FOR_PERSON)
+            if not any(question.id == question_id for question in self._service.broker.pending(unread.session_id)):
+                return
+        self._put(owner, unread)
 
     def _put(self, owner: str, unread: _Unread) -> None:
         self._unread.setdefault(owner, deque(maxlen=_MOST_UNREAD)).append(unread)
