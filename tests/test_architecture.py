@@ -180,7 +180,6 @@ MAY_PRINT = {
     "plugins.fleet.commands",
     "plugins.fleet.session_commands",
     "plugins.worktrees.commands",
-    "plugins.terminal.commands",
     "__main__",
     "testing.__main__",
     "testing.ticket_server",

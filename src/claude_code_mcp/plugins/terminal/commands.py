@@ -1,14 +1,13 @@
 """`claude-code-mcp terminal`: connects the sessions that people drive in a terminal with the servers of this user."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from ...client.conventions import add_config_file, add_json, print_outcome
 from ...core.config import Settings, load_settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...plugin import Finding
@@ -32,8 +31,8 @@ def add_terminal(commands: Any) -> None:
         ("status", "show whether terminals are connected", _status),
     ):
         step = steps.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        step.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
-        step.add_argument("--json", action="store_true", help="print JSON instead of lines")
+        add_config_file(step)
+        add_json(step)
         step.set_defaults(run=_on(run))
 
 
@@ -52,24 +51,19 @@ def _connect(arguments: argparse.Namespace, installation: Installation) -> int:
         f"Connected: Claude Code {found.version or 'of an unknown version'} ({found.claude}).",
         "Start `claude` as usual. Sessions that are open already are connected when they are started again.",
     ]
-    return _print(arguments, asdict(found), lines)
+    return print_outcome(arguments, asdict(found), "\n".join(lines))
 
 
 def _disconnect(arguments: argparse.Namespace, installation: Installation) -> int:
     was_there = installation.disconnect()
-    return _print(arguments, {"removed": was_there}, ["Removed." if was_there else "It was not installed."])
+    return print_outcome(arguments, {"removed": was_there}, "Removed." if was_there else "It was not installed.")
 
 
 def _status(arguments: argparse.Namespace, installation: Installation) -> int:
     found = installation.status()
     line = "Connected." if found.connected else f"Not connected. Connect with `{_CONNECT}`."
-    lines = [line, f"Claude Code {found.version or 'of an unknown version'}: {found.claude}"]
-    return _print(arguments, asdict(found), [*lines, *([found.problem] if found.problem else [])])
-
-
-def _print(arguments: argparse.Namespace, report: dict[str, Any], lines: list[str]) -> int:
-    print(json.dumps(report, indent=2) if arguments.json else "\n".join(lines))
-    return 0
+    lines = [line, f"Claude Code {found.version or 'of an unknown version'}: {found.claude}", found.problem or ""]
+    return print_outcome(arguments, asdict(found), "\n".join(lines).rstrip())
 
 
 def check_terminal(settings: Settings) -> Iterable[Finding]:

@@ -29,8 +29,8 @@ from ...core.private_files import private_directory, replace_file
 from ...core.processes.environment import DEPTH, child_environment
 from .listener import DIRECTORY
 
-NAME = "claude-code-mcp"
-"""Of the plugin and of its marketplace."""
+NAME = "answer-anywhere"
+"""Of the plugin and of its marketplace. Claude Code reserves names that begin with `claude-`."""
 PLUGIN_ID = f"{NAME}@{NAME}"
 MIN_VERSION = (2, 1, 0)
 """The oldest Claude Code on which a hook can answer while the dialog stands."""
@@ -53,7 +53,7 @@ class Installation:
     """The plugin of one user, in one configuration directory of Claude Code."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        self._environment = environment
+        self.environment = environment
         self._state_dir = settings.state_dir
         self.directory = settings.state_dir / "terminal-plugin"
         self._record = settings.state_dir / "terminal-plugin.json"
@@ -150,7 +150,7 @@ class Installation:
         manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
         _write_json(manifest_file, {**manifest, "version": __version__})
         servers_file = self.directory / ".mcp.json"
-        if own_registrations(self._environment, str(Path.home())):
+        if own_registrations(self.environment, str(Path.home())):
             servers_file.unlink()  # its tools would be there twice
             return
         servers = json.loads(servers_file.read_text(encoding="utf-8"))
@@ -162,8 +162,8 @@ class Installation:
 
     def _claude(self) -> tuple[str, tuple[int, int, int] | None]:
         """The program that the user starts in a terminal, and its version; ours where there is none on PATH."""
-        path = shutil.which("claude", path=self._environment.get("PATH")) or find_executable(
-            self._claude_path, self._environment
+        path = shutil.which("claude", path=self.environment.get("PATH")) or find_executable(
+            self._claude_path, self.environment
         )
         try:
             printed = self._output([path, "--version"])
@@ -175,7 +175,7 @@ class Installation:
         self._output([self._claude()[0], "plugin", *arguments])
 
     def _output(self, command: list[str]) -> str:
-        environment = {name: value for name, value in child_environment(self._environment).items() if name != DEPTH}
+        environment = {name: value for name, value in child_environment(self.environment).items() if name != DEPTH}
         try:
             done = subprocess.run(
                 command,
