@@ -565,7 +565,7 @@ export class ConversationView implements Watcher {
     replace(this.about,
       status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",
       h("span", { title: row.directory ?? undefined }, place(row.directory)),
-      row.archived && " · archived", row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
+      row.inTerminal && " · in a terminal", row.archived && " · archived", row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
       dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
@@ -576,8 +576,9 @@ export class ConversationView implements Watcher {
     const watched = isWatched(row);
     this.element.classList.toggle("borrowed", Boolean(row.sharedBy));
     this.element.classList.toggle("watched", watched);
-    this.composer.element.hidden = watched;
-    this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.` : "";
+    this.composer.element.hidden = watched || Boolean(row.inTerminal);
+    this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.`
+      : row.inTerminal ? "This session is open in a terminal. You can answer its questions here; it takes messages when it is closed there." : "";
     const missed = row.needs === "unanswered" && !watched ? row.unanswered : null;
     const limited = !watched && this.limit.show(row, !row.sharedBy);
     if (this.unanswered.show(missed ?? null) || limited) requestAnimationFrame(() => this.following && this.toEnd());

@@ -32,6 +32,8 @@ export interface SessionRow {
   machineId?: string | null;
   /** Whether that machine is gone: then this is what the fleet's copy knows. */
   machineGone?: boolean;
+  /** Whether a person drives it in a terminal: it takes answers, but no messages. */
+  inTerminal?: boolean;
   mention?: string | null;
   queued?: string | null;
   retrying?: string | null;

@@ -142,7 +142,7 @@ def _state(session: SessionRow) -> str:
         return f"continues at {local_time(session.continues_at, time.time())}"
     if session.status == "limit_reached" and session.resets_at:
         return f"{session.status}, resets at {local_time(session.resets_at, time.time())}"
-    return session.status or "-"
+    return f"{session.status or '-'} (terminal)" if session.in_terminal else session.status or "-"
 
 
 def _short_path(path: str) -> str:

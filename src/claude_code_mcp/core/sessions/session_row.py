@@ -67,6 +67,8 @@ class SessionRow:
     permission_mode: str | None = None
     context: Sequence[int] | None = None
     """Tokens of the context that are used, and its size."""
+    in_terminal: bool = False
+    """Whether a person drives it in a terminal, so that only its questions are answered here."""
     queued: str | None = None
     retrying: str | None = None
     stalled_seconds: int | None = None
@@ -106,6 +108,7 @@ class SessionRow:
         columns = [self.session_id, self.timestamp[:16], self.status or "-", self.machine_text]
         line = "  ".join(filter(None, columns)) + f"  {self.project_directory or ''}  {self.display_text or ''}"
         marks = (
+            "in a terminal" if self.in_terminal else "",
             f"continues at {self.continues_at}" if self.continues_at else "",
             f"of {self.owner}" if self.owner else "",
             f"shared with {sharing_line(self.shared_with)}" if self.shared_with else "",
@@ -230,6 +233,7 @@ def live_row(session: "Session") -> SessionRow:
         unanswered=ignored,
         permission_mode=session.options.permission_mode or "default",
         context=[*session.activity.context] if session.activity.context[0] else None,
+        in_terminal=session.outside is not None,
         queued=session.queued,
         retrying=retrying_line(session),
         stalled_seconds=silent_seconds(session) if session.stalled else None,

@@ -288,6 +288,7 @@ _LIVE_COLUMNS = {
     "unanswered": "unanswered",
     "permissionMode": "permission_mode",
     "context": "context",
+    "inTerminal": "in_terminal",
     "queued": "queued",
     "retrying": "retrying",
     "stalledSeconds": "stalled_seconds",

@@ -50,6 +50,7 @@ class ShownRow:
     shared_with: str = ""
     machine: str = ""
     """Where it runs, in a fleet."""
+    in_terminal: bool = False
     limit: str = ""
     """When it continues after a usage limit, or when that resets."""
 
@@ -75,7 +76,8 @@ class ShownRow:
         if self.asks:
             return self.asks[0]
         shared = f"of {self.owner}" if self.owner else "shared" if self.shared_with else ""
-        return " · ".join(filter(None, (self.limit, self.machine, shared, self.project, self.age, self.cost)))
+        place = "in a terminal" if self.in_terminal else ""
+        return " · ".join(filter(None, (self.limit, place, self.machine, shared, self.project, self.age, self.cost)))
 
     @property
     def sharing(self) -> str:
@@ -99,6 +101,7 @@ def row_of(listed: SessionRow, now: float) -> ShownRow:
         owner=visible(clip_line(listed.owner or "", 60)),
         shared_with=visible(clip_line(sharing_line(listed.shared_with or ()), 200)),
         machine=machine_name(listed),
+        in_terminal=listed.in_terminal,
         limit=limit_line(listed.continues_at, listed.resets_at, now),
     )
 

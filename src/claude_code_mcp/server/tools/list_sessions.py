@@ -38,6 +38,8 @@ class ListedSession(ToolOutput):
     branch: str | None = None
     is_active: bool
     active_status: Status | None = None
+    in_terminal: bool | None = None
+    """Whether a person drives it in a terminal: it takes answers, but no messages."""
     last_status: str | None = None
     """The status in which it was left, where it is not in memory."""
     created: str | None = None
@@ -99,7 +101,7 @@ async def session_list(
 
 def listed_session(row: SessionRow) -> ListedSession:
     columns = {name: getattr(row, name) for name in ListedSession.model_fields}
-    return ListedSession(**{**columns, "pinned": row.pinned or None})
+    return ListedSession(**{**columns, "pinned": row.pinned or None, "in_terminal": row.in_terminal or None})
 
 
 def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
