@@ -204,7 +204,7 @@ class Git:
         reply = await self._git(("config", "--list", "-z", "--show-scope"), cwd, git_dir, (), b"", {}, _SECONDS)
         if reply.code:
             raise InvalidArgument(f"git config: {reply.reason}", field="worktree")
-        trusted = ("system",) if self.home.enclosure is not None else ("system", "global")
+        trusted = ("system",) if self.home.sandbox is not None else ("system", "global")
         fields = reply.output.split("\0")
         programs: dict[tuple[str, str, str], _Program] = {}
         for scope, setting in zip(fields[::2], fields[1::2], strict=False):
@@ -254,7 +254,7 @@ async def run_in_home(
     """Runs a program to its end where the sessions of a home run: in their sandbox, if they have one, with these
     directories. Without a sandbox it can execute nothing but `executables`, if they are named. Raises as
     `run_program`."""
-    if home.enclosure is None:
+    if home.sandbox is None:
         options = ChildOptions(limits=home.limits, executables=executables)
         return await run_program(argv, cwd, environment, stdin, seconds, options)
     mark = new_mark()
@@ -263,7 +263,7 @@ async def run_in_home(
     scratch = scratch_path(mark)
     child = ChildProcess(listener, os.path.basename(argv[0]), mark=mark, scratch=scratch, owner=cwd)
     session_options = SessionOptions(additional_directories=directories)
-    entered = home.enclosure.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
+    entered = home.sandbox.entered(argv, session_options, cwd, (), scratch, environment, connected=False)
     async with entered as (isolated, _):
         options = ChildOptions(isolated.descriptors, limits=home.limits, removal=isolated.removal)
         reply = await _finish(child, listener, isolated, "/", stdin, options, seconds)

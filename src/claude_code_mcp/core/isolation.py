@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from .claude.command_line import ConversationStart
 from .claude.model_traffic import ModelTraffic
@@ -58,7 +59,13 @@ class Connections(contextlib.ExitStack):
 
 
 class Enclosure:
-    """What surrounds every program that the server runs for the sessions of one home."""
+    """What surrounds the programs that the server runs for the sessions of one home: Claude Code and, if it hides
+    files, git."""
+
+    hides_files: ClassVar[bool] = False
+    """Whether programs see only what is listed. A command may then run although it could read what the policy denies,
+    since that is not there; Claude Code's own sandbox, if a session has one, becomes the weaker one that works inside
+    another; and git needs no other protection from what a repository configures."""
 
     @property
     def kind(self) -> str:
@@ -124,6 +131,11 @@ class Home:
         """Every variable that may hold a secret of its sessions. Blocks on the disk."""
         return self.environment if self.enclosure is None else {**self.environment, **self.enclosure.secrets()}
 
+    @property
+    def sandbox(self) -> Enclosure | None:
+        """The enclosure, if it hides files."""
+        return self.enclosure if self.enclosure is not None and self.enclosure.hides_files else None
+
     def make(self) -> None:
         """Puts everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
 
@@ -156,6 +168,10 @@ class Isolation:
         """The real paths of the directories that enclosed sessions can write to, whose default is `directory`; `/` if
         callers choose them. What lies there is not trusted. Blocks on the disk."""
         return set()
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
 
     @property
     def separate(self) -> bool:

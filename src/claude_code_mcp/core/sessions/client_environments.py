@@ -113,7 +113,7 @@ class ClientEnvironments:
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir, own=launcher.home.own),
             enforcer=enforcer.guarding(
-                launcher.config_dir, str(settings.state_dir), enclosed=launcher.home.enclosure is not None
+                launcher.config_dir, str(settings.state_dir), enclosed=launcher.home.sandbox is not None
             ),
             hosted=hosted,
             directory=client.directory if client is not None else None,

@@ -190,7 +190,7 @@ class Launcher:
         options = launch.options
         if launch.bridged:
             options = options.model_copy(update={"mcp_servers": {**launch.bridged, **(options.mcp_servers or {})}})
-        if self.home.enclosure is not None and options.sandbox is not None:
+        if self.home.sandbox is not None and options.sandbox is not None:
             # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
             options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
         return options

@@ -42,7 +42,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ...core.claude.command_line import ConversationStart
 from ...core.claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
@@ -190,6 +190,7 @@ class ListedPaths:
 class HomeSandbox(Enclosure):
     """The sandbox of one caller's sessions."""
 
+    hides_files: ClassVar[bool] = True
     profile: Profile
     default_directory: str
     protected: ProtectedPaths
