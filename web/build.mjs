@@ -13,12 +13,27 @@ const { build, transform } = createRequire(resolve(modules, "package.json"))("es
 const output = join(target, "plugins", "console", "static");
 const app = join(target, "server", "app.html");
 
+/** Preact without its only way in which text becomes markup: this program never uses it, and the page's policy would
+ * refuse it. The test of the built page looks for the word. */
+const withoutMarkup = {
+  name: "without-markup",
+  setup({ onLoad }) {
+    onLoad({ filter: /[\\/]preact[\\/]dist[\\/]preact\.mjs$/ }, async ({ path }) => {
+      const code = await readFile(path, "utf8");
+      const parts = code.split(".innerHTML");
+      if (parts.length !== 3) throw new Error("Preact sets markup in other places than are known");
+      return { contents: parts.join(".textContent"), loader: "js" };
+    });
+  },
+};
+
 async function bundle(entry) {
   const { outputFiles } = await build({
     absWorkingDir: source,
     nodePaths: [join(resolve(modules), "node_modules")],
     // Not the file: its paths are for the compiler, which does not know which of a package's files a browser takes.
-    tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true } },
+    tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true, jsx: "react-jsx", jsxImportSource: "preact" } },
+    plugins: [withoutMarkup],
     entryPoints: [entry],
     bundle: true,
     write: false,
@@ -54,7 +69,8 @@ async function page(template, script, styles) {
 
 /** The licences of what is built into the pages, which travel with it. */
 async function licences() {
-  const packages = [["marked", "LICENSE"], ["highlight.js", "LICENSE"], ["diff", "LICENSE"]];
+  const packages = [["marked", "LICENSE"], ["highlight.js", "LICENSE"], ["diff", "LICENSE"], ["preact", "LICENSE"],
+    ["@preact/signals", "LICENSE"], ["@preact/signals-core", "LICENSE"]];
   const texts = packages.map(async ([name, file]) => {
     const text = await readFile(join(resolve(modules), "node_modules", name, file), "utf8");
     return `${name}\n\n${text.replace(/\r\n/g, "\n").trim()}\n`;

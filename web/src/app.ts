@@ -1,9 +1,11 @@
 // The app inside an MCP client: one session, live, with its questions. It calls the tools that the model has too.
 
+import { signal } from "@preact/signals";
 import { h, replace } from "./dom";
 import { Host, type ToolResult } from "./host";
 import { markdown } from "./markdown";
-import { QuestionView } from "./question_view";
+import { QuestionList, Questions } from "./questions";
+import { mount } from "./ui";
 import { question, type PendingInput, type Report } from "./report";
 import type { Answer, Question } from "./types";
 import { dollars, visible } from "./words";
@@ -23,7 +25,7 @@ class SessionApp {
   private readonly asking = h("div", { class: "asking" });
   private readonly note = h("p", { class: "problem", role: "alert", hidden: true });
   private readonly spoken = h("p", { class: "spoken", role: "status" });
-  private readonly questions = new Map<string, QuestionView>();
+  private readonly questions = new Questions();
   private readonly host: Host;
   private lines: string[] = [];
   private sessionId: string | null = null;
@@ -34,6 +36,7 @@ class SessionApp {
   constructor() {
     document.body.replaceChildren(h("main", { class: "app" },
       h("header", null, this.title, " ", this.badge), this.output, this.asking, this.note, this.spoken));
+    mount(QuestionList, { questions: this.questions, directory: () => "", owner: signal(null), send: (asked, answer) => this.answer(asked, answer) }, this.asking);
     this.host = new Host({
       input: (given) => this.begin(given["sessionId"]),
       result: (result) => this.take(result),
@@ -102,7 +105,7 @@ class SessionApp {
     const cut = new Set((report.truncated ?? []).map((one) => one.part));
     for (const pending of report.pendingInputs ?? []) {
       // Nobody decides on a part: what was shortened is read whole first.
-      const shown = this.questions.has(pending.inputId);
+      const shown = this.questions.find(pending.inputId) !== undefined;
       if (cut.has(pending.inputId) && !shown) pending.toolInput = await this.wholeInput(pending.inputId);
     }
     this.show(report);
@@ -137,17 +140,10 @@ class SessionApp {
 
   private showQuestions(pending: readonly PendingInput[]): void {
     const open = new Set(pending.map((one) => one.inputId));
-    for (const [id, view] of [...this.questions]) {
-      if (open.has(id)) continue;
-      this.questions.delete(id);
-      view.close("");
-      view.element.remove();
-    }
+    for (const { question: { questionId } } of this.questions.open) if (!open.has(questionId)) this.questions.drop(questionId, "");
     for (const one of pending) {
-      if (this.questions.has(one.inputId) || this.sessionId === null) continue;
-      const view = new QuestionView(question(this.sessionId, one), "", (asked, answer) => this.answer(asked, answer));
-      this.questions.set(one.inputId, view);
-      this.asking.append(view.element);
+      if (this.questions.find(one.inputId) || this.sessionId === null) continue;
+      this.questions.show(question(this.sessionId, one), false);
       this.spoken.textContent = `Claude asks: ${one.description}`;
     }
   }
@@ -155,8 +151,7 @@ class SessionApp {
   private async answer(asked: Question, answer: Answer): Promise<void> {
     const result = await this.host.callTool("claude_respond", { sessionId: this.sessionId, inputId: asked.questionId, ...answer });
     if (result.isError) throw new Error(result.content?.[0]?.text ?? "The answer was not taken.");
-    this.questions.get(asked.questionId)?.element.remove();
-    this.questions.delete(asked.questionId);
+    this.questions.drop(asked.questionId, "");
   }
 
   private complain(error: unknown): void {

@@ -1,7 +1,6 @@
 // Pictures and text files that go with a message: chosen, taken with the camera, dropped or pasted. What cannot be sent is
 // refused here, before anything is.
 
-import { button, h } from "./dom";
 import { size } from "./words";
 
 const MOST = 10;
@@ -22,55 +21,22 @@ export interface Attachment {
   bytes: number;
 }
 
-export class Attachments {
-  readonly element = h("ul", { class: "attachments", aria: { label: "Attachments" } });
-  private list: Attachment[] = [];
-
-  /** `changed` is called after every change, `refuse` with why something is not taken. */
-  constructor(private readonly changed: () => void, private readonly refuse: (why: string) => void) {}
-
-  get all(): readonly Attachment[] {
-    return this.list;
-  }
-
-  async add(files: readonly File[]): Promise<void> {
-    for (const file of files) {
-      try {
-        const attachment = await read(file);
-        if (this.list.length >= MOST) throw new Error(`At most ${MOST} attachments go with one message.`);
-        const together = this.list.reduce((sum, one) => sum + one.bytes, attachment.bytes);
-        if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have ${size(LARGEST_TOGETHER)}.`);
-        this.list = [...this.list, attachment];
-      } catch (error) {
-        this.refuse(error instanceof Error ? error.message : String(error));
-      }
+/** The attachments with these files behind them, and why some were not taken. */
+export async function withMore(list: readonly Attachment[], files: readonly File[]): Promise<{ all: readonly Attachment[]; refused: string }> {
+  let all = list;
+  let refused = "";
+  for (const file of files) {
+    try {
+      const attachment = await read(file);
+      if (all.length >= MOST) throw new Error(`At most ${MOST} attachments go with one message.`);
+      const together = all.reduce((sum, one) => sum + one.bytes, attachment.bytes);
+      if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have ${size(LARGEST_TOGETHER)}.`);
+      all = [...all, attachment];
+    } catch (error) {
+      refused = error instanceof Error ? error.message : String(error);
     }
-    this.draw();
   }
-
-  set(attachments: readonly Attachment[]): void {
-    this.list = [...attachments];
-    this.draw();
-  }
-
-  private draw(): void {
-    this.element.replaceChildren(...this.list.map((attachment) => h("li", { class: "attachment" }, preview(attachment),
-      button("×", () => this.set(this.list.filter((one) => one !== attachment)), { class: "quiet", aria: { label: `Remove ${attachment.name}` } }))));
-    this.changed();
-  }
-}
-
-function preview(attachment: Attachment): HTMLElement {
-  if (attachment.picture === undefined) return h("span", { class: "file" }, attachment.name, h("span", { class: "hint" }, ` ${size(attachment.bytes)}`));
-  return picture(attachment.picture, attachment.name);
-}
-
-/** A picture of which the bytes are here. */
-export function picture(data: string, name: string): HTMLImageElement {
-  const image = h("img", { class: "picture" });
-  image.alt = name;
-  image.src = data;
-  return image;
+  return { all, refused };
 }
 
 /** The text of a message with the files that go with it; their lengths tell where each ends, whatever is in it. */
@@ -145,7 +111,7 @@ async function readPicture(file: File): Promise<Attachment> {
 }
 
 function scaled(bitmap: ImageBitmap, factor: number): Promise<Blob> {
-  const canvas = h("canvas", null);
+  const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.round(bitmap.width * factor));
   canvas.height = Math.max(1, Math.round(bitmap.height * factor));
   const context = canvas.getContext("2d");

@@ -1,27 +1,34 @@
 // One session: what was said and done, what happens now, the questions that wait, and the next message.
 
 import { ApiError, get, messageOf, post, send, sessionPath } from "./api";
+import { signal } from "@preact/signals";
+import { Activity, type Doing } from "./activity";
 import { agentRoute } from "./agent_view";
 import { dataOf, splitFiles, type Attachment } from "./attachments";
 import { Comments } from "./comments";
-import { Composer, type Outgoing } from "./composer";
+import { Composer, ComposerBox, type Outgoing } from "./composer";
 import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
 import { button, h, replace } from "./dom";
 import { FindView } from "./find_view";
 import type { Live, Watcher } from "./live";
-import { GONE, goneNotice } from "./machines";
-import { LimitView, planWords } from "./limit_view";
-import { isWatched, statusWord, titleOf } from "./list_view";
-import { decisionWords, QuestionView, UnansweredView } from "./question_view";
+import { GONE, GoneNotice } from "./machines";
+import { planWords } from "./limits";
+import { isWatched, statusWord, titleOf } from "./sessions";
+import { NeedsPill } from "./list";
+import { decisionWords } from "./question";
+import { QuestionList, Questions } from "./questions";
+import { notable, Notices } from "./notices";
+import { mount } from "./ui";
 import { QueueView, type QueuedMessage } from "./queue_view";
 import { SessionMenu } from "./session_menu";
 import { contextWords, TodoView } from "./todo_view";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
-import { dollars, place } from "./words";
+import { dollars, place, visible } from "./words";
 
 const NEAR_END = 120;
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
 
 export interface Surroundings {
@@ -36,7 +43,7 @@ export interface Surroundings {
 
 export class ConversationView implements Watcher {
   readonly element: HTMLElement;
-  private readonly heading = h("h1", { tabindex: -1 }, "…");
+  private readonly heading = h("h1", { tabindex: -1, dir: "auto" }, "…");
   private readonly about = h("p", { class: "about" });
   private readonly shown: TurnWindow;
   private readonly newest = button("To the newest", () => void this.toNewest(), { class: "newest", hidden: true });
@@ -50,8 +57,11 @@ export class ConversationView implements Watcher {
     resend: (message) => void this.resend(message),
     discard: (message) => this.taken(message.messageId),
   });
-  private readonly limit = new LimitView(() => this.id);
-  private readonly unanswered = new UnansweredView((text) => this.sayPlain(text, freshKey()), (error) => (this.note.textContent = messageOf(error)));
+  private readonly pill = h("div", { class: "pill-place" });
+  private readonly writing = h("div", { class: "place" });
+  private readonly doing = signal<Doing>({ what: "", since: 0 });
+  private readonly activity = h("div", { class: "place" });
+  private readonly notices = h("div", { class: "notices" });
   /** In place of the next message, for who may only watch. */
   private readonly watching = h("p", { class: "watching hint" });
   private readonly calls = new Map<string, Item>();
@@ -62,7 +72,13 @@ export class ConversationView implements Watcher {
   private readonly composer: Composer;
   private readonly comments: Comments;
   private readonly menu: SessionMenu;
-  private readonly questions = new Map<string, QuestionView>();
+  private readonly questions = new Questions();
+  /** Questions that are being answered here: what the stream tells of them is not news. */
+  private readonly answering = new Set<string>();
+  /** Whose session it is, if this person may only watch it. */
+  private readonly owner = signal<string | null>(null);
+  private readonly rowShown = signal<SessionRow>({ sessionId: "" });
+  private readonly unmount: (() => void)[] = [];
   private readonly unsubscribe: () => void;
   /** The room for the conversation changes: who reads its end goes on to do so. */
   private readonly resized: ResizeObserver;
@@ -76,7 +92,10 @@ export class ConversationView implements Watcher {
   /** The machine that has it, while that is gone. */
   private lostMachine: string | null = null;
   private readonly away = h("div", null);
+  private notGone: (() => void) | null = null;
   private looking = false;
+  /** Whether the server could not be reached when that was looked at last. */
+  private wasLost = false;
   /** It had no transcript when it was read. */
   private unwritten = false;
   private following = true;
@@ -86,7 +105,7 @@ export class ConversationView implements Watcher {
   /** `wanted` is a question that is to be shown, `sought` a text. */
   constructor(private id: string, private readonly around: Surroundings, private wanted: string | null, private readonly sought: string | null = null) {
     this.comments = new Comments(id, (text, key) => this.sayPlain(text, key), () => isWatched(this.row));
-    this.composer = new Composer(() => this.id, (message) => this.say(message), () => this.interrupt());
+    this.composer = new Composer({ scope: () => this.id, completes: () => this.id, unsure: UNSURE, say: (message) => this.say(message) });
     this.shown = new TurnWindow(() => this.id, () => this.row.directory ?? "", {
       whole: (item) => this.wholeItem(item), margin: (file) => this.comments.margin(file), agentRoute: (agent) => agentRoute(this.id, agent),
     }, () => this.scroller, () => this.readEnd(), {
@@ -96,17 +115,27 @@ export class ConversationView implements Watcher {
       });
     this.menu = new SessionMenu(() => this.row, around, (id, words) => void this.goneOn(id, words), this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.limit.element, this.unanswered.element, this.asking, this.queue.element, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.notices, this.asking, this.queue.element, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
-        h("div", { class: "heading" }, this.heading, this.about), this.changes,
+        h("div", { class: "heading" }, this.heading, this.about), this.pill, this.changes,
         button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu.element),
       this.find.element,
-      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.watching, this.composer.element);
+      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
+    this.unmount.push(
+      mount(Activity, { live: around.live, row: this.rowShown, doing: this.doing }, this.activity),
+      mount(ComposerBox, { composer: this.composer, label: "Message", placeholder: "Message Claude", send: "Send", stop: () => this.interrupt() }, this.writing),
+      mount(NeedsPill, { live: around.live, except: id }, this.pill),
+      mount(QuestionList, { questions: this.questions, directory: () => this.row.directory ?? "", owner: this.owner,
+        send: (asked, answer) => this.answer(asked, answer) }, this.asking),
+      mount(Notices, { row: this.rowShown, say: (text) => this.sayPlain(text, freshKey()) }, this.notices));
     this.resized = new ResizeObserver(() => this.following && this.toEnd());
     this.resized.observe(this.scroller);
     this.unsubscribe = around.live.onChange(() => {
       this.drawHead();
+      const live = around.live.state === "live";
+      if (live && this.wasLost) this.composer.reachable();
+      this.wasLost = !live;
       if (this.stale && around.live.state === "live") void this.load();
       this.lookForMachine();
     });
@@ -140,7 +169,8 @@ export class ConversationView implements Watcher {
     this.resized.disconnect();
     this.lifetime.abort();
     this.unsubscribe();
-    for (const view of this.questions.values()) view.close("");
+    for (const take of this.unmount) take();
+    this.notGone?.();
   }
 
   // -- reading ------------------------------------------------------------------------------------------------------
@@ -208,9 +238,10 @@ export class ConversationView implements Watcher {
   /** What there is to be done while the machine of the session is gone. */
   private setLostMachine(machine: string | null): void {
     this.lostMachine = machine;
-    const notice = machine === null ? null : goneNotice(this.id, machine, this.around.live.machines,
-      ({ sessionId, message, notices }) => void this.goneOn(sessionId, [message, ...(notices ?? [])].join(" ")), (error) => (this.note.textContent = messageOf(error)));
-    replace(this.away, notice);
+    this.notGone?.();
+    this.notGone = machine === null ? null : mount(GoneNotice, { id: this.id, lost: machine, machines: this.around.live.machines,
+      moved: ({ sessionId, message, notices }) => void this.goneOn(sessionId, [message, ...(notices ?? [])].join(" ")),
+      fail: (error) => (this.note.textContent = messageOf(error)) }, this.away);
     if (machine !== null) this.note.textContent = "";
   }
 
@@ -226,7 +257,7 @@ export class ConversationView implements Watcher {
     this.heading.textContent = "Not found";
     replace(this.note, "There is no such session, or it is not yours. ", h("a", { route: "/" }, "All sessions"));
     this.element.classList.add("missing");
-    this.composer.element.hidden = true;
+    this.composer.hidden.value = true;
     this.menu.element.hidden = true;
     this.changes.hidden = true;
   }
@@ -273,16 +304,21 @@ export class ConversationView implements Watcher {
     if (this.shown.cutEnd && ["turn", "partial", "block", "items", "gap", "reset", "grown"].includes(name)) return;
     switch (name) {
       case "turn":
+        this.doing.value = { what: "", since: Date.parse(String(data["at"] ?? "")) || Date.now() };
         this.beginTurn(data as unknown as Turn);
         break;
       case "partial":
         if (!data["parent"]) this.current().write(String(data["kind"]), String(data["text"]));
+        this.does(data["kind"] === "thinking" ? "Thinking" : data["kind"] === "text" ? "Writing" : "");
         break;
       case "block":
         if (!data["parent"]) this.last?.settle();
         break;
       case "items":
-        for (const item of (data["items"] as Item[] | undefined) ?? []) this.putItem(item, (data["parent"] as string | null) ?? null);
+        for (const item of (data["items"] as Item[] | undefined) ?? []) {
+          this.putItem(item, (data["parent"] as string | null) ?? null);
+          if (item.kind === "tool" && !data["parent"]) this.does(item.status ? "Thinking" : (item.description ?? ""));
+        }
         this.shown.grown(atEnd);
         this.drawNewest();
         break;
@@ -327,6 +363,10 @@ export class ConversationView implements Watcher {
         break;
     }
     if (atEnd) requestAnimationFrame(() => this.following && this.toEnd());
+  }
+
+  private does(what: string): void {
+    if (what && what !== this.doing.peek().what) this.doing.value = { ...this.doing.peek(), what: visible(what) };
   }
 
   /** Numbers in events count from the server's start, those of the transcript from the session's. */
@@ -423,7 +463,7 @@ export class ConversationView implements Watcher {
   // -- questions ----------------------------------------------------------------------------------------------------
 
   private async fetchQuestion(id: string): Promise<void> {
-    if (this.questions.has(id)) return;
+    if (this.questions.find(id)) return;
     try {
       const { question } = await get<{ question: Question }>(sessionPath(this.id, "questions", encodeURIComponent(id)));
       this.showQuestion(question);
@@ -435,26 +475,21 @@ export class ConversationView implements Watcher {
 
   private showQuestions(questions: readonly Question[]): void {
     const open = new Set(questions.map((question) => question.questionId));
-    for (const id of [...this.questions.keys()]) if (!open.has(id)) this.dropQuestion(id, "This question is no longer open.");
+    for (const { question } of this.questions.open) if (!open.has(question.questionId)) this.dropQuestion(question.questionId, "This question is no longer open.");
     for (const question of questions) this.showQuestion(question);
   }
 
   private showQuestion(question: Question): void {
-    if (this.closed || this.questions.has(question.questionId)) return;
-    const view = new QuestionView(question, this.row.directory ?? "", (asked, answer) => this.answer(asked, answer), isWatched(this.row) ? this.row.sharedBy : null);
-    this.questions.set(question.questionId, view);
-    this.asking.append(view.element);
+    if (this.closed || this.questions.find(question.questionId)) return;
+    const wanted = this.wanted === question.questionId;
+    if (wanted) this.wanted = null;
+    const reads = this.following && !this.questions.open.length;
+    this.questions.show(question, wanted);
     this.markAsked(question, true);
     this.around.announce(question.form ? `${question.form.server} asks: ${question.form.message}` : `Claude asks: ${question.description}`);
-    this.composer.setAsking(true);
+    this.composer.asking.value = true;
     this.drawNewest();
-    if (this.wanted === question.questionId) {
-      this.wanted = null;
-      view.focus();
-      view.element.scrollIntoView({ block: "start" });
-    } else if (this.following) {
-      view.element.scrollIntoView({ block: "nearest" });
-    }
+    if (reads && !wanted) requestAnimationFrame(() => this.asking.querySelector(`[data-question="${CSS.escape(question.questionId)}"]`)?.scrollIntoView({ block: "nearest" }));
   }
 
   private markAsked(question: Question, asked: boolean): void {
@@ -463,27 +498,32 @@ export class ConversationView implements Watcher {
   }
 
   private async answer(question: Question, answer: Answer): Promise<void> {
+    const { questionId } = question;
+    // The stream may tell of this answer before its reply comes.
+    this.answering.add(questionId);
     try {
-      await post(sessionPath(this.id, "questions", encodeURIComponent(question.questionId)), answer);
-      this.dropQuestion(question.questionId, "");
+      await post(sessionPath(this.id, "questions", encodeURIComponent(questionId)), answer);
+      this.dropQuestion(questionId, "");
     } catch (error) {
       if (!(error instanceof ApiError && error.code === "QUESTION_CLOSED")) throw error;
-      this.dropQuestion(question.questionId, error.message);
+      this.dropQuestion(questionId, error.message);
+    } finally {
+      this.answering.delete(questionId);
     }
     this.focusNext();
   }
 
   /** The keyboard goes on with the next question, else with the conversation. */
   private focusNext(): void {
-    const next = this.questions.values().next().value;
-    if (next !== undefined) next.focus();
+    const [next] = this.questions.open;
+    if (next !== undefined) next.wanted.value = true;
     else if (matchMedia("(pointer: fine)").matches) this.composer.focus();
     else this.heading.focus({ preventScroll: true }); // a keyboard that slides in would hide what happens next
   }
 
   private answered(id: string, data: Record<string, unknown>): void {
-    const question = this.questions.get(id)?.question;
-    if (question === undefined) return;
+    const question = this.questions.find(id)?.question;
+    if (question === undefined || this.answering.has(id)) return;
     // That nobody answered stays on the page, with the reason.
     if (data["closure"] !== "answered") return this.dropQuestion(id, data["closure"] === "expired" ? "" : "Claude has withdrawn the question.");
     const { sentence, short } = decisionWords(question, data["allow"] === true, String(data["by"] ?? ""), this.row.sharedBy ?? null);
@@ -492,17 +532,12 @@ export class ConversationView implements Watcher {
   }
 
   private dropQuestion(id: string, why: string): void {
-    const view = this.questions.get(id);
-    if (view === undefined) return;
-    this.questions.delete(id);
-    this.markAsked(view.question, false);
-    view.close(why);
-    if (!why) view.element.remove();
-    else {
-      this.around.announce(why);
-      setTimeout(() => view.element.remove(), 8000);
-    }
-    this.composer.setAsking(this.questions.size > 0);
+    const asked = this.questions.find(id);
+    if (asked === undefined) return;
+    this.markAsked(asked.question, false);
+    this.questions.drop(id, why);
+    if (why) this.around.announce(why);
+    this.composer.asking.value = this.questions.open.length > 0;
     this.drawNewest();
   }
 
@@ -571,17 +606,18 @@ export class ConversationView implements Watcher {
       dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
       planWords(row.planUsage) && ` · plan: ${planWords(row.planUsage)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
-    this.composer.setBusy(this.busy);
+    this.composer.busy.value = this.busy;
     // Of a session of somebody else only that is offered which may be done.
     const watched = isWatched(row);
     this.element.classList.toggle("borrowed", Boolean(row.sharedBy));
     this.element.classList.toggle("watched", watched);
-    this.composer.element.hidden = watched || Boolean(row.inTerminal);
+    this.composer.hidden.value = watched || Boolean(row.inTerminal);
     this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.`
       : row.inTerminal ? "This session is open in a terminal. You can answer its questions here; it takes messages when it is closed there." : "";
-    const missed = row.needs === "unanswered" && !watched ? row.unanswered : null;
-    const limited = !watched && this.limit.show(row, !row.sharedBy);
-    if (this.unanswered.show(missed ?? null) || limited) requestAnimationFrame(() => this.following && this.toEnd());
+    this.owner.value = watched ? (row.sharedBy ?? "") : null;
+    const stood = notable(this.rowShown.value);
+    this.rowShown.value = row;
+    if (notable(row) && !stood) requestAnimationFrame(() => this.following && this.toEnd());
     this.setLive();
   }
 
@@ -598,11 +634,11 @@ export class ConversationView implements Watcher {
 
   /** It never covers the answers to a question. */
   private drawNewest(): void {
-    this.newest.hidden = this.following || this.questions.size > 0;
+    this.newest.hidden = this.following || this.questions.open.length > 0;
   }
 
   private toEnd(): void {
-    if (this.questions.size) return;
+    if (this.questions.open.length) return;
     this.scroller.scrollTop = this.scroller.scrollHeight;
     this.top = this.scroller.scrollTop;
   }

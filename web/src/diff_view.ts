@@ -106,7 +106,7 @@ function moreRows(left: number, columns: number, show: (row: HTMLElement) => voi
     seen.disconnect();
     if (row.isConnected) show(row);
   };
-  const row = h("tr", { class: "fold" }, h("td", { colspan: columns }, button(`Show ${count(left, "more row")}`, once, { class: "quiet" })));
+  const row = h("tr", { class: "fold", data: { unmade: String(left) } }, h("td", { colspan: columns }, button(`Show ${count(left, "more row")}`, once, { class: "quiet" })));
   const seen = new IntersectionObserver((entries) => {
     if (entries.some((entry) => entry.isIntersecting)) once();
   }, { rootMargin: "600px" });

@@ -21,6 +21,7 @@ export interface Attributes {
   placeholder?: string;
   for?: string;
   lang?: string;
+  dir?: string;
   rows?: number;
   start?: number;
   colspan?: number;
@@ -147,4 +148,9 @@ export function icon(path: string): SVGSVGElement {
   line.setAttribute("d", path);
   svg.appendChild(line);
   return svg;
+}
+
+export function viewHead(title: string): HTMLElement {
+  return h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
+    h("div", { class: "heading" }, h("h1", { tabindex: -1 }, title)));
 }

@@ -14,7 +14,7 @@ export function setFileRoute(route: FileRoute): void {
 
 /** A path with a name that has an ending, and a line. It begins only where a word does: a long text without spaces is
  * looked at once. */
-const PLACE = /(?<![\w.\/\\@-])((?:[A-Za-z]:[\\/])?[\w.\/\\@-]{1,200}\.[A-Za-z]\w{0,9}):(\d{1,7})(?::\d{1,5})?(?![\w.:])/g;
+const PLACE = /(?<![\w.\/\\@-])((?:[A-Za-z]:[\\/])?[\w.\/\\@-]{1,200}\.[A-Za-z]\w{0,9}):(\d{1,7})(?::\d{1,5})?(?![\w:]|\.\w)/g;
 /** Without a directory, an ending such as that of a domain says nothing. */
 const DOMAIN = /^[\w-]+\.(?:com|org|net|io|dev|app|ai|local|localhost|internal)$/i;
 

@@ -39,14 +39,14 @@ class TextView implements ItemView {
     const text = item.text ?? "";
     if (text === this.shown && this.element.childNodes.length) return;
     this.shown = text;
-    this.element.replaceChildren(h("div", { class: "markdown" }, markdown(text)));
+    this.element.replaceChildren(h("div", { class: "markdown", dir: "auto" }, markdown(text)));
     if (item.cut) void this.acts.whole(item).then((all) => this.update({ ...all, cut: false }), () => undefined);
   }
 }
 
 class ThinkingView implements ItemView {
   readonly element: HTMLElement;
-  private readonly body = h("div", { class: "markdown" });
+  private readonly body = h("div", { class: "markdown", dir: "auto" });
 
   constructor(item: Item) {
     this.element = h("details", { class: "thinking" }, h("summary", null, "Thinking"), this.body);
@@ -63,7 +63,7 @@ class PlainView implements ItemView {
   readonly element: HTMLElement;
 
   constructor(item: Item) {
-    this.element = h("p", { class: item.kind === "message" ? "prompt" : "note" });
+    this.element = h("p", { class: item.kind === "message" ? "prompt" : "note", dir: "auto" });
     this.update(item);
   }
 

@@ -1,5 +1,6 @@
 // The one connection to the server: the list of sessions and, of the one that is looked at, everything that happens.
 
+import { signal } from "@preact/signals";
 import { EventStream, type Line } from "./stream";
 import type { MachineRow, SessionRow } from "./types";
 
@@ -11,9 +12,13 @@ export interface Watcher {
 export class Live {
   readonly rows = new Map<string, SessionRow>();
   state: Line = "connecting";
+  /** When the server was lost, in milliseconds; 0 while it is there. */
+  lostSince = 0;
   private stream: EventStream | null = null;
   private watcher: Watcher | null = null;
   private readonly listeners = new Set<() => void>();
+  /** Changes with the rows, the machines and the connection, at most once for each picture of the screen. */
+  readonly version = signal(0);
   private frame = 0;
 
   /** Called when changes of the list were lost, and it has to be read again. */
@@ -26,6 +31,12 @@ export class Live {
   onChange(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
+  }
+
+  /** The rows; a component that asks for them is drawn again when they change. */
+  all(): SessionRow[] {
+    void this.version.value;
+    return [...this.rows.values()];
   }
 
   /** Follows the list, and a session from behind a place in its events. */
@@ -61,6 +72,8 @@ export class Live {
 
   private line(state: Line): void {
     this.state = state;
+    if (state === "live") this.lostSince = 0;
+    else if (state === "offline") this.lostSince ||= Date.now();
     if (state === "refused") this.signedOut();
     this.changed();
   }
@@ -93,6 +106,7 @@ export class Live {
   private changed(): void {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
+      this.version.value += 1;
       for (const listener of this.listeners) listener();
     });
   }

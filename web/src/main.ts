@@ -6,17 +6,20 @@ import { AgentView } from "./agent_view";
 import { changesView } from "./changes_view";
 import { Comments } from "./comments";
 import { ConversationView, type Surroundings } from "./conversation_view";
-import { costsView } from "./costs_view";
+import { Costs } from "./costs";
 import { button, h, replace } from "./dom";
 import { noteSent, openDrafts } from "./drafts";
 import { setFileRoute } from "./file_links";
 import { fileView } from "./file_view";
 import { Highlight } from "./highlight";
-import { isWatched, ListView } from "./list_view";
+import { Home } from "./home";
+import { NeedsPill, SessionList, SessionNav } from "./list";
+import { isWatched } from "./sessions";
+import { mount } from "./ui";
 import { Live } from "./live";
-import { newView } from "./new_view";
+import { NewSession } from "./new";
 import { ServersView } from "./servers_view";
-import { settingsView } from "./settings_view";
+import { Settings } from "./settings";
 import { cameBackInVain, signIn, signInView, takeTicket } from "./sign_in_view";
 import { below } from "./tool_view";
 import type { Me } from "./types";
@@ -32,26 +35,30 @@ class Console {
   private readonly line = h("p", { class: "line", role: "status" });
   private readonly main = h("main", { id: "main" });
   private readonly live: Live;
-  private readonly list: ListView;
+  private readonly list: SessionList;
+  private readonly nav = h("div", { class: "place" });
+  private readonly pill = h("div", { class: "pill-place" });
+  private readonly unmount: (() => void)[] = [];
+  private page: (() => void) | null = null;
   private readonly links: HTMLAnchorElement[];
   private conversation: ConversationView | AgentView | null = null;
   private servers: ServersView | null = null;
   private left: string | null = null;
-  private lostAt = 0;
   private lineTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly me: Me, private readonly signedOut: () => void) {
     this.live = new Live(signedOut, me.machines);
-    this.list = new ListView(this.live);
+    this.list = new SessionList(this.live);
     this.links = PAGES.map(([route, label]) => h("a", { route }, label));
     replace(document.body,
       h("a", { class: "skip", route: "main", on: { click: (event) => this.skip(event) } }, "Skip to the content"),
       h("header", { class: "bar" }, h("a", { class: "brand", route: "/" }, "Claude Code"),
-        h("nav", { class: "pages", aria: { label: "Pages" } }, ...this.links), this.line),
-      h("div", { class: "layout" }, this.list.element, this.main), this.announcer);
+        this.pill, h("nav", { class: "pages", aria: { label: "Pages" } }, ...this.links), this.line),
+      h("div", { class: "layout" }, this.nav, this.main), this.announcer);
     addEventListener("hashchange", this.route);
     document.addEventListener("keydown", this.key);
     this.live.onChange(() => this.drawLine());
+    this.unmount.push(mount(SessionNav, { list: this.list }, this.nav), mount(NeedsPill, { live: this.live }, this.pill));
     void this.list.load();
     this.route();
   }
@@ -60,7 +67,7 @@ class Console {
     const typing = (event.target as HTMLElement).matches("input, textarea, select");
     if (event.key === "Escape" && !typing) this.go("/");
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/") this.list.focusSearch();
+    if (event.key === "/") this.nav.querySelector("input")?.focus();
     else if (event.key === "n") this.go("/new");
     else return;
     event.preventDefault();
@@ -73,13 +80,11 @@ class Console {
 
   private drawLine(): void {
     const { state } = this.live;
-    if (state === "live") this.lostAt = 0;
-    else if (state === "offline") this.lostAt ||= Date.now();
     clearTimeout(this.lineTimer);
-    const left = this.lostAt ? NO_SERVER - (Date.now() - this.lostAt) : NO_SERVER;
+    const left = this.live.lostSince ? NO_SERVER - (Date.now() - this.live.lostSince) : NO_SERVER;
     // Between two attempts it is connecting, which takes nothing back.
-    const none = this.lostAt > 0 && left <= 0 && navigator.onLine;
-    if (this.lostAt && left > 0) this.lineTimer = setTimeout(() => this.drawLine(), left);
+    const none = this.live.lostSince > 0 && left <= 0 && navigator.onLine;
+    if (this.live.lostSince && left > 0) this.lineTimer = setTimeout(() => this.drawLine(), left);
     const words = none ? `No server answers. ${START_WORDS}` : LINE_WORDS[state];
     if (this.line.textContent !== words) this.line.textContent = words;
     this.line.dataset["state"] = none ? "offline" : state;
@@ -105,7 +110,7 @@ class Console {
       else link.removeAttribute("aria-current");
     }
     const session = area === "sessions" && id ? id : null;
-    this.list.select(session);
+    this.list.current.value = session;
     setFileRoute((path, at) => (session === null ? null : this.fileRoute(session, path, at)));
     if (session !== null) this.showPart(session, part ?? "", what ?? "", Number(line) || 0);
     else this.showPage(area || "list");
@@ -136,7 +141,7 @@ class Console {
 
   private showSession(id: string, part: string, what: string | null): void {
     const around: Surroundings = {
-      live: this.live, announce: this.announce, go: this.go, name: (title) => this.list.name(title), modes: this.me.modes,
+      live: this.live, announce: this.announce, go: this.go, name: (title) => (this.list.title.value = title), modes: this.me.modes,
     };
     this.conversation = part === "agents" && what !== null ? new AgentView(id, what, around)
       : new ConversationView(id, around, part === "find" ? null : what, part === "find" ? what : null);
@@ -153,33 +158,41 @@ class Console {
 
   private showPage(area: string): void {
     this.live.follow(null, null, null);
-    this.list.name("");
-    replace(this.main, this.page(area));
+    this.list.title.value = "";
+    replace(this.main, this.pageOf(area));
     if (area !== "list") this.main.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
-    else if (this.left !== null) this.list.element.querySelector<HTMLElement>(`[data-key="${CSS.escape(this.left)}"] a`)?.focus();
+    else if (this.left !== null) this.nav.querySelector<HTMLElement>(`[data-key="${CSS.escape(this.left)}"] a`)?.focus();
   }
 
-  private page(area: string): HTMLElement {
+  private pageOf(area: string): HTMLElement {
     switch (area) {
       case "new":
-        return newView(this.me, this.live.machines, this.go);
+        return this.mounted((place) => mount(NewSession, { me: this.me, live: this.live, go: this.go }, place));
       case "costs":
-        return costsView(this.me);
+        return this.mounted((place) => mount(Costs, { me: this.me, live: this.live }, place));
       case "servers":
         this.servers = new ServersView();
         return this.servers.element;
       case "settings":
-        return settingsView(this.me, this.signedOut);
+        return this.mounted((place) => mount(Settings, { me: this.me, live: this.live, signedOut: this.signedOut }, place));
       case "list":
-        return h("div", { class: "welcome" }, h("h1", { tabindex: -1 }, "Sessions"),
-          h("p", null, "Choose a session, or ", h("a", { route: "/new" }, "start a new one"), "."));
+        return this.mounted((place) => mount(Home, { live: this.live }, place));
       default:
         return h("div", { class: "welcome" }, h("h1", { tabindex: -1 }, "Not found"),
           h("p", null, "There is no such page. Go to ", h("a", { route: "/" }, "all sessions"), " or ", h("a", { route: "/new" }, "start a new one"), "."));
     }
   }
 
+  /** A page that is a component, until another one is shown. */
+  private mounted(draw: (place: HTMLElement) => () => void): HTMLElement {
+    const place = h("div", { class: "place" });
+    this.page = draw(place);
+    return place;
+  }
+
   private closeView(): void {
+    this.page?.();
+    this.page = null;
     this.conversation?.close();
     this.conversation = null;
     this.servers?.close();
@@ -192,6 +205,7 @@ class Console {
     clearTimeout(this.lineTimer);
     document.body.classList.remove("no-server");
     this.closeView();
+    for (const take of this.unmount) take();
     this.list.close();
     this.live.stop();
   }

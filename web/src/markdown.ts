@@ -23,7 +23,7 @@ export function inlineMarkdown(text: string): Child[] {
 
 /** Shows a text that is still being written: what is complete stays as it is, only the end is made again. */
 export class StreamingMarkdown {
-  readonly element = h("div", { class: "markdown" });
+  readonly element = h("div", { class: "markdown", dir: "auto" });
   private text = "";
   private settled = 0;
   private settledNodes = 0;

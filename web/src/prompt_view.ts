@@ -1,6 +1,6 @@
 // What somebody has sent: the text, the files and the pictures that went with it.
 
-import { picture, splitFiles } from "./attachments";
+import { splitFiles } from "./attachments";
 import { button, h, replace } from "./dom";
 import type { Turn } from "./types";
 import { count, size } from "./words";
@@ -14,7 +14,7 @@ export interface PromptActs {
 
 export class PromptView {
   readonly element: HTMLElement;
-  private readonly text = h("p", { class: "prompt" });
+  private readonly text = h("p", { class: "prompt", dir: "auto" });
   private readonly more = h("div", { class: "prompt-more" });
   private drawn = "";
   private turn: Turn | null = null;
@@ -61,4 +61,11 @@ export class PromptView {
       replace(place, h("p", { class: "hint" }, error instanceof Error ? error.message : String(error)));
     }
   }
+}
+
+function picture(data: string, name: string): HTMLImageElement {
+  const image = h("img", { class: "picture" });
+  image.alt = name;
+  image.src = data;
+  return image;
 }

@@ -63,7 +63,7 @@ export class QueueView {
       ? [button("Send again", () => this.acts.resend(message), { class: "quiet" }), button("Edit", () => this.acts.edit(message), { class: "quiet" }),
         button("Discard", () => this.acts.discard(message), { class: "quiet" })]
       : [button("Edit", () => back(() => this.acts.edit(message)), { class: "quiet" }), button("Remove", () => back(() => undefined), { class: "quiet" })];
-    return h("li", { class: "queued" }, h("p", { class: "prompt" }, text || more.join(", ")),
+    return h("li", { class: "queued" }, h("p", { class: "prompt", dir: "auto" }, text || more.join(", ")),
       h("p", { class: "queued-foot" }, h("span", { class: "hint" }, message.lost ? "Not read: the server ended before" : "Queued",
         text && more.length ? ` · ${more.join(", ")}` : ""), ...acts, problem));
   }

@@ -2,7 +2,7 @@
 
 import { get, messageOf, post } from "./api";
 import { button, freshId, h, outsideLink, replace, type Child } from "./dom";
-import { viewHead } from "./new_view";
+import { viewHead } from "./dom";
 import { count, visible } from "./words";
 
 interface Server {

@@ -3,8 +3,9 @@
 import { get, messageOf, post, send, sessionPath } from "./api";
 import type { Surroundings } from "./conversation_view";
 import { button, freshId, h, replace } from "./dom";
-import { modeWords } from "./question_view";
-import { movePart } from "./machines";
+import { modeWords } from "./question";
+import { MovePart } from "./machines";
+import { mount } from "./ui";
 import type { SessionRow } from "./types";
 import { visible } from "./words";
 
@@ -55,6 +56,13 @@ export class SessionMenu {
     const current = row.permissionMode ?? "default";
     const mode = h("select", { id: freshId("mode"), on: { change: () => this.manage("mode", { text: mode.value }, { permissionMode: mode.value }, "mode") } },
       ...[...new Set([...this.around.modes, current])].map((one) => h("option", { value: one, selected: one === current }, `${one}: ${modeWords(one)}`)));
+    const place = h("div", { class: "place" });
+    mount(MovePart, { row, machines: this.around.live.machines, moved: ({ sessionId, message, machine, machineId, notices }) => {
+      this.element.open = false;
+      this.around.live.learn([{ sessionId, machine, machineId }]);
+      this.around.announce(message);
+      this.moved(sessionId, [message, ...(notices ?? [])].join(" "));
+    }, fail: (error) => this.fail(error) }, place);
     replace(this.body,
       h("label", { for: mode.id }, "Permissions"), mode,
       h("label", { for: model.id }, "Model"), model, h("datalist", { id: MODELS_ID }, ...MODELS.map((value) => h("option", { value }))),
@@ -65,12 +73,7 @@ export class SessionMenu {
       button(row.archived ? "Unarchive" : "Archive", () =>
         this.manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived })),
       this.sharing(row.sessionId),
-      movePart(row, this.around.live.machines, ({ sessionId, message, machine, machineId, notices }) => {
-        this.element.open = false;
-        this.around.live.learn([{ sessionId, machine, machineId }]);
-        this.around.announce(message);
-        this.moved(sessionId, [message, ...(notices ?? [])].join(" "));
-      }, (error) => this.fail(error)),
+      place,
       twice("End for good", "Really end it?", () => void this.cancel()),
       twice("Delete", "Really delete everything?", () => this.manage("delete", { confirm: true }, null)),
       this.problem);

@@ -177,8 +177,21 @@ export class ToolView {
       item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
       item.agent && this.acts.agentRoute && h("a", { route: this.acts.agentRoute(item.agent) }, "Open the subagent's conversation"),
       item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
-      item.result && h("div", { class: "result" }, resultView(item.result, RESULT_LABELS[item.status ?? ""] ?? "result")));
+      item.result && h("div", { class: "result" }, AGENTS.has(name) && item.status === "ok" ? h("div", { class: "markdown report", dir: "auto" }, markdown(reportOf(item.result)))
+        : resultView(withoutMarks(item.result), RESULT_LABELS[item.status ?? ""] ?? "result")));
   }
+}
+
+const AGENTS = new Set(["Task", "Agent"]);
+
+/** Claude Code marks an error for the model; people see that it is one. */
+function withoutMarks(result: string): string {
+  return result.replace(/^<tool_use_error>([^]*)<\/tool_use_error>\s*$/, "$1");
+}
+
+/** What a subagent reports, without the notes that are for the model. */
+function reportOf(result: string): string {
+  return result.replace(/^\[Subagent hand-back\][^\n]*\n*/, "").replace(/\n*^agentId: [^\n]*$[^]*/m, "");
 }
 
 /** What came back: with the colours of a terminal where it has some, and nothing in it hidden. */

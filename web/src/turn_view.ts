@@ -64,7 +64,8 @@ export class TurnView {
   update(turn: Turn): void {
     this.turn = { ...turn, items: [] }; // they have views of their own
     this.prompt.update(this.turn, this.sent);
-    this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
+    // Whose message it is, is not told: others may write to a shared session.
+    this.title.textContent = turn.prompt ? `Message: ${turn.prompt.slice(0, 80)}` : "Claude";
     for (const item of turn.items) this.put(item, null);
     this.drawCopy();
   }
@@ -262,13 +263,19 @@ export class TurnView {
     this.setLive(false);
     const parts = [
       ENDINGS[ending.code] ?? (ending.code === "completed" ? "Done" : ending.code.replace(/_/g, " ")),
-      ["completed", "interrupted"].includes(ending.code) ? "" : (ending.detail ?? ""),
+      ["completed", "interrupted"].includes(ending.code) || this.says(ending.detail ?? "") ? "" : (ending.detail ?? ""),
       ending.durationMs ? duration(ending.durationMs) : "",
       dollars(ending.costUsd),
     ];
     this.end.textContent = parts.filter(Boolean).join(" · ");
     this.drawCopy();
     this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
+  }
+
+  /** Whether the last thing that was said in this turn is this already, as an error of the API is. */
+  private says(detail: string): boolean {
+    const last = [...this.views.values()].reverse().find(({ item }) => item.kind === "text")?.item.text?.trim();
+    return Boolean(last && detail && (detail.includes(last) || last.includes(detail)));
   }
 
   /** Of a budget little is left, and it was this turn that made it so. */

@@ -116,6 +116,8 @@ export interface Answer {
   reason?: string;
   answers?: (string | string[])[];
   permissionMode?: string;
+  /** What is run in place of what was asked. */
+  updatedInput?: Record<string, unknown>;
 }
 
 export interface Item {

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwright, expect
+from playwright.sync_api import Browser, BrowserContext, Dialog, Locator, Page, Playwright, expect
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
@@ -151,6 +151,18 @@ class Person:
         found = self.page.locator(".question:not(.closed, .unanswered)", has_text=words)
         expect(found).to_be_visible(timeout=PATIENCE)
         return found
+
+
+def read_on(asked: Locator, look: Callable[[], bool] = lambda: True) -> list[bool]:
+    """Presses what leads to the end of a question until all of it was on screen; what `look` returned after each."""
+    more = asked.locator(".lines-left")
+    expect(more.or_(asked.locator(".allow"))).to_be_visible(timeout=PATIENCE)
+    seen = []
+    while more.count():
+        more.click()
+        asked.page.wait_for_timeout(100)  # the buttons follow with the next picture of the screen
+        seen.append(look())
+    return seen
 
 
 class Caller:

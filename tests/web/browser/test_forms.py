@@ -20,7 +20,7 @@ from tests.support.local_http import in_thread
 from tests.support.ports import free_port
 
 from .conftest import Desk, OpenBrowser
-from .console import PATIENCE, PHONE, Caller, Person, Site, running, write_script
+from .console import PATIENCE, PHONE, Caller, Person, Site, read_on, running, write_script
 from .test_hostile_text import CORPUS, _unharmed
 
 A_SERVER = Path(__file__).parents[2] / "hub" / "a_server.py"
@@ -138,6 +138,7 @@ def test_a_form_of_a_server_is_filled_in_field_by_field(guest: Person, asking: S
     expect(form).to_contain_text("A few details for the release.")
     expect(form.get_by_label("Ratio")).to_have_value("0.5")
     expect(form.get_by_role("checkbox", name="Docs")).to_be_checked()
+    assert read_on(form)
     send = form.get_by_role("button", name="Send", exact=True)
     send.click()
     expect(form.get_by_role("alert")).to_have_text("Please fill in: Name")

@@ -153,7 +153,6 @@ def test_what_was_found_in_the_list_is_opened_where_it_stands(person: Person, si
     person.says("Answer 11.")
     page.goto(f"{site.url}/#/")
     page.get_by_label("Search sessions").fill("heliotrope")
-    page.get_by_label("in whole conversations").check()
     page.locator(".sessions .row", has_text="heliotrope").click()
     found = page.locator(".found", has_text="heliotrope")
     expect(found).to_be_in_viewport(timeout=PATIENCE)

@@ -1,0 +1,115 @@
+"""What is decided on is seen before anything is allowed, on every size of screen."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from claude_code_mcp.testing.script import plan, tool
+
+from .conftest import OpenBrowser
+from .console import PATIENCE, Caller, Person, Site, read_on, write_script
+
+LONG = "\n".join([*(f"echo step {number}" for number in range(1, 31)), "rm -rf ~/important"])
+SCREENS = {
+    "narrow": {"width": 320, "height": 640},
+    "upright": {"width": 390, "height": 844},
+    "on its side": {"width": 844, "height": 390},
+    "zoomed to 200 %": {"width": 640, "height": 400},
+    "upright and zoomed to 200 %": {"width": 195, "height": 422},
+}
+ON_SCREEN = """(element) => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    const box = [...range.getClientRects()].pop();
+    const at = document.elementFromPoint(box.left + 2, box.top + box.height / 2);
+    return at !== null && element.contains(at);
+}"""
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda name: name.replace(" ", "-"))
+def test_a_command_is_allowed_only_when_its_end_was_on_screen(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, screen: str
+) -> None:
+    directory = site.project(tool("Bash", command=LONG, description="Clean the workspace"), "Denied.")
+    body = {"prompt": "Clean up", "workingDirectory": str(directory)}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person = open_browser(storage_state=signed_in, viewport=SCREENS[screen]).arrive(f"/sessions/{session}")
+    asked = person.question("rm -rf")
+    expect(asked.get_by_role("heading", name="Clean the workspace")).to_be_visible()
+    expect(asked.locator(".lines-left")).to_contain_text("more lines")
+    expect(asked.locator(".lines-left")).to_be_in_viewport(ratio=1)
+    expect(asked.get_by_role("button", name="Allow once")).to_have_count(0)
+    expect(asked.get_by_role("button", name="Deny", exact=True)).to_be_in_viewport(ratio=1)
+    command = asked.locator(".command code")
+    assert not command.evaluate(ON_SCREEN), "the end is below"
+    assert any(read_on(asked, lambda: bool(command.evaluate(ON_SCREEN)))), "the end was on screen, and nothing covered it"
+    expect(asked.get_by_role("button", name="Allow once")).to_be_visible()
+    excess = person.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert excess == 0
+    asked.get_by_role("button", name="Deny", exact=True).click()
+    person.says("Denied.")
+
+
+@pytest.mark.parametrize("screen", ["narrow", "on its side"])
+def test_what_the_session_allows_and_the_mode_after_a_plan_are_read_before_the_buttons_come(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, screen: str
+) -> None:
+    person = open_browser(storage_state=signed_in, viewport=SCREENS[screen]).arrive()
+    directory = site.project()
+    lines = "".join(f"line {number}\n" for number in range(60))
+    write = tool("Write", file_path=str(directory / "new.txt"), content=lines)
+    steps = "\n".join(f"{number}. Step {number} of the plan" for number in range(1, 40))
+    open_plan = plan(f"# The plan\n\n{steps}")
+    write_script(directory, write, "Written.")
+    person.start("Write it", directory)
+    asked = person.question("line 59")
+    assert read_on(asked)
+    meaning = asked.locator(".session-meaning")
+    expect(meaning).to_have_text("“For this session” accepts all file edits.")
+    assert meaning.evaluate(ON_SCREEN)
+    asked.get_by_role("button", name="Allow for this session").click()
+    person.says("Written.")
+    planned = site.project(open_plan, "Under way.")
+    person.start("Plan it", planned, mode="plan")
+    review = person.question("Step 39")
+    assert read_on(review)
+    mode = review.get_by_label("Then:")
+    expect(mode).to_be_in_viewport(ratio=1)
+    mode.select_option("acceptEdits")
+    review.get_by_role("button", name="Approve the plan").click()
+    person.says("Under way.")
+
+
+def test_a_command_is_changed_before_it_is_allowed(person: Person, site: Site) -> None:
+    directory = site.project(tool("Bash", command="touch wrong.txt"), "Done with it.")
+    person.start("Make the file", directory)
+    asked = person.question("touch wrong.txt")
+    asked.get_by_role("button", name="Edit the command").click()
+    field = asked.get_by_label("The command that is run instead")
+    expect(field).to_be_focused()
+    expect(asked.get_by_role("button", name="Allow for this session")).to_have_count(0)
+    field.fill("touch right.txt")
+    asked.get_by_role("button", name="Allow the edited command").click()
+    person.says("Done with it.")
+    assert sorted(path.name for path in directory.glob("*.txt")) == ["right.txt"]
+
+
+def test_an_answer_of_ones_own_is_not_told_as_that_of_somebody_else(person: Person, site: Site) -> None:
+    """The stream may be faster than the reply."""
+    page: Page = person.page
+    directory = site.project(tool("Bash", command="touch own.txt"), "Own.")
+    person.start("Make the file", directory)
+    asked = person.question("touch own.txt")
+
+    def slowly(route: Any) -> None:
+        reply = route.fetch()
+        page.wait_for_timeout(1500)  # until the stream has told of it
+        route.fulfill(response=reply)
+
+    page.route("**/questions/*", slowly)
+    asked.get_by_role("button", name="Allow once").click()
+    person.says("Own.")
+    expect(page.locator(".question")).to_have_count(0, timeout=PATIENCE)
+    expect(page.locator("body > [aria-live=polite]")).not_to_contain_text("elsewhere")
+    page.unroute("**/questions/*")

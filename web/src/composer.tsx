@@ -1,0 +1,308 @@
+// The next message, or the first one of a new session: grows with its text, takes pictures and files, sends with Enter
+// where there is a keyboard. What is typed or attached stays in this browser until it is sent.
+
+import { signal } from "@preact/signals";
+import { type ComponentChildren, type VNode } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { ApiError, messageOf } from "./api";
+import { dataOf, withFiles, withMore, type Attachment } from "./attachments";
+import { Completion, Completions } from "./completion";
+import { attachmentsOf, draftOf, freshKey, saveAttachments, saveDraft } from "./drafts";
+import { cx, Problem, useFreshId } from "./ui";
+import { size } from "./words";
+
+const TALLEST = 240;
+const SAVE_DELAY = 300;
+const NOT_KEPT = "This browser keeps no files: the attachments are gone when you leave this page.";
+
+export interface Outgoing {
+  text: string;
+  images: string[];
+  key: string;
+  attachments: readonly Attachment[];
+}
+
+/** What would be sent. */
+interface Written {
+  text: string;
+  attachments: readonly Attachment[];
+}
+
+export interface ComposerOptions {
+  /** Whose draft it is. */
+  scope: () => string;
+  say(message: Outgoing): Promise<void>;
+  /** Where commands and files are known for completion. */
+  completes: () => string | null;
+  /** What is told where it is not known whether the message was sent. */
+  unsure: string;
+}
+
+export class Composer {
+  readonly text = signal("");
+  readonly attachments = signal<readonly Attachment[]>([]);
+  readonly problem = signal("");
+  /** What there is to know that is no problem. */
+  readonly note = signal("");
+  readonly sending = signal(false);
+  /** Whether Claude is at work, so that a message is added and the work can be stopped. */
+  readonly busy = signal(false);
+  /** Whether a question waits, which comes first. */
+  readonly asking = signal(false);
+  readonly hidden = signal(false);
+  /** What is written is sent in another way than usual, until that is done or given up. */
+  readonly detour = signal<{ about: string; say(message: Outgoing): Promise<void>; before: Written } | null>(null);
+  readonly completion: Completion;
+  field: HTMLTextAreaElement | null = null;
+  /** What may have been sent or not, and its key. */
+  private unsure: (Written & { key: string }) | null = null;
+  /** Settles when the files of the draft are here. */
+  private readonly restored: Promise<void>;
+  private closed = false;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(private readonly options: ComposerOptions) {
+    this.completion = new Completion(options.completes, () => this.field, () => this.type(this.field?.value ?? ""));
+    const draft = draftOf(options.scope());
+    this.text.value = draft.text;
+    if (draft.key && !draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: [] };
+    this.restored = this.restoreFiles(draft);
+    addEventListener("pagehide", this.keep);
+  }
+
+  /** The page may not come back: what was typed last is kept now. */
+  private readonly keep = (): void => {
+    if (this.timer !== undefined) this.save();
+  };
+
+  private async restoreFiles(draft: { text: string; key?: string | undefined; attached?: number }): Promise<void> {
+    const found = await attachmentsOf(this.options.scope());
+    if (this.closed || this.detour.peek() !== null || !found.length) return;
+    // Not with fewer of them: that would be another message under the same key.
+    if (draft.key && found.length === draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: found };
+    const added = this.attachments.peek();
+    if (added.length) this.attach([...found, ...added]);
+    else this.attachments.value = found; // as they were kept
+  }
+
+  /** The page of this message is left. */
+  close(): void {
+    this.closed = true;
+    this.completion.hide();
+    removeEventListener("pagehide", this.keep);
+    this.keep();
+  }
+
+  focus(): void {
+    this.field?.focus({ preventScroll: true });
+  }
+
+  /** Text that was sent and never read comes before what was typed since. */
+  putBack(texts: readonly string[], attachments: readonly Attachment[] = []): void {
+    this.text.value = [...texts, this.text.peek()].filter((text) => text.trim()).join("\n\n");
+    if (attachments.length) this.attach([...attachments, ...this.attachments.peek()]);
+    this.save();
+  }
+
+  /** Has this text edited and sent by `say`; `about` says what that means. What was typed before comes back after it. */
+  rewrite(text: string, attachments: readonly Attachment[], about: string, say: (message: Outgoing) => Promise<void>): void {
+    const before = this.detour.peek()?.before ?? this.written();
+    this.detour.value = { about, before, say: async (message) => {
+      await say(message);
+      this.endDetour();
+    } };
+    this.text.value = text;
+    this.attachments.value = attachments;
+    this.field?.focus();
+  }
+
+  endDetour(): void {
+    const detour = this.detour.peek();
+    if (detour === null) return;
+    this.detour.value = null;
+    this.text.value = detour.before.text;
+    this.attach(detour.before.attachments);
+    this.save();
+  }
+
+  type(text: string): void {
+    this.text.value = text;
+    this.completion.update();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.save(), SAVE_DELAY);
+  }
+
+  private save(): void {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    if (this.detour.peek() !== null) return; // the draft is what was typed before
+    const now = this.written();
+    saveDraft(this.options.scope(), now.text, this.keyOf(now), now.attachments.length);
+  }
+
+  add(files: File[]): void {
+    this.problem.value = "";
+    void withMore(this.attachments.peek(), files).then(({ all, refused }) => {
+      if (refused) this.problem.value = refused;
+      this.attach(all);
+    });
+  }
+
+  attach(attachments: readonly Attachment[]): void {
+    this.attachments.value = attachments;
+    if (this.detour.peek() !== null) return;
+    this.save();
+    saveAttachments(this.options.scope(), attachments).catch(() => (this.problem.value = NOT_KEPT));
+  }
+
+  private written(): Written {
+    return { text: this.text.peek(), attachments: this.attachments.peek() };
+  }
+
+  /** The key of what may have been sent, if this is it. */
+  private keyOf(now: Written): string | undefined {
+    return this.unsure !== null && isSame(this.unsure, now) ? this.unsure.key : undefined;
+  }
+
+  async submit(): Promise<void> {
+    await this.restored; // otherwise a message would go without the files that belong to it
+    const { text: typed, attachments } = this.written();
+    const text = withFiles(typed.trim(), attachments);
+    const images = dataOf(attachments);
+    if ((!text && !images.length) || this.sending.peek()) return;
+    const key = this.keyOf({ text: typed, attachments }) ?? freshKey();
+    this.sending.value = true;
+    this.problem.value = this.note.value = "";
+    this.completion.hide();
+    // Before it is sent: a page that is closed now still knows the key.
+    this.unsure = { key, text: typed, attachments };
+    this.save();
+    try {
+      const usual = this.detour.peek() === null;
+      await (this.detour.peek()?.say ?? this.options.say)({ text, images, key, attachments });
+      this.unsure = null;
+      if (usual && this.text.peek() === typed) this.text.value = "";
+      if (this.attachments.peek() === attachments) this.attach([]);
+    } catch (error) {
+      const unknown = isUnknown(error);
+      if (!unknown) this.unsure = null;
+      this.problem.value = unknown ? this.options.unsure : messageOf(error);
+    }
+    this.sending.value = false;
+    this.save();
+  }
+
+  /** The server answers again: that it could not be reached is no longer true. What was written is still here. */
+  reachable(): void {
+    if (this.problem.peek() !== this.options.unsure) return;
+    this.problem.value = "";
+    this.note.value = "Connected again. If your message is not above, send it again: it counts once.";
+  }
+}
+
+/** Whether the server may have done what it was asked all the same. */
+export function isUnknown(error: unknown): boolean {
+  return error instanceof ApiError && (error.status === 0 || (error.status >= 500 && error.code.startsWith("HTTP_")));
+}
+
+function isSame(one: Written, other: Written): boolean {
+  return one.text === other.text && one.attachments.length === other.attachments.length
+    && one.attachments.every((attachment, at) => attachment === other.attachments[at]);
+}
+
+interface BoxProps {
+  composer: Composer;
+  label: string;
+  placeholder: string;
+  send: string;
+  rows?: number;
+  stop?(): Promise<void>;
+  children?: ComponentChildren;
+}
+
+export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop, children }: BoxProps): VNode | null {
+  const id = useFreshId();
+  const files = useRef<HTMLInputElement>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
+  const box = useRef<HTMLDivElement>(null);
+  const text = composer.text.value;
+  const completion = composer.completion;
+  useEffect(() => () => void (composer.field = null), []);
+  useLayoutEffect(() => {
+    const element = field.current;
+    composer.field = element;
+    if (element === null) return;
+    element.style.height = "auto";
+    element.style.height = `${Math.min(element.scrollHeight + 2, TALLEST)}px`;
+  }, [text, composer.busy.value, composer.hidden.value]);
+  if (composer.hidden.value) return null;
+  const key = (event: KeyboardEvent): void => {
+    if (completion.key(event)) return;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    // On a phone Enter is a new line: there is no other key for it.
+    if (!event.ctrlKey && !event.metaKey && !matchMedia("(pointer: fine)").matches) return;
+    event.preventDefault();
+    void composer.submit();
+  };
+  const paste = (event: ClipboardEvent): void => {
+    const pasted = [...(event.clipboardData?.files ?? [])];
+    // A program that copies text may add a picture of it.
+    if (!pasted.length || event.clipboardData?.types.includes("text/plain")) return;
+    event.preventDefault();
+    composer.add(pasted);
+  };
+  const dropping = (on: boolean): void => void box.current?.classList.toggle("dropping", on);
+  const drop = (event: DragEvent): void => {
+    dropping(false);
+    const dropped = [...(event.dataTransfer?.files ?? [])];
+    if (!dropped.length) return;
+    event.preventDefault();
+    composer.add(dropped);
+  };
+  const choices = completion.choices.value;
+  return (
+    <div class={cx("composer", composer.asking.value && "behind")} ref={box} onDragLeave={() => dropping(false)} onDrop={drop}
+      onDragOver={(event) => {
+        if (!event.dataTransfer?.types.includes("Files")) return;
+        event.preventDefault();
+        dropping(true);
+      }}>
+      <Completions completion={completion} id={`${id}-list`} />
+      {composer.detour.value !== null && <p class="detour" role="status">{composer.detour.value.about} <button type="button" class="quiet" onClick={() => composer.endDetour()}>Cancel</button></p>}
+      <Problem>{composer.problem.value}</Problem>
+      {composer.note.value && <p class="hint" role="status">{composer.note.value}</p>}
+      <AttachmentList composer={composer} />
+      <div class="composer-row">
+        <input type="file" hidden multiple ref={files} onChange={(event) => {
+          const chosen = [...(event.currentTarget.files ?? [])];
+          event.currentTarget.value = ""; // the same file may be chosen again
+          composer.add(chosen);
+        }} />
+        <label class="spoken" for={id}>{label}</label>
+        <textarea id={id} ref={field} rows={rows} dir="auto" placeholder={composer.busy.value ? "Add…" : placeholder} enterkeyhint="enter" value={text}
+          aria-activedescendant={choices.length ? `${id}-list-${completion.at.value}` : undefined}
+          onInput={(event) => composer.type(event.currentTarget.value)} onKeyDown={key} onPaste={paste} onClick={() => completion.update()} onBlur={() => completion.hide()} />
+        <button type="button" class="attach" aria-label="Attach pictures or files" onClick={() => files.current?.click()}>+</button>
+        {stop !== undefined && composer.busy.value && (
+          <button type="button" class="stop" onClick={() => void stop().catch((error: unknown) => (composer.problem.value = messageOf(error)))}>Stop</button>
+        )}
+        <button type="button" class="allow" disabled={composer.sending.value} onClick={() => void composer.submit()}>{send}</button>
+      </div>
+      {children}
+    </div>
+  );
+}
+
+function AttachmentList({ composer }: { composer: Composer }): VNode {
+  const all = composer.attachments.value;
+  return (
+    <ul class="attachments" aria-label="Attachments">
+      {all.map((one, at) => (
+        <li class="attachment" key={at}>
+          {one.picture === undefined ? <span class="file">{one.name}<span class="hint"> {size(one.bytes)}</span></span> : <img class="picture" alt={one.name} src={one.picture} />}
+          <button type="button" class="quiet" aria-label={`Remove ${one.name}`} onClick={() => composer.attach(all.filter((other) => other !== one))}>×</button>
+        </li>
+      ))}
+    </ul>
+  );
+}

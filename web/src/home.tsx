@@ -1,0 +1,121 @@
+// What there is to know before a session is chosen: who needs somebody, with the buttons in place, what is at work and
+// since when, what was finished today, and what the last days have cost.
+
+import { signal, useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useMemo } from "preact/hooks";
+import { ApiError, get, messageOf, post, sessionPath } from "./api";
+import { DayBars, type DayCost } from "./charts";
+import { useMinutes } from "./list";
+import type { Live } from "./live";
+import { Questions } from "./questions";
+import { QuestionCard } from "./question";
+import { awaitsYou, isWatched, isWorking, needsYou, routeOf, statusWord, titleOf } from "./sessions";
+import type { Answer, Question, SessionRow } from "./types";
+import { ago, dollars, moment, place } from "./words";
+
+const DAYS = 14;
+const NOBODY = signal<string | null>(null);
+
+export function Home({ live }: { live: Live }): VNode {
+  useMinutes();
+  const rows = live.all();
+  const asking = rows.filter(awaitsYou);
+  const working = rows.filter((row) => isWorking(row) && !awaitsYou(row));
+  const troubled = rows.filter((row) => needsYou(row) && !awaitsYou(row));
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const finished = rows.filter((row) => row.inMemory && row.status === "completed" && !row.archived && moment(row.lastUsed) >= midnight);
+  return (
+    <div class="scroller home">
+      <div class="home-head">
+        <h1 tabIndex={-1}>{asking.length ? `${asking.length === 1 ? "1 session needs" : `${asking.length} sessions need`} you` : "Sessions"}</h1>
+        <a class="button" href="#/new">New session</a>
+      </div>
+      <Waiting live={live} />
+      <Lines title="Needs a look" rows={troubled} />
+      <Lines title="At work" rows={working} since />
+      <Lines title="Finished today" rows={finished} />
+      {!rows.length && <p class="hint">No session yet. <a href="#/new">Start one</a>, or start Claude Code in a terminal: its sessions appear here.</p>}
+      <Spent />
+    </div>
+  );
+}
+
+function Lines({ title, rows, since = false }: { title: string; rows: readonly SessionRow[]; since?: boolean }): VNode | null {
+  if (!rows.length) return null;
+  return (
+    <section class="home-part">
+      <h2>{title}</h2>
+      <ul class="lines" role="list">
+        {rows.map((row) => (
+          <li key={row.sessionId}>
+            <a href={`#${routeOf(row.sessionId)}`} dir="auto">{titleOf(row)}</a>
+            <span class="hint">{[since ? (row.retrying || row.queued || `working, ${ago(moment(row.lastUsed))}`) : `${statusWord(row)}, ${ago(moment(row.lastUsed))}`,
+              row.machine, place(row.directory), dollars(row.costUsd)].filter(Boolean).join(" · ")}</span>
+            {!since && row.status === "completed" && <a class="hint" href={`#${routeOf(row.sessionId)}/changes`}>Changes</a>}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** The open questions of all sessions. */
+function Waiting({ live }: { live: Live }): VNode | null {
+  const questions = useMemo(() => new Questions(), []);
+  const problem = useSignal("");
+  const asked = live.all().filter((row) => !isWatched(row)).flatMap((row) => (row.asks ?? []).map((ask) => ask.questionId)).sort().join(" ");
+  useEffect(() => {
+    let current = true;
+    const open = new Set(asked.split(" ").filter(Boolean));
+    for (const { question } of questions.open) if (!open.has(question.questionId)) questions.drop(question.questionId, "");
+    if ([...open].some((id) => !questions.find(id))) {
+      void get<{ questions: Question[] }>("/api/questions").then(({ questions: all }) => {
+        if (!current) return;
+        for (const question of all) if (open.has(question.questionId) && !questions.find(question.questionId)) questions.show(question, false);
+        problem.value = "";
+      }, (error: unknown) => (problem.value = messageOf(error)));
+    }
+    return () => void (current = false);
+  }, [asked]);
+  const send = async (question: Question, answer: Answer): Promise<void> => {
+    try {
+      await post(sessionPath(question.sessionId, "questions", encodeURIComponent(question.questionId)), answer);
+      questions.drop(question.questionId, "");
+    } catch (error) {
+      if (!(error instanceof ApiError && error.code === "QUESTION_CLOSED")) throw error;
+      questions.drop(question.questionId, error.message);
+    }
+  };
+  return (
+    <section class="home-part" aria-label="Questions">
+      {problem.value && <p class="problem" role="alert">{problem.value}</p>}
+      {questions.shown.value.map((one) => {
+        const row = live.rows.get(one.question.sessionId) ?? { sessionId: one.question.sessionId };
+        return (
+          <div key={one.question.questionId} class="home-asks">
+            <p class="home-of"><a href={`#${routeOf(row.sessionId)}`} dir="auto">{titleOf(row)}</a> <span class="hint">{place(row.directory)}</span></p>
+            <QuestionCard asked={one} directory={row.directory ?? ""} send={send} owner={NOBODY} />
+          </div>
+        );
+      })}
+    </section>
+  );
+}
+
+function Spent(): VNode | null {
+  const days = useSignal<readonly DayCost[]>([]);
+  useEffect(() => {
+    const since = new Date(Date.now() - (DAYS - 1) * 86_400_000).toISOString().slice(0, 10);
+    // Where costs cannot be read, the page does without them: the page of costs says why.
+    void get<{ lines: DayCost[] }>(`/api/costs?by=day&since=${since}`).then((report) => (days.value = report.lines), () => undefined);
+  }, []);
+  if (!days.value.some((day) => day.usd > 0)) return null;
+  const together = days.value.reduce((sum, day) => sum + day.usd, 0);
+  return (
+    <section class="home-part">
+      <h2>The last {DAYS} days <span class="hint">{dollars(together)} · <a href="#/costs">Costs</a></span></h2>
+      <DayBars days={days.value} span={DAYS} />
+    </section>
+  );
+}

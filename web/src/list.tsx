@@ -1,0 +1,254 @@
+// The sessions: those that need somebody, those at work, and all others, read from the disk in pages.
+
+import { effect, signal, useSignal, type Signal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect } from "preact/hooks";
+import { get, messageOf } from "./api";
+import type { Live } from "./live";
+import { MachineSelect } from "./machines";
+import { awaitsYou, isWorking, needsYou, rank, routeOf, statusWord, titleOf } from "./sessions";
+import type { MachineRow, SessionRow } from "./types";
+import { ago, dollars, moment, place } from "./words";
+
+interface ListPage {
+  attention: SessionRow[];
+  sessions: SessionRow[];
+  /** How many there are in all, where nothing is searched for. */
+  total?: number | null;
+  nextOffset?: number | null;
+}
+
+const PAGE = 30;
+const SEARCH_DELAY = 250;
+const GONE_HINT = "Its sessions go on elsewhere with their next message, or when it is back.";
+
+/** What is read of the list, and what is chosen from it. */
+export class SessionList {
+  readonly text = signal("");
+  readonly archived = signal(false);
+  readonly machine = signal("");
+  readonly stored = signal<readonly SessionRow[]>([]);
+  /** What is said in conversations, of a search. */
+  readonly mentioned = signal<readonly SessionRow[]>([]);
+  readonly next = signal<number | null>(null);
+  readonly total = signal<number | null>(null);
+  readonly note = signal("");
+  readonly busy = signal(true);
+  /** The session that is shown beside the list. */
+  readonly current = signal<string | null>(null);
+  /** What is shown beside the list has this title. */
+  readonly title = signal("");
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private request = 0;
+  private badge = 0;
+  private readonly stopTitle: () => void;
+
+  constructor(readonly live: Live) {
+    live.lost = () => void this.load();
+    this.stopTitle = effect(() => this.drawTitle());
+  }
+
+  close(): void {
+    this.stopTitle();
+    clearTimeout(this.timer);
+  }
+
+  type(text: string): void {
+    this.text.value = text;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.load(), SEARCH_DELAY);
+  }
+
+  toggleArchive(): void {
+    this.archived.value = !this.archived.value;
+    this.stored.value = [];
+    void this.load();
+  }
+
+  choose(machine: string): void {
+    this.machine.value = machine;
+    void this.load();
+  }
+
+  private page(offset: number, text: string, whole: boolean): Promise<ListPage> {
+    const query = new URLSearchParams({ limit: String(PAGE), offset: String(offset) });
+    if (text) query.set("text", text);
+    if (whole) query.set("whole", "1");
+    if (this.archived.peek()) query.set("archived", "1");
+    if (this.machine.peek()) query.set("machine", this.machine.peek());
+    return get<ListPage>(`/api/sessions?${query}`);
+  }
+
+  /** Reads the first page, or the one at an offset. An answer that comes late, after another request, is dropped. Of a
+   * search those come first whose titles have the text, then those in whose conversations it was said. */
+  async load(offset = 0): Promise<void> {
+    const number = (this.request += 1);
+    const text = this.text.peek().trim();
+    this.busy.value = true;
+    try {
+      const page = await this.page(offset, text, false);
+      if (number !== this.request) return;
+      this.stored.value = offset ? [...this.stored.peek(), ...page.sessions] : page.sessions;
+      this.next.value = page.nextOffset ?? null;
+      this.total.value = page.total ?? null;
+      this.live.learn([...page.attention, ...page.sessions]);
+      this.note.value = "";
+      if (!offset) this.mentioned.value = [];
+      if (text && !offset) {
+        const whole = await this.page(0, text, true);
+        if (number !== this.request) return;
+        const known = new Set(page.sessions.map((row) => row.sessionId));
+        this.mentioned.value = whole.sessions.filter((row) => !known.has(row.sessionId));
+        this.live.learn(whole.sessions);
+      }
+    } catch (error) {
+      if (number !== this.request) return;
+      this.note.value = messageOf(error);
+    }
+    this.busy.value = false;
+  }
+
+  /** The tab and the icon of an installed page say how many sessions wait for somebody. */
+  private drawTitle(): void {
+    const waiting = this.live.all().filter(awaitsYou).length;
+    const name = this.title.value;
+    const title = `${waiting ? `(${waiting}) ` : ""}${name ? `${name.slice(0, 80)} · ` : ""}Claude Code`;
+    if (document.title !== title) document.title = title;
+    if (waiting === this.badge) return;
+    this.badge = waiting;
+    const { setAppBadge, clearAppBadge } = navigator as { setAppBadge?(count: number): Promise<void>; clearAppBadge?(): Promise<void> };
+    void (waiting ? setAppBadge?.call(navigator, waiting) : clearAppBadge?.call(navigator))?.catch(() => undefined);
+  }
+
+  /** The stored rows as they are now; before them, unless something is searched for, those that the server has in
+   * memory. */
+  rows(): SessionRow[] {
+    const all = this.live.all();
+    const now = new Map(all.map((row) => [row.sessionId, row]));
+    const stored = new Map(this.stored.value.map((row) => [row.sessionId, { ...row, ...now.get(row.sessionId), mention: row.mention ?? null }]));
+    if (this.archived.value) return [...stored.values()].filter((row) => row.archived);
+    if (this.text.value.trim()) return [...stored.values()];
+    const live = all.filter((row) => row.inMemory && !stored.has(row.sessionId));
+    const chosen = this.machine.value;
+    const rows = [...live, ...stored.values()].filter((row) => !row.archived && (!chosen || row.machineId === chosen));
+    return rows.sort((one, other) => rank(one) - rank(other) || moment(other.lastUsed) - moment(one.lastUsed));
+  }
+}
+
+/** Renders again every minute: how long ago something was has changed. */
+export function useMinutes(): void {
+  const now: Signal<number> = useSignal(0);
+  useEffect(() => {
+    const clock = setInterval(() => (now.value += 1), 60_000);
+    return () => clearInterval(clock);
+  }, []);
+  void now.value;
+}
+
+export function SessionNav({ list }: { list: SessionList }): VNode {
+  useMinutes();
+  const { live } = list;
+  live.version.value;
+  const sought = list.text.value.trim();
+  const rows = list.rows();
+  const others = rows.filter((row) => !needsYou(row) && !isWorking(row));
+  const next = list.next.value;
+  const total = list.total.value;
+  // Of those that are not here yet nothing is known but how many they are. Some are here before they are read.
+  const unread = next === null ? 0 : Math.max(total === null ? 1 : 0, (total ?? 0) - rows.length);
+  const shared = { current: list.current.value, sought };
+  const nothing = !rows.length && !list.mentioned.value.length && !list.busy.value;
+  return (
+    <nav class="sessions" aria-label="Sessions" aria-busy={list.busy.value}>
+      <div class="search" role="search">
+        <input type="search" placeholder="Search sessions" autocomplete="off" aria-label="Search sessions" value={list.text.value}
+          onInput={(event) => list.type(event.currentTarget.value)} />
+        {live.machines.length > 0 && <MachineSelect label="Machine" machines={live.machines} any="All machines" value={list.machine.value} usable={() => true} choose={(id) => list.choose(id)} />}
+      </div>
+      <Section title="Needs you" rows={rows.filter(needsYou)} {...shared} />
+      <Section title="Working" rows={rows.filter((row) => !needsYou(row) && isWorking(row))} {...shared} />
+      {live.machines.length > 0
+        ? <Fleet list={list} rows={others} {...shared} />
+        : <Section title={list.archived.value ? "Archive" : "Sessions"} rows={others} unread={unread} least={total === null} {...shared} />}
+      {sought && <Section title="Said in conversations" rows={list.mentioned.value.map((row) => ({ ...row, ...live.rows.get(row.sessionId), mention: row.mention ?? null }))} {...shared} />}
+      {nothing && <p class="hint">{sought ? "Nothing found." : list.archived.value ? "Nothing is archived." : <>No session yet. <a href="#/new">Start one</a></>}</p>}
+      <p class="hint" role="status">{list.note.value}</p>
+      {next !== null && <button type="button" class="more" onClick={() => void list.load(next)}>Show more</button>}
+      <button type="button" class="more quiet" onClick={() => list.toggleArchive()}>{list.archived.value ? "Back to all sessions" : "Archived sessions"}</button>
+    </nav>
+  );
+}
+
+interface SectionProps {
+  title: string;
+  rows: readonly SessionRow[];
+  current: string | null;
+  /** What was searched for. */
+  sought: string;
+  /** So many more belong here that are not read yet. */
+  unread?: number;
+  /** Whether there may be more than that. */
+  least?: boolean;
+  gone?: boolean;
+}
+
+function Section({ title, rows, current, sought, unread = 0, least = false, gone = false }: SectionProps): VNode | null {
+  if (!rows.length && !gone) return null;
+  const known = least && unread ? `${rows.length}+` : (rows.length + unread).toLocaleString("en");
+  return (
+    <section>
+      <h2><span>{title}</span> <span class="number">{rows.length ? known : ""}</span></h2>
+      {gone && <p class="hint">{GONE_HINT}</p>}
+      <ul class="rows" role="list">
+        {rows.map((row) => <li key={row.sessionId} data-key={row.sessionId}><Row row={row} current={row.sessionId === current} sought={sought} /></li>)}
+      </ul>
+    </section>
+  );
+}
+
+/** Those at rest by machine, with every machine that is gone, whether or not anything of it is known. */
+function Fleet({ list, rows, current, sought }: { list: SessionList; rows: readonly SessionRow[]; current: string | null; sought: string }): VNode {
+  const machines = new Map<string, MachineRow>(list.live.machines.map((machine) => [machine.id, machine]));
+  // A machine that is gone may be known by its sessions alone.
+  for (const { machineId, machine } of rows) {
+    const id = machineId ?? "";
+    if (!machines.has(id)) machines.set(id, { id, name: machine ?? id, there: false });
+  }
+  const chosen = list.machine.value;
+  return (
+    <div class="fleet">
+      {[...machines.values()].filter((machine) => !chosen || machine.id === chosen).map((machine) => (
+        <Section key={machine.id} title={machine.there ? machine.name : `${machine.name}: gone`} gone={!machine.there}
+          rows={rows.filter((row) => (row.machineId ?? "") === machine.id)} current={current} sought={sought} unread={list.next.value === null ? 0 : 1} least />
+      ))}
+    </div>
+  );
+}
+
+function Row({ row, current, sought }: { row: SessionRow; current: boolean; sought: string }): VNode {
+  const ask = row.asks?.[0] ?? row.unanswered;
+  const status = statusWord(row);
+  return (
+    // What was found is opened where it stands.
+    <a class="row" href={`#${routeOf(row.sessionId)}${sought ? `/find/${encodeURIComponent(sought)}` : ""}`} data-status={row.needs ?? row.status ?? "stored"}
+      aria-current={current ? "page" : undefined}>
+      <span class="row-head"><span class="title" dir="auto">{row.pinned && "★ "}{titleOf(row)}</span><span class="when">{ago(moment(row.lastUsed))}</span></span>
+      {ask && <span class="asks" dir="auto">{ask.description}</span>}
+      {row.mention && <span class="mention" dir="auto">{row.mention}</span>}
+      <span class="row-foot">
+        {status && <span class="badge">{status}</span>}
+        <span class="place">{row.sharedBy && `${row.sharedBy}: `}{row.machine && `${row.machine}${row.machineGone ? " (gone)" : ""}: `}{place(row.directory)}</span>
+        <span class="cost">{dollars(row.costUsd)}</span>
+      </span>
+    </a>
+  );
+}
+
+/** How many other sessions wait for an answer, and the way to the first of them; nothing if there are none. */
+export function NeedsPill({ live, except }: { live: Live; except?: string | null }): VNode | null {
+  const waiting = live.all().filter((row) => awaitsYou(row) && row.sessionId !== except).sort((one, other) => rank(one) - rank(other) || moment(one.lastUsed) - moment(other.lastUsed));
+  const [first] = waiting;
+  if (first === undefined) return null;
+  const number = waiting.length;
+  return <a class="needs-pill" href={`#${routeOf(first.sessionId)}`}>{except ? `Next: ${number} more` : number === 1 ? "1 needs you" : `${number} need you`}</a>;
+}

@@ -1,0 +1,107 @@
+// The machines of a fleet, where the page is that of a gateway: which there are, and a session that goes on at another.
+
+import { useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useRef } from "preact/hooks";
+import { post, sessionPath } from "./api";
+import { isWorking } from "./sessions";
+import type { MachineRow, SessionRow } from "./types";
+import { useFreshId } from "./ui";
+
+export const GONE = "MACHINE_GONE";
+
+export interface Moved {
+  sessionId: string;
+  message: string;
+  machine: string;
+  machineId: string;
+  /** What was lost with the machine before. */
+  notices?: string[] | null;
+}
+
+function moveSession(id: string, machine: string, more: { wait?: boolean; confirm?: boolean } = {}): Promise<Moved> {
+  return post<Moved>(sessionPath(id, "manage"), { action: "move", machine, ...more });
+}
+
+/** What a machine is called, with why it is not to be used, if so. */
+function machineWords(machine: MachineRow): string {
+  if (!machine.there) return `${machine.name} (gone)`;
+  if (machine.draining) return `${machine.name} (drained)`;
+  return machine.capacity === undefined ? machine.name : `${machine.name} (${machine.sessions ?? 0} of ${machine.capacity} at work)`;
+}
+
+/** A choice of machines; the first one is `any`, whose value is empty. */
+export function MachineSelect({ id, label, machines, any, value, usable, choose }: {
+  id?: string; label?: string; machines: readonly MachineRow[]; any: string; value: string; usable: (machine: MachineRow) => boolean; choose(id: string): void;
+}): VNode {
+  return (
+    <select id={id} aria-label={label} value={value} onChange={(event) => choose(event.currentTarget.value)}>
+      <option value="">{any}</option>
+      {machines.map((machine) => <option key={machine.id} value={machine.id} disabled={!usable(machine)}>{machineWords(machine)}</option>)}
+    </select>
+  );
+}
+
+/** That a machine takes sessions just now. */
+export function takes(machine: MachineRow): boolean {
+  return machine.there && !machine.draining;
+}
+
+/** The part of a session's menu that has it go on at another machine; nothing where there is no other one. */
+export function MovePart({ row, machines, moved, fail }: {
+  row: SessionRow; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;
+}): VNode | null {
+  const id = useFreshId();
+  const place = useRef<HTMLDivElement>(null);
+  const goal = useSignal("");
+  const busy = useSignal(false);
+  const failed = useSignal(false);
+  const others = machines.filter((machine) => machine.id !== row.machineId);
+  if (!others.some((machine) => machine.there)) return null;
+  const move = async (more: { confirm?: boolean }): Promise<void> => {
+    if (!goal.value) return place.current?.querySelector("select")?.focus();
+    busy.value = true;
+    try {
+      moved(await moveSession(row.sessionId, goal.value, { ...(isWorking(row) ? { wait: true } : {}), ...more }));
+    } catch (error) {
+      failed.value = true;
+      fail(error);
+    }
+    busy.value = false;
+  };
+  return (
+    <div ref={place}>
+      <label for={id}>{row.machine ? `On ${row.machine}; move to` : "Move to"}</label>
+      <MachineSelect id={id} machines={others} any="Choose a machine" value={goal.value} usable={takes} choose={(one) => (goal.value = one)} />
+      <button type="button" disabled={busy.value} onClick={() => void move({})}>{isWorking(row) ? "Move after this turn" : "Move"}</button>
+      {failed.value && <button type="button" class="deny" disabled={busy.value} onClick={() => void move({ confirm: true })}>Move it without its files</button>}
+    </div>
+  );
+}
+
+/** What is shown in place of a session whose machine is gone. `moved` is called when another one has it. */
+export function GoneNotice({ id, lost, machines, moved, fail }: {
+  id: string; lost: string; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;
+}): VNode {
+  const going = useSignal("");
+  const there = machines.filter(takes);
+  const goOn = (machine: MachineRow): void => {
+    going.value = machine.id;
+    moveSession(id, machine.id).then(moved, (error: unknown) => {
+      going.value = "";
+      fail(error);
+    });
+  };
+  return (
+    <section class="question gone" aria-label="The machine is gone">
+      <div class="question-head"><span class="eyebrow">Machine gone</span></div>
+      <h2>{machines.find((machine) => machine.id === lost)?.name ?? "The machine of this session"} is gone</h2>
+      <p class="why">{there.length
+        ? "The next message goes on with it at another machine, with its history and its files as they were last saved. Or choose where:"
+        : "No other machine is there now. It comes back with its machine."}</p>
+      <div class="actions">
+        {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => goOn(machine)}>Go on at {machine.name}</button>)}
+      </div>
+    </section>
+  );
+}

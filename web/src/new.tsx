@@ -1,0 +1,83 @@
+// A new session: the task with its pictures and files, where to work, and how much to ask.
+
+import { useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { post } from "./api";
+import { Composer, ComposerBox } from "./composer";
+import { dollarAmount } from "./numbers";
+import { modeWords } from "./question";
+import type { Live } from "./live";
+import { MachineSelect, takes } from "./machines";
+import type { Me } from "./types";
+import { ViewHead } from "./view_head";
+import { useFreshId } from "./ui";
+
+const LAST_DIRECTORY = "claude-code-mcp.directory";
+/** Under which the draft of the task is kept. */
+const SCOPE = "new";
+const UNSURE = "The server cannot be reached, so it is not known whether the session was started. To start it again is safe: it is started once.";
+
+export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: string): void }): VNode {
+  const id = useFreshId();
+  const directory = useSignal(localStorage.getItem(LAST_DIRECTORY) ?? me.directories[0] ?? "");
+  const mode = useSignal(me.modes.includes("default") ? "default" : (me.modes[0] ?? ""));
+  const model = useSignal("");
+  const budget = useSignal("");
+  const worktree = useSignal(false);
+  const machine = useSignal("");
+  const amount = useRef<HTMLInputElement>(null);
+  const composer = useMemo(() => new Composer({
+    scope: () => SCOPE,
+    unsure: UNSURE,
+    // Files and commands of a place are known where a session of this person has worked there.
+    completes: () => [...live.rows.values()].find((row) => row.directory === directory.peek().trim() && !row.sharedBy)?.sessionId ?? null,
+    say: async ({ text, images, key }) => {
+      const body: Record<string, unknown> = { prompt: text, messageKey: key };
+      if (images.length) body["images"] = images;
+      if (directory.peek().trim()) body["workingDirectory"] = directory.peek().trim();
+      if (machine.peek()) body["machine"] = machine.peek();
+      if (model.peek().trim()) body["model"] = model.peek().trim();
+      if (mode.peek()) body["permissionMode"] = mode.peek();
+      if (worktree.peek()) body["worktree"] = true;
+      try {
+        if (budget.peek().trim()) body["maxBudgetUsd"] = dollarAmount(budget.peek());
+      } catch (error) {
+        amount.current?.focus();
+        throw error;
+      }
+      const made = await post<{ sessionId: string }>("/api/sessions", body);
+      localStorage.setItem(LAST_DIRECTORY, directory.peek().trim());
+      composer.text.value = "";
+      go(`/sessions/${made.sessionId}`);
+    },
+  }), []);
+  useEffect(() => () => composer.close(), []);
+  const machines = live.all() && live.machines;
+  return (
+    <div class="page">
+      <ViewHead title="New session" live={live} />
+      <div class="page-body narrow new-session">
+        <ComposerBox composer={composer} label="Task" placeholder="What should Claude do?" send="Start" rows={4}>
+          <div class="chips">
+            {machines.length > 0 && <span class="chip"><label for={`${id}-machine`}>Machine</label>
+              <MachineSelect id={`${id}-machine`} machines={machines} any="Any machine" value={machine.value} usable={takes} choose={(one) => (machine.value = one)} /></span>}
+            <span class="chip wide"><label for={`${id}-directory`}>Directory</label>
+              <input id={`${id}-directory`} type="text" list={`${id}-directories`} autocomplete="off" spellcheck={false} value={directory.value} onInput={(event) => (directory.value = event.currentTarget.value)} /></span>
+            <datalist id={`${id}-directories`}>{me.directories.map((path) => <option key={path} value={path} />)}</datalist>
+            <span class="chip mode-chip"><label for={`${id}-mode`}>Permissions</label>
+              <select id={`${id}-mode`} value={mode.value} onChange={(event) => (mode.value = event.currentTarget.value)}>
+                {me.modes.map((name) => <option key={name} value={name}>{`${name}: ${modeWords(name)}`}</option>)}
+              </select></span>
+            <label class="chip check-chip"><input type="checkbox" checked={worktree.value} onChange={(event) => (worktree.value = event.currentTarget.checked)} /> In a new worktree and branch</label>
+            <span class="chip"><label for={`${id}-model`}>Model</label>
+              <input id={`${id}-model`} type="text" autocomplete="off" spellcheck={false} placeholder="as configured" list={`${id}-models`} value={model.value} onInput={(event) => (model.value = event.currentTarget.value)} /></span>
+            <datalist id={`${id}-models`}>{["opus", "sonnet", "haiku"].map((name) => <option key={name} value={name} />)}</datalist>
+            <span class="chip"><label for={`${id}-budget`}>Budget in dollars</label>
+              <input id={`${id}-budget`} type="text" ref={amount} inputMode="decimal" autocomplete="off" placeholder="no limit of its own" value={budget.value} onInput={(event) => (budget.value = event.currentTarget.value)} /></span>
+          </div>
+        </ComposerBox>
+      </div>
+    </div>
+  );
+}

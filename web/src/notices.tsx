@@ -1,0 +1,82 @@
+// What stands at the end of a conversation until somebody does something about it: a usage limit that has stopped the
+// session, and a question that nobody answered.
+
+import { useSignal, type ReadonlySignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { messageOf, post, sessionPath } from "./api";
+import { clock, limitName } from "./limits";
+import { isWatched } from "./sessions";
+import type { SessionRow } from "./types";
+import { Problem } from "./ui";
+import { visible } from "./words";
+
+/** When a session that a usage limit has stopped continues, and what a person can do about that. `mayChange` says whether
+ * the session is the person's own. */
+export function LimitNotice({ row, mayChange }: { row: SessionRow; mayChange: boolean }): VNode | null {
+  const problem = useSignal("");
+  const busy = useSignal(false);
+  const { limit } = row;
+  if (row.status !== "limit_reached" || !limit) return null;
+  const steer = (action: string, text?: string): void => {
+    busy.value = true;
+    problem.value = "";
+    post(sessionPath(row.sessionId, "manage"), { action, ...(text ? { text } : {}) })
+      .catch((error: unknown) => (problem.value = messageOf(error)))
+      .finally(() => (busy.value = false));
+  };
+  const resets = limit.resetsAt ? `It resets at ${clock(limit.resetsAt)}.` : "The time of the reset is not known.";
+  const waits = limit.continuesAt ? ` The session continues at ${clock(limit.continuesAt)}.` : "";
+  return (
+    <section class="limit-notice" aria-label="Usage limit">
+      <div class="question-head"><span class="eyebrow">Usage limit</span></div>
+      <h2>The {limitName(limit.type)} limit is reached</h2>
+      <p class="why">{resets}{waits}</p>
+      <fieldset class="plain actions" disabled={busy.value}>
+        {mayChange && (limit.continuesAt
+          ? <button type="button" onClick={() => steer("on_limit", "end")}>Do not continue</button>
+          : <button type="button" class="allow" onClick={() => steer("on_limit", "wait")}>Wait and continue then</button>)}
+        <button type="button" onClick={() => steer("continue")}>Continue now</button>
+      </fieldset>
+      <Problem>{problem.value}</Problem>
+    </section>
+  );
+}
+
+/** A question that ended because nobody answered it, and what has it asked again. `say` sends a message to the session. */
+export function UnansweredNotice({ missed, say }: { missed: NonNullable<SessionRow["unanswered"]>; say: (text: string) => Promise<void> }): VNode {
+  const problem = useSignal("");
+  const busy = useSignal(false);
+  const ask = (): void => {
+    busy.value = true;
+    problem.value = "";
+    say(`I could not answer in time: ${missed.description}\n\nI am here now. Please ask me again.`).catch((error: unknown) => {
+      busy.value = false;
+      problem.value = messageOf(error);
+    });
+  };
+  return (
+    <section class="question unanswered" aria-label="A question that nobody answered">
+      <div class="question-head"><span class="eyebrow">Unanswered</span></div>
+      <h2 dir="auto">{visible(missed.description)}</h2>
+      <p class="why">{visible(missed.reason)}</p>
+      <fieldset class="plain actions" disabled={busy.value}><button type="button" class="allow" onClick={ask}>Ask again</button></fieldset>
+      <Problem>{problem.value}</Problem>
+    </section>
+  );
+}
+
+/** Whether there is anything of that to be shown. */
+export function notable(row: SessionRow): boolean {
+  return !isWatched(row) && ((row.needs === "unanswered" && Boolean(row.unanswered)) || (row.status === "limit_reached" && Boolean(row.limit)));
+}
+
+export function Notices({ row, say }: { row: ReadonlySignal<SessionRow>; say: (text: string) => Promise<void> }): VNode | null {
+  const now = row.value;
+  if (!notable(now)) return null;
+  return (
+    <>
+      <LimitNotice row={now} mayChange={!now.sharedBy} />
+      {now.needs === "unanswered" && now.unanswered && <UnansweredNotice key={now.unanswered.at} missed={now.unanswered} say={say} />}
+    </>
+  );
+}

@@ -1,0 +1,406 @@
+// An open question with all that is decided on, and the answers to it. Used by the console and inside MCP clients.
+
+import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
+import { type ComponentChildren, type VNode } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { FormAddress, FormField, type Part } from "./form";
+import { append } from "./dom";
+import { inlineMarkdown } from "./markdown";
+import { LinesLeft, useReading } from "./reading";
+import { COMMANDS, inputView, isRecord, toolTitle } from "./tool_view";
+import type { Answer, Choice, Form, Question } from "./types";
+import { cx, Nodes, Problem, useFreshId } from "./ui";
+import { duration, visible } from "./words";
+
+export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
+
+const OTHER = "\u0000other";
+const MODE_WORDS: Record<string, string> = {
+  default: "ask before each edit",
+  acceptEdits: "edit files without asking",
+  auto: "decide by itself what to ask",
+  dontAsk: "refuse what is not allowed yet",
+  bypassPermissions: "never ask",
+  plan: "keep planning",
+};
+
+export function modeWords(mode: string): string {
+  return MODE_WORDS[mode] ?? mode;
+}
+
+/** A question that is shown, and what became of it. */
+export interface Asked {
+  question: Question;
+  /** Why nobody needs an answer any more; null while it is open. */
+  closed: Signal<string | null>;
+  /** Whether the keyboard is to go to it. */
+  wanted: Signal<boolean>;
+}
+
+export interface AskedProps {
+  asked: Asked;
+  /** Where the session works; files below it are named from there. */
+  directory: string;
+  send: SendAnswer;
+  /** Whose session it is, if who sees the question may only watch. */
+  owner: ReadonlySignal<string | null>;
+}
+
+export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNode {
+  const { question, closed, wanted } = asked;
+  const id = useFreshId();
+  const heading = useRef<HTMLHeadingElement>(null);
+  const problem = useSignal("");
+  const busy = useSignal(false);
+  useLayoutEffect(() => {
+    if (!wanted.value) return;
+    wanted.value = false;
+    heading.current?.focus({ preventScroll: true });
+    heading.current?.closest("section")?.scrollIntoView({ block: "start" });
+  }, [wanted.value]);
+  if (closed.value !== null) return <section class={`question ${question.kind} closed`}><p role="status">{closed.value}</p></section>;
+  const answer = async (given: Answer): Promise<void> => {
+    busy.value = true;
+    problem.value = "";
+    try {
+      await send(question, given);
+    } catch (error) {
+      problem.value = error instanceof Error ? error.message : String(error);
+    }
+    busy.value = false;
+  };
+  const Body = question.kind === "plan_review" ? Plan : question.kind === "permission" ? Permission : question.form ? FormQuestion : UserQuestion;
+  return (
+    <section class={`question ${question.kind}`} aria-labelledby={id} aria-busy={busy.value} data-question={question.questionId}>
+      <div class="question-head">
+        <span class="eyebrow">{owner.value !== null && question.kind !== "permission" ? "Question" : eyebrow(question)}</span>
+        <Clock expiresAt={question.expiresAt} />
+      </div>
+      <h2 id={id} tabIndex={-1} ref={heading} dir="auto">{title(question)}</h2>
+      <Body question={question} directory={directory} busy={busy.value} owner={owner.value} answer={(given) => void answer(given)}
+        complain={(why) => (problem.value = why)} />
+      <Problem>{problem.value}</Problem>
+      {owner.value !== null && <p class="hint">You are watching: {owner.value} decides this.</p>}
+    </section>
+  );
+}
+
+/** A deadline that is far away is nothing to be hurried by. */
+function Clock({ expiresAt }: { expiresAt: string | null | undefined }): VNode {
+  const now = useSignal(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => (now.value = Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const left = expiresAt ? Date.parse(expiresAt) - now.value : NaN;
+  return <span class={cx("clock", left < 30_000 && "urgent")}>{left < 600_000 ? (left > 0 ? `${duration(left)} left` : "time is up") : ""}</span>;
+}
+
+interface BodyProps {
+  question: Question;
+  directory: string;
+  busy: boolean;
+  owner: string | null;
+  answer(given: Answer): void;
+  complain(why: string): void;
+}
+
+/** What is decided on, then the buttons. What allows something appears when the end of the content was on screen; until
+ * then the buttons stay at the bottom of the screen, and say how much is left. */
+function Decision({ body, parts, content, refuse, children }: {
+  body: BodyProps;
+  /** What the content is made of. */
+  parts: readonly unknown[];
+  content: ComponentChildren;
+  /** The button that denies, which needs no reading. */
+  refuse: ComponentChildren;
+  children: ComponentChildren;
+}): VNode {
+  const reading = useReading(parts);
+  const unread = reading.left > 0;
+  const watching = body.owner !== null;
+  return (
+    <>
+      <fieldset class="plain decided-on" disabled={body.busy || watching}>
+        {content}
+      </fieldset>
+      <div class="content-end" ref={reading.end} />
+      {!watching && (
+        <fieldset class={cx("plain actions", unread && "unread")} disabled={body.busy}>
+          {unread ? <LinesLeft reading={reading} /> : children}
+          {refuse}
+        </fieldset>
+      )}
+    </>
+  );
+}
+
+// -- permission ---------------------------------------------------------------------------------------------------------
+
+function Permission(body: BodyProps): VNode {
+  const { question, directory, answer } = body;
+  const why = useSignal(false);
+  const edited = useSignal<string | null>(null);
+  const command = COMMANDS.has(question.toolName) && typeof question.toolInput["command"] === "string" ? question.toolInput["command"] : null;
+  const { description, command: _, ...rest } = question.toolInput;
+  const shown = command === null ? question.toolInput : rest;
+  const allow = (scope: "once" | "session"): void =>
+    answer({ decision: "allow", scope, ...(edited.value === null ? {} : { updatedInput: { ...question.toolInput, command: edited.value } }) });
+  const meaning = question.canAllowForSession && body.owner === null ? sessionMeaning(question.sessionRules ?? []) : null;
+  return (
+    <>
+      <Decision body={body} parts={[question]}
+        content={
+          <>
+            {question.reason && <p class="why" dir="auto">{visible(question.reason)}</p>}
+            {question.blockedPath && <p class="why">Path: <code>{visible(question.blockedPath)}</code></p>}
+            {command !== null && <Command tool={question.toolName} command={command} edited={edited} mayEdit={body.owner === null} />}
+            <Nodes make={() => [inputView(question.toolName, shown, directory, question)]} from={[question]} />
+            {meaning}
+          </>
+        }
+        refuse={
+          <>
+            <button type="button" class="deny" onClick={() => answer({ decision: "deny" })}>Deny</button>
+            <button type="button" class="quiet" onClick={() => (why.value = true)}>Deny with a reason…</button>
+          </>
+        }>
+        <button type="button" class="allow" disabled={edited.value?.trim() === ""} onClick={() => allow("once")}>{edited.value === null ? "Allow once" : "Allow the edited command"}</button>
+        {question.canAllowForSession && edited.value === null && <button type="button" onClick={() => allow("session")}>Allow for this session</button>}
+      </Decision>
+      {why.value && <Reason label="Why not? Claude reads this." send="Deny and say why" required={false} answer={answer} />}
+    </>
+  );
+}
+
+/** The command, whole; it can be changed before it is allowed. */
+function Command({ tool, command, edited, mayEdit }: { tool: string; command: string; edited: Signal<string | null>; mayEdit: boolean }): VNode {
+  const id = useFreshId();
+  const field = useRef<HTMLTextAreaElement>(null);
+  useLayoutEffect(() => field.current?.focus({ preventScroll: true }), [edited.value === null]);
+  if (edited.value === null) {
+    return (
+      <div class="editable">
+        <Nodes make={() => [inputView(tool, { command }, "")]} from={[command]} />
+        {mayEdit && <button type="button" class="quiet" onClick={() => (edited.value = command)}>Edit the command</button>}
+      </div>
+    );
+  }
+  return (
+    <div class="editable">
+      <label for={id}>The command that is run instead</label>
+      <textarea id={id} ref={field} class="command-edit" spellcheck={false} autocapitalize="off" rows={Math.min(20, edited.value.split("\n").length + 1)}
+        value={edited.value} onInput={(event) => (edited.value = event.currentTarget.value)} />
+      <button type="button" class="quiet" onClick={() => (edited.value = null)}>Undo the changes</button>
+    </div>
+  );
+}
+
+const GRANTS: Record<string, string> = {
+  acceptEdits: "accepts all file edits",
+  bypassPermissions: "allows everything without asking",
+  default: "asks again for each edit",
+};
+
+/** What an allowance for the session covers. */
+function sessionMeaning(rules: readonly string[]): VNode | null {
+  if (!rules.length) return null;
+  const modes = rules.filter((rule) => rule.startsWith("mode ")).map((rule) => rule.slice("mode ".length));
+  const others = rules.filter((rule) => !rule.startsWith("mode "));
+  const changes = modes.map((mode) => GRANTS[mode] ?? `changes the mode to ${visible(mode)}`);
+  return (
+    <p class="session-meaning">
+      “For this session” {changes.join(" and ")}{others.length > 0 && <>{changes.length ? " and allows: " : "allows: "}
+        {others.map((rule, at) => <>{at > 0 && ", "}<code key={rule}>{visible(rule)}</code></>)}</>}{changes.length && !others.length ? "." : ""}
+    </p>
+  );
+}
+
+/** A text that is asked for only when somebody wants to give one. */
+function Reason({ label, send, required, answer }: { label: string; send: string; required: boolean; answer(given: Answer): void }): VNode {
+  const id = useFreshId();
+  const field = useRef<HTMLTextAreaElement>(null);
+  useLayoutEffect(() => {
+    field.current?.focus({ preventScroll: true });
+    field.current?.parentElement?.scrollIntoView({ block: "nearest" });
+  }, []);
+  const act = (): void => {
+    const reason = field.current?.value.trim() ?? "";
+    if (required && !reason) return field.current?.focus();
+    answer(reason ? { decision: "deny", reason } : { decision: "deny" });
+  };
+  return (
+    <div class="reason">
+      <label for={id}>{label}</label>
+      <textarea id={id} rows={3} ref={field} dir="auto" />
+      <button type="button" class="deny" onClick={act}>{send}</button>
+    </div>
+  );
+}
+
+// -- plan ---------------------------------------------------------------------------------------------------------------
+
+function Plan(body: BodyProps): VNode {
+  const { question, directory, answer } = body;
+  const id = useFreshId();
+  const why = useSignal(false);
+  const modes = question.modes ?? [];
+  const mode = useSignal(modes.includes(question.modeAfter ?? "default") ? (question.modeAfter ?? "default") : (modes[0] ?? ""));
+  const plan = question.toolInput["plan"];
+  const { planFilePath, ...input } = question.toolInput;
+  return (
+    <>
+      <Decision body={body} parts={[question]}
+        content={
+          <>
+            {!(typeof plan === "string" && plan) && <p>Claude gave no text for its plan.</p>}
+            <Nodes make={() => [inputView(question.toolName, input, directory)]} from={[question]} />
+            {typeof planFilePath === "string" && <p class="hint">The plan is kept in <code>{visible(planFilePath)}</code>.</p>}
+            {modes.length > 1 && body.owner === null && (
+              <p class="mode">
+                <label for={id}>Then: </label>
+                <select id={id} value={mode.value} onChange={(event) => (mode.value = event.currentTarget.value)}>
+                  {modes.map((one) => <option key={one} value={one}>{modeWords(one)}</option>)}
+                </select>
+              </p>
+            )}
+          </>
+        }
+        refuse={<button type="button" class="deny" onClick={() => (why.value = true)}>Give feedback…</button>}>
+        <button type="button" class="allow" onClick={() => answer(modes.length ? { decision: "allow", permissionMode: mode.value } : { decision: "allow" })}>Approve the plan</button>
+      </Decision>
+      {why.value && <Reason label="What should be different?" send="Send feedback" required answer={answer} />}
+    </>
+  );
+}
+
+// -- questions and forms ------------------------------------------------------------------------------------------------
+
+function UserQuestion(body: BodyProps): VNode {
+  const { question, answer, complain } = body;
+  const choices = question.choices ?? [];
+  const parts = useRef<Part[]>([]);
+  const submit = (): void => {
+    const open = parts.current.find((part) => part.problem());
+    if (open === undefined) return answer({ decision: "allow", answers: parts.current.map((part) => part.value()) });
+    complain(choices.length > 1 ? "Please answer every question." : "Please choose an answer or write one.");
+    open.focus();
+  };
+  return (
+    <Decision body={body} parts={[question]}
+      content={choices.map((choice, at) => <ChoicePart key={at} choice={choice} register={(part) => (parts.current[at] = part)} />)}
+      refuse={<button type="button" class="deny" onClick={() => answer({ decision: "deny" })}>Decline to answer</button>}>
+      <button type="button" class="allow" onClick={submit}>{choices.length > 1 ? "Send answers" : "Send answer"}</button>
+    </Decision>
+  );
+}
+
+function FormQuestion(body: BodyProps): VNode {
+  const { question, answer, complain } = body;
+  const form = question.form as Form;
+  const choices = (question.choices ?? []).filter((choice) => choice.field);
+  const parts = useRef<Part[]>([]);
+  const submit = (): void => {
+    const wrong = parts.current.find((part) => part.problem());
+    if (wrong === undefined) return answer({ decision: "allow", answers: choices.length ? parts.current.map((part) => part.value()) : ["Yes"] });
+    complain(wrong.problem());
+    wrong.focus();
+  };
+  return (
+    <Decision body={body} parts={[question]}
+      content={
+        <>
+          {form.message && <p class="why" dir="auto">{visible(form.message)}</p>}
+          {choices.map((choice, at) => choice.field && <FormField key={at} choice={choice} field={choice.field} register={(part) => (parts.current[at] = part)} />)}
+          {form.url !== undefined && <FormAddress form={form} />}
+        </>
+      }
+      refuse={<button type="button" class="deny" onClick={() => answer({ decision: "deny" })}>Decline</button>}>
+      <button type="button" class="allow" onClick={submit}>{choices.length ? "Send" : form.url === undefined ? "Yes" : "I have opened it"}</button>
+    </Decision>
+  );
+}
+
+/** One of the questions, with its options and a place for another answer. */
+function ChoicePart({ choice, register }: { choice: Choice; register: (part: Part) => void }): VNode {
+  const name = useFreshId();
+  const place = useRef<HTMLFieldSetElement>(null);
+  const other = useRef<HTMLInputElement>(null);
+  const free = !choice.options.length;
+  const boxes = (): HTMLInputElement[] => [...(place.current?.querySelectorAll<HTMLInputElement>("input[name]") ?? [])];
+  const value = (): string | string[] => {
+    const written = other.current?.value.trim() ?? "";
+    if (free) return written;
+    const chosen = boxes().filter((box) => box.checked).map((box) => (box.value === OTHER ? written : box.value));
+    if (!chosen.length || chosen.some((one) => !one)) return "";
+    return choice.several ? chosen : (chosen[0] as string);
+  };
+  register({ value, problem: () => (value().length || choice.field?.required === false ? "" : "open"), focus: () => (boxes()[0] ?? other.current)?.focus() });
+  const tickOther = (): void => {
+    const box = boxes().find((one) => one.value === OTHER);
+    if (box !== undefined) box.checked = other.current?.value.trim() !== "";
+  };
+  const rows = free ? [] : [...choice.options.map((option) => ({ value: option.label, ...option })), { value: OTHER, label: "Something else:", description: "" }];
+  return (
+    <fieldset class="choice" ref={place}>
+      <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <Inline text={choice.question} /></legend>
+      {choice.several && <p class="hint">Several may be chosen.</p>}
+      {rows.map((row) => (
+        <label class="option" key={row.value}>
+          <input type={choice.several ? "checkbox" : "radio"} name={name} value={row.value} />
+          <span dir="auto"><span class="label">{visible(row.label)}</span>{row.description && <span class="description">{visible(row.description)}</span>}</span>
+        </label>
+      ))}
+      <input type="text" class="other" autocomplete="off" dir="auto" ref={other} aria-label={free ? choice.question : "Another answer"} onInput={tickOther} />
+    </fieldset>
+  );
+}
+
+function Inline({ text }: { text: string }): VNode {
+  const place = useRef<HTMLSpanElement>(null);
+  useLayoutEffect(() => {
+    place.current?.replaceChildren();
+    append(place.current as Node, inlineMarkdown(text));
+  }, [text]);
+  return <span ref={place} dir="auto" />;
+}
+
+// -- words --------------------------------------------------------------------------------------------------------------
+
+function title(question: Question): string {
+  switch (question.kind) {
+    case "plan_review":
+      return "Claude has a plan";
+    case "user_question":
+      return question.form ? `${visible(question.form.server)} asks` : "Claude has a question";
+    default:
+      return COMMANDS.has(question.toolName) ? described(question.toolInput) || "Run a command" : visible(question.description);
+  }
+}
+
+/** What Claude says that the call is for. */
+function described(input: unknown): string {
+  const description = isRecord(input) ? input["description"] : "";
+  return typeof description === "string" ? visible(description.trim()) : "";
+}
+
+function eyebrow(question: Question): string {
+  if (question.form) return "Form · MCP server";
+  return question.kind === "permission" ? `Permission · ${toolTitle(visible(question.toolName))}` : "Your turn";
+}
+
+const ALLOWED: Record<string, string> = { user_question: "Answered", plan_review: "Approved" };
+
+/** What somebody else has answered, in a sentence, and in short with their name if it was not the owner of the page. `by`
+ * is how the server tells it, such as `web (bob, Chrome on Linux)`: without a name it is the owner of the session. */
+export function decisionWords(question: Question, allow: boolean, by: string, sharedBy: string | null): { sentence: string; short: string } {
+  const [, channel = "", client = ""] = /^([^ (]*)(?: \((.*)\))?$/s.exec(by) ?? [];
+  const parts = client.split(", ");
+  const name = visible(parts.length > 1 ? (parts.shift() as string) : (sharedBy ?? ""));
+  const through = visible(parts.join(", ") || (channel === "web" ? "" : channel));
+  const verb = allow ? (ALLOWED[question.kind] ?? "Allowed") : "Denied";
+  return {
+    sentence: `${verb} ${name ? `by ${name}` : "elsewhere"}${through ? ` (${through})` : ""}.`,
+    short: name ? `${verb.toLowerCase()} by ${name}` : "",
+  };
+}

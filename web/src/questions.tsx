@@ -1,0 +1,46 @@
+// The open questions of a session, in the order in which they were asked.
+
+import { signal, type ReadonlySignal, type Signal } from "@preact/signals";
+import { type VNode } from "preact";
+import { QuestionCard, type Asked, type SendAnswer } from "./question";
+import type { Question } from "./types";
+
+/** Milliseconds for which it is said why a question is no longer open. */
+const SAID = 8000;
+
+export class Questions {
+  readonly shown: Signal<readonly Asked[]> = signal([]);
+
+  /** Those that are open. */
+  get open(): readonly Asked[] {
+    return this.shown.value.filter((one) => one.closed.peek() === null);
+  }
+
+  find(id: string): Asked | undefined {
+    return this.open.find((one) => one.question.questionId === id);
+  }
+
+  show(question: Question, wanted: boolean): void {
+    this.shown.value = [...this.shown.value, { question, closed: signal(null), wanted: signal(wanted) }];
+  }
+
+  /** Nobody needs an answer any more. It is said why, if there is something to say. */
+  drop(id: string, why: string): void {
+    const asked = this.find(id);
+    if (asked === undefined) return;
+    asked.closed.value = why;
+    const remove = (): void => void (this.shown.value = this.shown.value.filter((one) => one !== asked));
+    if (why) setTimeout(remove, SAID);
+    else remove();
+  }
+}
+
+export function QuestionList({ questions, directory, send, owner }: {
+  questions: Questions; directory: () => string; send: SendAnswer; owner: ReadonlySignal<string | null>;
+}): VNode {
+  return (
+    <>
+      {questions.shown.value.map((asked) => <QuestionCard key={asked.question.questionId} asked={asked} directory={directory()} send={send} owner={owner} />)}
+    </>
+  );
+}

@@ -1,0 +1,15 @@
+// The head of a page, with the way back and who waits meanwhile.
+
+import { type VNode } from "preact";
+import type { Live } from "./live";
+import { NeedsPill } from "./list";
+
+export function ViewHead({ title, live }: { title: string; live?: Live }): VNode {
+  return (
+    <header class="view-head">
+      <a class="back" href="#/" aria-label="All sessions">‹</a>
+      <div class="heading"><h1 tabIndex={-1}>{title}</h1></div>
+      {live !== undefined && <NeedsPill live={live} />}
+    </header>
+  );
+}
