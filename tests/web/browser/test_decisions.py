@@ -43,7 +43,9 @@ def test_a_command_is_allowed_only_when_its_end_was_on_screen(
     expect(asked.get_by_role("button", name="Deny", exact=True)).to_be_in_viewport(ratio=1)
     command = asked.locator(".command code")
     assert not command.evaluate(ON_SCREEN), "the end is below"
-    assert any(read_on(asked, lambda: bool(command.evaluate(ON_SCREEN)))), "the end was on screen, and nothing covered it"
+    assert any(read_on(asked, lambda: bool(command.evaluate(ON_SCREEN)))), (
+        "the end was on screen, and nothing covered it"
+    )
     expect(asked.get_by_role("button", name="Allow once")).to_be_visible()
     excess = person.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert excess == 0

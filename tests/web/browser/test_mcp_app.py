@@ -66,7 +66,9 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     expect(asked.locator("td.new")).to_contain_text("new words")
     asked.get_by_role("button", name="Allow once").click()
     expect(app.locator(".diff .plus")).to_have_text("+300", timeout=PATIENCE)
-    asked.locator(".lines-left").scroll_into_view_if_needed()  # the frame is as long as the file: who scrolls has read it
+    asked.locator(
+        ".lines-left"
+    ).scroll_into_view_if_needed()  # the frame is as long as the file: who scrolls has read it
     asked.get_by_role("button", name="Allow once").click()
     expect(app.locator("strong")).to_have_text("note", timeout=PATIENCE)
     expect(app.locator(".badge")).to_contain_text("done", timeout=PATIENCE)
