@@ -201,7 +201,8 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
     yield from _check_disks(settings)
     for plugin in plugins:
-        yield from plugin.checks(settings)
+        if plugin.name not in settings.plugins_off:
+            yield from plugin.checks(settings)
     yield _containment()
     if deep:
         yield from _check_deeply(settings, yes=yes)
