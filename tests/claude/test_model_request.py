@@ -199,6 +199,45 @@ def test_an_operator_allows_what_a_newer_claude_code_sends() -> None:
         allowed_headers(headers, NOTHING_MORE)
 
 
+def headers_of(*headers: tuple[str, str], access: ModelAccess = NOTHING_MORE) -> list[str]:
+    given = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    return [name.decode() for name, _ in allowed_headers(given, access)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-stainless-anything", "1"),
+        ("x-claude-gateway-user-email", "me@example.org"),
+        ("x-cc-anything", "1"),
+        ("x-stainless-os", "x" * 129),
+        ("x-stainless-os", "Linux\xe9"),
+        ("x-claude-code-session-id", "a b"),
+        ("x-app", ""),
+        ("user-agent", "x" * 513),
+        ("x-claude-code-prev-tool-durations", "x" * 4097),
+    ],
+)
+def test_a_header_that_claude_code_does_not_send_is_dropped(name: str, value: str) -> None:
+    assert headers_of((name, value), ("x-app", "cli")) == ["x-app"]
+
+
+def test_headers_that_claude_code_sends_are_sent_on() -> None:
+    sent = (
+        ("user-agent", "claude-cli/2.1.210 (external, sdk-py, agent-sdk/0.1)"),
+        ("accept", "application/json"),
+        ("anthropic-version", "2023-06-01"),
+        ("x-stainless-package-version", "0.81.0-beta.1"),
+        ("x-stainless-helper", "BetaToolRunner, compaction"),
+        ("x-claude-code-session-id", "7b2f7d1e-6a0c-4d5f-9d2e-6a3f6f0f3c11"),
+        ("x-claude-code-agent-type", "agent:builtin:general-purpose"),
+        ("x-claude-code-prev-tool-durations", "Bash;dur=12, Read;dur=3"),
+    )
+    assert headers_of(*sent) == [name for name, _ in sent]
+    newer = ModelAccess(features=frozenset({"x-claude-code-new"}))
+    assert headers_of(("x-claude-code-new", "1"), ("x-claude-code-other", "1"), access=newer) == ["x-claude-code-new"]
+
+
 @pytest.mark.parametrize("beta", ["mcp-client-2025-11-20", "files-api-2025-04-14", "code-execution-2025-08-25", "x"])
 def test_a_beta_that_claude_code_does_not_need_is_refused(beta: str) -> None:
     with pytest.raises(RequestNotAllowed, match=f"{beta}' is not allowed"):

@@ -188,7 +188,7 @@ class Settings(Section):
     """What several callers reach the model with: the `environment` of the server, a copy of the `login` of its user, or
     a directory with a file for each, `NAME.env` or `NAME.credentials.json`. A single caller has what the user has."""
     model_features: tuple[str, ...] = Field((), validation_alias=f"{_OWN}MODEL_FEATURES")
-    """Beta headers and fields of requests to the model that sandboxed sessions may send in addition to those that this
+    """Betas, headers and fields of requests to the model that sandboxed sessions may send besides those that this
     version knows, separated by commas. A newer Claude Code may need some; a refused request names the missing one."""
     http_allowed_hosts: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_HOSTS")
     """Host headers that HTTP clients may send beside the address that is served, separated by commas."""

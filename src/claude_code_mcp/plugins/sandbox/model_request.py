@@ -48,13 +48,31 @@ managed agents, batches."""
 SERVER_TOOLS: Mapping[str, re.Pattern[str]] = {"web_search": re.compile(r"web_search_\d{8}")}
 """Tools that run at the provider and that a profile can allow (`server_tools`), with the types that they have."""
 
-_HEADERS = frozenset(
-    {
-        *(b"accept", b"anthropic-dangerous-direct-browser-access", b"anthropic-version", b"user-agent", b"x-app"),
-        *(b"x-anthropic-additional-protection", b"x-client-request-id"),
-    }
-)
-_HEADER_PREFIXES = (b"x-stainless-", b"x-claude-", b"x-cc-")
+_TOKEN = re.compile(rb"[\w.,:;/+-]{1,128}", re.ASCII)
+_LIST = re.compile(rb"[\w.,:;/+ -]{1,128}", re.ASCII)
+_TEXT = re.compile(rb"[\x20-\x7e]{1,512}")
+_HEADERS: Mapping[bytes, re.Pattern[bytes]] = {
+    **dict.fromkeys((b"accept", b"user-agent"), _TEXT),
+    **dict.fromkeys(
+        (
+            *(b"anthropic-dangerous-direct-browser-access", b"anthropic-version", b"x-app", b"x-client-request-id"),
+            b"x-anthropic-additional-protection",
+            # Which software has sent the request
+            *(b"x-stainless-lang", b"x-stainless-package-version", b"x-stainless-os", b"x-stainless-arch"),
+            *(b"x-stainless-runtime", b"x-stainless-runtime-version", b"x-stainless-retry-count"),
+            *(b"x-stainless-timeout", b"x-stainless-helper-method"),
+            # What the request is for
+            *(b"x-claude-code-session-id", b"x-claude-code-agent-id", b"x-claude-code-parent-agent-id"),
+            *(b"x-claude-code-agent-type", b"x-claude-code-prompt-id", b"x-claude-code-request-class"),
+            *(b"x-claude-1p-request-class", b"x-claude-code-auxiliary-type", b"x-claude-code-compaction"),
+            *(b"x-claude-code-context-compacted", b"x-cc-context-compacted", b"x-cc-compaction-request"),
+        ),
+        _TOKEN,
+    ),
+    b"x-stainless-helper": _LIST,
+    b"x-claude-code-prev-tool-durations": re.compile(rb"[\x20-\x7e]{1,4096}"),
+}
+"""Headers that are sent on, with the values that they may have. A header with another value is dropped."""
 CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key"})
 
 
@@ -69,7 +87,7 @@ class ModelAccess:
     server_tools: frozenset[str] = frozenset()
     """Names in `SERVER_TOOLS`."""
     features: frozenset[str] = frozenset()
-    """Values of `anthropic-beta` and names of fields, of requests and of content blocks."""
+    """Values of `anthropic-beta`, and names of headers and of fields, of requests and of content blocks."""
 
 
 NOTHING_MORE = ModelAccess()
@@ -95,8 +113,11 @@ def allowed_headers(headers: Iterable[tuple[bytes, bytes]], access: ModelAccess)
     for name, value in headers:
         if name == b"anthropic-beta":
             _check_betas(value.decode("latin-1"), access)
-        elif name not in _HEADERS | CREDENTIAL_HEADERS and not name.startswith(_HEADER_PREFIXES):
-            continue
+        elif name not in CREDENTIAL_HEADERS:
+            further = _TEXT if name.decode("latin-1") in access.features else None
+            allowed = _HEADERS.get(name, further)
+            if allowed is None or not allowed.fullmatch(value):
+                continue
         kept.append((name, value))
     return kept
 
