@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test packages test-quick test-python test-newest flaky check format bench docs conformance soak parity pictures manifest web image bundle clean
+.PHONY: setup help demo test packages test-quick test-python test-newest flaky check format bench docs reference strings conformance soak parity pictures manifest web image bundle clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -91,6 +91,12 @@ $(DOCS_STAMP): $(STAMP)
 
 docs: $(DOCS_STAMP)  ## build the documentation as a site into build/site; a broken link is an error
 	$(BIN)/zensical build --clean --strict
+
+reference: setup  ## renew the pages of docs that are generated from code: tools, commands, settings, client entries
+	$(BIN)/python -m tools.reference
+
+strings: setup  ## print every text that users read, with its place, as one list
+	$(BIN)/python -m tools.strings
 
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance

@@ -11,15 +11,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 import claude_code_mcp
-from claude_code_mcp.cli.config import settings_page
 from claude_code_mcp.cli.parser import build_parser
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.config import load_settings
@@ -30,9 +31,11 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.__main__ import main as scripted_model
 from claude_code_mcp.testing.script import script, tool
 from tests.support.waiting import HANG_SECONDS
+from tools.reference import CURSOR_LINK, VSCODE_LINK
+from tools.reference import PAGES as GENERATED_PAGES
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 TOOLS = tools_of(load_settings({}, allow_disk_resume=True))
 
 TASK = '"Fix the failing test"'
@@ -79,6 +82,10 @@ IN_CODE = [example for path in sorted((ROOT / "src").rglob("*.py")) for example 
 
 def written_in(*languages: str) -> list[Example]:
     return [block for block in BLOCKS if block.language in languages]
+
+
+CUT = [block for block in written_in("python") if re.match(r"# \w+\.py\n", block.text)]
+"""Parts of the programs of the cookbook, which its own tests run."""
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
@@ -145,7 +152,7 @@ async def run_example(example: Example, place: Sandbox) -> dict[str, Any]:
 
 def of_python() -> list[Any]:
     """Every example; shorter ones of a page, and those of docstrings, are for `make soak`."""
-    written = written_in("python")
+    written = [block for block in written_in("python") if block not in CUT]
     longest = {
         max((other for other in written if other.file == it.file), key=lambda it: len(it.text)) for it in written
     }
@@ -195,7 +202,7 @@ def test_toml_examples_are_taken(example: Example, tmp_path: Path) -> None:
     assert tomllib.loads(example.text)
     file = tmp_path / "settings.toml"
     file.write_text(example.text, encoding="utf-8")
-    if example.file.name == "policy.md":
+    if example.file.name == "policy.md" or example.file.parent.name == "guides":
         parse_policy(example.text, str(example))
     elif example.file.name == "settings.md":
         load_settings({}, file=file)
@@ -223,8 +230,28 @@ def test_calls_in_examples_fit_their_tools(name: str, fields: set[str]) -> None:
     assert fields <= set(given["properties"]) or set(taken["required"]) <= fields <= set(taken["properties"])
 
 
-def test_the_settings_page_is_current() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == settings_page()
+@pytest.mark.parametrize("page", sorted(GENERATED_PAGES))
+def test_generated_pages_are_current(page: str) -> None:
+    current = (ROOT / "docs" / page).read_text(encoding="utf-8") == GENERATED_PAGES[page]()
+    assert current, f"docs/{page} is stale: run `make reference`"
+
+
+def test_every_code_block_is_in_a_file_that_is_tested_or_is_run() -> None:
+    """Python on the page of the cookbook is cut from the examples, which tests/test_cookbook.py runs."""
+    assert {example.file.name for example in CUT} == {"cookbook.md"}
+    assert all(re.match(r"# \w+\.py\n", example.text) for example in CUT)
+
+
+def test_the_install_links_of_the_readme_have_the_entry() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert CURSOR_LINK in page
+    assert VSCODE_LINK in page
+    for link in (CURSOR_LINK, VSCODE_LINK):
+        fields = parse_qs(urlsplit(link).query)
+        text = fields["config"][0]
+        entry = json.loads(text if text.startswith("{") else b64decode(text))
+        assert fields["name"] == ["claude-code"]
+        assert (entry["command"], entry["args"]) == ("claude-code-mcp", ["--shared"])
 
 
 # -- commands -------------------------------------------------------------------------------------------------
@@ -312,8 +339,8 @@ def _subcommands(parser: argparse.ArgumentParser | None) -> dict[str, argparse.A
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
-    named = set(re.findall(r"`?make ([a-z-]+)", page.read_text(encoding="utf-8")))
-    assert named - targets() <= {"sure"}
+    named = set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named <= targets()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -354,7 +381,9 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
                     yield from pages(target)
 
     site = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]
-    assert sorted(pages(site["nav"])) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    assert sorted(pages(site["nav"])) == sorted(
+        str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")
+    )
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

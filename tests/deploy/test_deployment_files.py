@@ -350,6 +350,18 @@ def test_the_manifest_of_the_bundle_is_as_its_schema_demands() -> None:
         assert set(asked) >= {"type", "title", "description"}
 
 
+def test_extensions_of_other_clients_start_the_shared_server() -> None:
+    plugin, extension = json_of("codex/.codex-plugin/plugin.json"), json_of("gemini/gemini-extension.json")
+    for manifest in (plugin, extension):
+        assert (manifest["name"], manifest["version"]) == (PROJECT["name"], __version__)
+        assert manifest["description"] == PROJECT["description"]
+    assert (DEPLOY / "codex" / plugin["mcpServers"]).is_file()
+    for servers in (json_of("codex/.mcp.json")["mcpServers"], extension["mcpServers"]):
+        (entry,) = servers.values()
+        assert entry["command"] in PROJECT["scripts"]
+        assert parsed(tuple(entry["args"])).shared
+
+
 def test_the_bundle_has_what_its_package_is_built_from() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"^\tcp -R (.*) build/bundle$", makefile, re.MULTILINE)
