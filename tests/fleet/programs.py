@@ -87,7 +87,7 @@ class NamedFleet:
             return json.loads((await self._sessions.get(session_id)).value or b"{}").get("stays") is True
         return False
 
-    async def absent(self, principal: str) -> Sequence[Holding]:
+    async def absent(self, principal: str | None) -> Sequence[Holding]:
         return self.absent_sessions
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:

@@ -194,7 +194,7 @@ class Service:
         """Sessions that another program runs, such as Claude Code in a terminal."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)
         """What sessions have changed: worktrees and checkpoints."""
-        self.relocation = SessionRelocation(self._sessions, self._environments)
+        self.relocation = SessionRelocation(self._sessions, self._environments, self._limit_waits)
         """Sessions that go to another machine of a fleet, or come from one."""
         self.plan_usages = PlanUsages(self.state, self.start_task)
         """How much of their plans callers have used."""

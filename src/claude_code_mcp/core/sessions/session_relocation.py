@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from ..model.caller import Caller
 from ..model.outcome import Outcome, OutcomeCode
 from .client_environments import ClientEnvironments
+from .limit_waits import LimitWaits
 from .registry import Sessions
 from .session_wiring import SessionDeps
 
@@ -15,13 +16,18 @@ class SessionRelocation:
     give_away: Callable[..., Awaitable[object]] | None = None
     """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
 
-    def __init__(self, sessions: Sessions, environments: ClientEnvironments) -> None:
+    def __init__(self, sessions: Sessions, environments: ClientEnvironments, limit_waits: LimitWaits) -> None:
         self._sessions = sessions
         self._environments = environments
+        self._limit_waits = limit_waits
 
     def environment_of(self, caller: Caller) -> SessionDeps:
         """What the sessions of a caller use on this machine."""
         return self._environments.of(caller)
+
+    async def arrived(self) -> None:
+        """To be called when a session has come here: if it waits for a usage limit, it continues here."""
+        await self._limit_waits.find_left_over()
 
     async def let_go(self, session_id: str) -> None:
         """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""

@@ -194,9 +194,9 @@ async def serving_gateway(
         queue = PlacementQueue(fleet.machines, fleet.changed, settings.section(FleetSettings).fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.audited, gateway.service.learned = machine.audit, machine.add_secrets
-        gateway.service.start_task(gateway.follow_machines())
-        gateway.service.start_task(fleet.note_absences())
-        gateway.service.start_task(ownership.follow(connection))
+        gateways_work = gateway.follow_machines(), gateway.dispatch.continue_waiting()
+        for work in (*gateways_work, fleet.note_absences(), ownership.follow(connection)):
+            gateway.service.start_task(work)
         shared = at.opened()
 
         receivers.private = settings.push_private

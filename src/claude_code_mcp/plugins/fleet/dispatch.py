@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from ...core.errors import PermissionDenied, SessionBusy, SessionNotFound, UpstreamUnavailable
+from ...core.errors import ClaudeCodeError, PermissionDenied, SessionBusy, SessionNotFound, UpstreamUnavailable
 from ...core.model.outcome import OutcomeCode
 from ...core.redaction import Redactor
 from ...server import sdk
@@ -65,6 +66,8 @@ KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, 
 _STAYS = "It was begun to stay on that machine, and goes on when that is back."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
+_WAITS_PAUSE = 15.0
+"""Seconds between two looks for waits for a usage limit that have ended."""
 _TAKING_SECONDS = 27.0
 """In twice which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
 
@@ -225,6 +228,27 @@ class Dispatch:
         # Another gateway may have been faster: then it is where that one has brought it.
         holder = await self._fleet.holder(session_id)
         return self._present(holder, f"{gone} Machine {chosen.name} cannot take it over: {refused}"), Taken()
+
+    async def continue_waiting(self) -> None:
+        """Has sessions whose machine is gone taken over when their wait for a usage limit ends, which the machine that
+        takes one then sees. Never returns."""
+        while True:
+            await asyncio.sleep(_WAITS_PAUSE)
+            try:
+                await self._take_over_waiting()
+            except (NatsError, TimeoutError) as problem:
+                log.info("which sessions wait for a usage limit is not known: %r", problem)
+
+    async def _take_over_waiting(self) -> None:
+        holdings = (await self._fleet.absent(None))[:_MOST_ABSENT]
+        owners = {holding.session_id: holding.principal for holding in holdings}
+        alive = [machine.id for machine in self._fleet.machines()]
+        for found in await self._absent_records.read(holdings, alive):
+            if found.continues_at is not None and found.continues_at <= time.time():
+                try:
+                    await self.taken_over(owners[found.session_id], found.session_id, "Its machine is gone.")
+                except ClaudeCodeError as refused:
+                    log.info("session %s cannot continue after its usage limit yet: %s", found.session_id, refused)
 
     async def _answer_of(self, machine: MachineIdentity, request: bytes) -> bytes:
         """What a machine answers that is to take a session; asked again if nothing comes: it answers as before."""

@@ -406,6 +406,7 @@ class SessionMover:
             adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd, check)
             # Last: whatever this machine dies of before, nobody takes what is half there for the session.
             await self._holdings.arrived(holding)
+            self._service.start_task(self._service.relocation.arrived())
             return replace(adopted, setup_failed=setup_failed)
         except BaseException:
             # Shielded: a session that nobody has and everybody is refused would be lost.

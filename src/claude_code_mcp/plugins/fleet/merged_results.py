@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from ...core import json_text
 from ...core.model.outcome import SESSION_TOOL_STATUS
 from ...core.model.text import iso
+from ...core.model.usage_limits import iso_or_none
 from ...core.sessions.session_row import SessionRow
 from .records import AbsentSession
 from .routing import MachineIdentity
@@ -118,6 +119,7 @@ def absent_row(session: AbsentSession) -> SessionRow:
         tag=session.tag or None,
         pinned=session.pinned,
         archived=session.archived,
+        continues_at=iso_or_none(session.continues_at),
         machine_gone=True,
     )
 

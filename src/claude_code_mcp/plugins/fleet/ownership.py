@@ -106,12 +106,13 @@ class OwnershipBucket:
             await tasks.start(follow_bucket, connection, names.SESSIONS, take)
             self._all_known.set()
 
-    async def not_held_by(self, alive: Collection[str], principal: str) -> list[Holding]:
-        """The sessions of a principal that none of these machines has, those first whose holder has changed last; needs
-        `follow`. Raises TimeoutError while they are not known yet."""
+    async def not_held_by(self, alive: Collection[str], principal: str | None) -> list[Holding]:
+        """The sessions of a principal, or of all, that none of these machines has, those first whose holder has changed
+        last; needs `follow`. Raises TimeoutError while they are not known yet."""
         with anyio.fail_after(_REQUEST_SECONDS):
             await self._all_known.wait()
-        holdings = self._followed.get(principal, {}).values()
+        wanted = self._followed.values() if principal is None else [self._followed.get(principal, {})]
+        holdings = [holding for of_one in wanted for holding in of_one.values()]
         # What stays on its machine has no copy that could be shown.
         absent = [each for each in holdings if not each.stays and (each.arriving or each.machine not in alive)]
         return sorted(absent, key=lambda holding: holding.revision, reverse=True)

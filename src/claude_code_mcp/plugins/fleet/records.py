@@ -314,6 +314,8 @@ class AbsentSession:
     tag: str = ""
     pinned: bool = False
     archived: bool = False
+    continues_at: float | None = None
+    """When its wait for a usage limit ends, if it continues automatically then."""
 
 
 class AbsentRecords:
@@ -365,6 +367,7 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
     state = State.CANCELLED if record.cancelled else outcome.state if outcome is not None else State.IDLE
     if record.running_since is not None and not record.cancelled:
         state = Outcome(OutcomeCode.MACHINE_LOST).state
+    wait = record.limit_wait
     return AbsentSession(
         holding.session_id,
         machine,
@@ -380,6 +383,7 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
         tag=clip_line(called.tag, _LONGEST_TITLE),
         pinned=called.pinned,
         archived=called.archived,
+        continues_at=wait.continues_at if wait is not None and wait.on and not record.cancelled else None,
     )
 
 

@@ -122,9 +122,9 @@ class FleetView(Protocol):
     async def stays(self, session_id: str) -> bool:
         """Whether no other machine than its own can go on with a session."""
 
-    async def absent(self, principal: str) -> Sequence[Holding]:
-        """The sessions of a principal that no machine which is there holds, those first whose holder changed last.
-        Raises TimeoutError while they are not known."""
+    async def absent(self, principal: str | None) -> Sequence[Holding]:
+        """The sessions of a principal, or of all, that no machine which is there holds, those first whose holder
+        changed last. Raises TimeoutError while they are not known."""
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session that no living machine holds to one; None if it is that machine's already. Raises
@@ -341,7 +341,7 @@ class LiveFleet:
         holding = await self._ownership.last(session_id)
         return holding is not None and holding.stays
 
-    async def absent(self, principal: str) -> Sequence[Holding]:
+    async def absent(self, principal: str | None) -> Sequence[Holding]:
         return await self._ownership.not_held_by({machine.id for machine in self.machines()}, principal)
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
