@@ -17,6 +17,8 @@ from ...core.model.outcome import SESSION_TOOL_STATUS
 from ...core.model.text import iso
 from ...core.model.usage_limits import iso_or_none
 from ...core.sessions.session_row import SessionRow
+from ...server.tools.list_sessions import listed_session
+from ...server.tools.output import dump
 from .records import AbsentSession
 from .routing import MachineIdentity
 
@@ -98,7 +100,8 @@ def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[Machin
     offset on, up to the limit, of the newest of all of them."""
     newest = sorted(((session, machine) for machine, session in absent), key=lambda pair: -pair[0].last_used)
     answers: list[tuple[MachineIdentity, dict[str, Any]]] = [
-        (machine, {"sessions": [absent_row(session).as_json()]}) for session, machine in newest[offset : offset + limit]
+        (machine, {"sessions": [{**dump(listed_session(absent_row(session))), "machineGone": True}]})
+        for session, machine in newest[offset : offset + limit]
     ]
     if answers and len(newest) > offset + limit:
         answers[-1][1]["nextOffset"] = offset + limit
