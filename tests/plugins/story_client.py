@@ -23,7 +23,7 @@ async def main(directory: str, prompt: str) -> None:
             result = await client.call_tool(name, arguments)
             assert not result.is_error, result.content
             assert result.structured_content is not None
-            return result.structured_content
+            return dict(result.structured_content)
 
         created = await call("claude_create_session", prompt=prompt, workingDirectory=directory)
         session_id = created["sessionId"]

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from textual.widgets import TextArea
 
 from claude_code_mcp.plugins.tui.application import Tui
+from claude_code_mcp.plugins.tui.dialog_screens import EditCommand
 from claude_code_mcp.plugins.tui.question_panel import session_meaning
 
 from .conftest import Screen
@@ -104,3 +106,53 @@ async def test_an_answer_is_given_with_the_mouse() -> None:
 def test_the_key_for_the_session_says_what_it_allows() -> None:
     assert session_meaning(["mode acceptEdits", "Bash(ls:*)"]) == "accepts all file edits, Bash(ls:*)"
     assert session_meaning([]) == ""
+
+
+@SIZES
+async def test_a_changed_command_is_read_again_and_allowed_once(size: tuple[int, int]) -> None:
+    server, app = interface(COMMAND)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n", "end")
+        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
+        await pilot.press("c")
+        await screen.until(lambda: isinstance(app.screen, EditCommand), "the command can be changed")
+        app.screen.query_one(TextArea).text = LONG.replace("~/important", "build")
+        await pilot.press("ctrl+s")
+        await screen.until(lambda: not isinstance(app.screen, EditCommand), "the question is back")
+        await screen.shows("PgDn")
+        await pilot.press("a", "s")
+        await pilot.pause()
+        assert server.answers == []
+        await pilot.press("end")
+        await screen.shows("rm -rf build")
+        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
+        await pilot.press("s")
+        await pilot.press("a")
+        await screen.until(lambda: server.answers, "answered")
+    (answer,) = server.answers
+    assert answer["decision"] == "allow"
+    assert "scope" not in answer
+    assert answer["updatedInput"] == {"command": LONG.replace("~/important", "build")}
+
+
+async def test_a_command_that_is_changed_back_is_allowed_as_it_was() -> None:
+    server, app = interface(asking("Bash", {"command": "make"}, canAllowForSession=True, sessionRules=["Bash(make)"]))
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n", "c")
+        for command in ("make all", "", "make"):
+            await screen.until(lambda: isinstance(app.screen, EditCommand))
+            app.screen.query_one(TextArea).text = command
+            await pilot.press("ctrl+s")
+            await pilot.pause()
+            if command == "make all":
+                await screen.shows("You changed this command.")
+                await pilot.press("c")
+        await screen.shows("for this session (Bash(make))")
+        await pilot.press("s")
+        await screen.until(lambda: server.answers, "answered")
+    assert server.answers[0]["scope"] == "session"
+    assert "updatedInput" not in server.answers[0]

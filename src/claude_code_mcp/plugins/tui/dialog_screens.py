@@ -53,6 +53,7 @@ In a question (Ctrl+N or Tab goes there; it never takes what you type)
   s            allow for this session
   e            approve a plan and accept edits
   d            deny, with a reason or feedback
+  c            change the command before it is allowed
   1-9 Space    choose; Enter answers; t: type an answer
   m            a plan as it was written
   o            open the session that asks, if it is another one
@@ -101,6 +102,32 @@ class AskLine(Dialog):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.dismiss(event.value)
+
+
+class EditCommand(Dialog):
+    """A command to change; None if the person does not want to."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "take", "Take it", priority=True)]
+    DEFAULT_CSS = """
+    EditCommand TextArea { height: 1fr; min-height: 3; max-height: 24; }
+    EditCommand > Vertical { height: 80%; }
+    """
+
+    def __init__(self, command: str) -> None:
+        super().__init__()
+        self._command = command
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Change the command. Ctrl+S takes it and asks again, Esc keeps the old one.")
+            yield TextArea(self._command, tab_behavior="indent", soft_wrap=True)
+
+    def action_take(self) -> None:
+        command = self.query_one(TextArea).text
+        if command.strip():
+            self.dismiss(command)
+        else:
+            self.app.notify("An empty command cannot be allowed; deny it instead.", severity="warning")
 
 
 class Pick(Dialog):

@@ -25,9 +25,11 @@ from textual.widgets import Input, Static
 
 from ...client.live_sessions import OpenQuestion
 from ...client.styled_lines import NoAnswer, decide, question_lines
-from ...core.model.question import Choice, QuestionKind
+from ...core.model.question import Choice, Question, QuestionKind
 from ...core.model.text import clip_line, visible
 from ...core.questions.kinds import ACCEPT_EDITS, Reaction, kind_class
+from ...core.questions.presentation import describe
+from .dialog_screens import EditCommand
 from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
 from .part_answers import PartAnswers
 
@@ -121,6 +123,8 @@ def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
                 label = f"for this session ({rules})" if rules else "for this session"
                 keys.append(AnswerKey("s", label, "s session", "decide('session')", True))
             keys.append(AnswerKey("d", "deny with a reason", "d deny", "deny"))
+            if is_editable(question):
+                keys.append(AnswerKey("c", "change it", "c change", "edit"))
         case QuestionKind.PLAN_REVIEW:
             keys.append(AnswerKey("a", "approve", "a approve", "decide('allow')", True))
             if Reaction.EDITS in asked.reactions:
@@ -138,6 +142,22 @@ def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
     if elsewhere:
         keys.append(AnswerKey("o", "open that session", "o open", "open_asking"))
     return [*keys, AnswerKey("Esc", "later", "Esc", "leave")]
+
+
+def is_editable(question: Question) -> bool:
+    """Whether the call is a command, which can be changed before it is allowed."""
+    return question.kind is QuestionKind.PERMISSION and isinstance(question.tool_input.get("command"), str)
+
+
+def with_command(asked: OpenQuestion, command: str) -> OpenQuestion:
+    """The question with another command. It can be allowed only once: the rules for the session are about the command
+    that Claude wrote."""
+    question = asked.question
+    tool_input = {**question.tool_input, "command": command}
+    changed = replace(
+        question, tool_input=tool_input, description=describe(question.tool_name, tool_input), session_rules=()
+    )
+    return replace(asked, question=changed, for_session=False)
 
 
 def session_meaning(rules: Sequence[str]) -> str:
@@ -166,6 +186,8 @@ def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[objec
     """Whether an action of the panel makes sense for this question."""
     if action == "decide":
         return str(parameters[0]) in asked.reactions
+    if action == "edit":
+        return is_editable(asked.question)
     if action in ("say", "confirm"):
         return Reaction.SAY in asked.reactions
     return action != "source" or asked.question.kind is QuestionKind.PLAN_REVIEW
@@ -234,6 +256,7 @@ class QuestionPanel(Vertical, can_focus=True):
         Binding("s", "decide('session')", "Session", show=False),
         Binding("e", "decide('edits')", "Accept edits", show=False),
         Binding("d", "deny", "Deny…", show=False),
+        Binding("c", "edit", "Change…", show=False),
         Binding("t", "say", "Type an answer", show=False),
         Binding("m", "source", "Source", show=False),
         Binding("o", "open_asking", "Open session", show=False),
@@ -290,6 +313,8 @@ class QuestionPanel(Vertical, can_focus=True):
         self._left_with: str | None = None
         """The question that was shown when the terminal lost the focus, while its keys came here."""
         self._parts: PartAnswers | None = None
+        self._original: OpenQuestion | None = None
+        """The question as Claude asked it, once the person has changed the command."""
         self._as_source = False
         self._was_read = False
         """Whether the end of what is asked was on the screen."""
@@ -316,6 +341,7 @@ class QuestionPanel(Vertical, can_focus=True):
                 self.redraw()
             return
         self.asked, self.closed_text, self._as_source, self._was_read = asked, "", False, False
+        self._original = None
         self._parts = PartAnswers(asked) if asked is not None and asked.question.choices else None
         self.query_one(AnswerLine).display = False
         self.display = asked is not None
@@ -338,6 +364,8 @@ class QuestionPanel(Vertical, can_focus=True):
             self.query_one("#question", Static).update(Text(self.closed_text))
         else:
             body = question_body(self.asked, self._parts, self.palette, as_source=self._as_source)
+            if self._original is not None:
+                body = Group(Text("You changed this command.", self.palette.style("ask")), body)
             self.query_one("#question", Static).update(body)
             # After the layout: only then the size of this text is known, and not that of the text before it.
             self.call_after_refresh(self._look)
@@ -405,9 +433,34 @@ class QuestionPanel(Vertical, can_focus=True):
     def action_decide(self, decision: str) -> None:
         if self.asked is not None and not self.closed_text and not self._is_unread():
             try:
-                self._answer(decide(self.asked, decision))
+                self._answer({**decide(self.asked, decision), **self._updated_input()})
             except NoAnswer as error:
                 self.app.notify(str(error), severity="warning", markup=False)
+
+    def _updated_input(self) -> dict[str, Any]:
+        """The argument of `claude_respond` for a command that the person has changed."""
+        if self._original is None or self.asked is None:
+            return {}
+        return {"updatedInput": dict(self.asked.question.tool_input)}
+
+    def action_edit(self) -> None:
+        asked = self.asked
+        if asked is None:
+            return
+
+        def changed(command: str | None) -> None:
+            # The question may have been answered elsewhere, or another one may be shown by now.
+            if command is None or self.asked is not asked or self.closed_text:
+                return
+            original = self._original or asked
+            is_same = command == original.question.tool_input["command"]
+            self.asked, self._original = (original, None) if is_same else (with_command(original, command), original)
+            self._was_read = False
+            self.query_one(QuestionText).scroll_home(animate=False)
+            self.focus()
+            self.redraw()
+
+        self.app.push_screen(EditCommand(str(asked.question.tool_input["command"])), changed)
 
     def action_deny(self) -> None:
         what = "feedback" if self.asked and self.asked.question.kind is QuestionKind.PLAN_REVIEW else "reason"
@@ -487,7 +540,7 @@ class QuestionPanel(Vertical, can_focus=True):
 
     def _answer(self, decision: dict[str, Any]) -> None:
         if self.asked is not None and not self.closed_text:
-            self.post_message(self.Answered(self.asked, decision))
+            self.post_message(self.Answered(self._original or self.asked, decision))
 
     def action_leave(self) -> None:
         line = self.query_one(AnswerLine)
