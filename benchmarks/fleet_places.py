@@ -5,6 +5,7 @@ Two of them are gateways as well. All of it is on loopback.
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,12 @@ class MachinePlace(Sandbox):
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(LIMIT)
             self.process = None
+
+    def remove_data(self) -> None:
+        """Removes everything that its product and Claude Code have stored, as a new disk would; its key and the working
+        directories stay. To be called while it does not run."""
+        for directory in (self.root / "state", self.root / "run", self.home / ".claude"):
+            shutil.rmtree(directory, ignore_errors=True)
 
     def fill_disk(self) -> None:
         """Writes until nothing more can be written."""

@@ -2,8 +2,8 @@
 
 Four machines run as processes with separate homes, two of them with a gateway, on one NATS server or three. In each
 round one session has just worked, one is at work and one waits for an answer; then a machine, a gateway or a NATS
-server is killed, a machine is frozen for longer than its lease, its line to NATS is cut, its disk is full, or something
-is killed while a session is moved. The clients go on: they repeat what was refused, with the same key, at whichever
+server is killed, a machine or a gateway is frozen for longer than a lease, a machine loses all its data but its key, its
+line to NATS is cut, its disk is full, or something is killed while a session is moved. The clients go on: they repeat what was refused, with the same key, at whichever
 gateway answers. Afterwards everything is started again, and what the fleet has stored is checked (`fleet_checks.py`).
 """
 
@@ -209,8 +209,23 @@ class Round:
         server.start()
         await using
 
-    async def freeze(self) -> None:
+    async def lose_data(self) -> None:
         victim = self._one_at_work()
+        self.note = victim.name
+        await asyncio.sleep(self.dice.random())
+        victim.kill()
+        await asyncio.to_thread(victim.remove_data)
+        if self.dice.random() < 0.5:
+            victim.start()
+        await self._use()
+
+    async def freeze(self) -> None:
+        await self._freeze(self._one_at_work())
+
+    async def freeze_gateway(self) -> None:
+        await self._freeze(self.dice.choice(self.fleet.gateways))
+
+    async def _freeze(self, victim: MachinePlace) -> None:
         self.note = victim.name
         victim.freeze(signal.SIGSTOP)
         try:
@@ -284,6 +299,8 @@ FAULTS: dict[str, Callable[[Round], Awaitable[None]]] = {
     "kill a gateway": Round.kill_gateway,
     "kill a NATS server": Round.kill_server,
     "freeze a machine": Round.freeze,
+    "freeze a gateway": Round.freeze_gateway,
+    "lose a machine's data": Round.lose_data,
     "cut a machine off": Round.cut,
     "fill a disk": Round.fill_disk,
     "kill during a move": Round.kill_in_move,
