@@ -2,9 +2,10 @@
 
 Four machines run as processes with separate homes, two of them with a gateway, on one NATS server or three. In each
 round one session has just worked, one is at work and one waits for an answer; then a machine, a gateway or a NATS
-server is killed, a machine or a gateway is frozen for longer than a lease, a machine loses all its data but its key, its
-line to NATS is cut, its disk is full, or something is killed while a session is moved. The clients go on: they repeat what was refused, with the same key, at whichever
-gateway answers. Afterwards everything is started again, and what the fleet has stored is checked (`fleet_checks.py`).
+server is killed, a machine or a gateway is frozen for longer than a lease, a machine loses all its data but its key,
+its line to NATS is cut, its disk is full, or something is killed while a session is moved. The clients go on: they
+repeat what was refused, with the same key, at whichever gateway answers. Afterwards everything is started again, and
+what the fleet has stored is checked (`fleet_checks.py`).
 """
 
 import argparse
