@@ -59,7 +59,7 @@ class SuiteServer(McpServer):
     def server(self, environment: ClientEnvironment | None = None) -> Server[Any]:
         server = super().server(environment)
         assert isinstance(server, ChangingServer)
-        server.tools_change = True
+        server.prompts_change = True
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _take_level)
         return server
 

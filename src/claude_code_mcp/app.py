@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,7 +31,7 @@ from .core.redaction import Redactor
 from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
-from .installed_plugins import bundled_plugins, enabled_plugins, sections_of
+from .installed_plugins import bundled_plugins, distributions_of, enabled_plugins, sections_of
 from .plugin import Plugin, RunningServer
 from .server.server import McpServer
 from .server.tools.tool import Tool
@@ -41,6 +41,8 @@ from .startup.greeting.first_answers import GreetedInput
 if TYPE_CHECKING:
     import socket
 
+    from mcp.server.lowlevel import Server
+    from mcp.shared.message import SessionMessage
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from .plugins.telemetry.audit_sinks import AuditSink
     from .plugins.telemetry.metrics import Metrics
     from .plugins.telemetry.telemetry import Telemetry
+    from .server.message_streams import SendStream
     from .server.transports.authenticator import Authenticator
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
@@ -95,16 +98,35 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
             server = McpServer(
                 service, "keep", hosting.host, tools_with(plugins, settings)
             ).server()  # the server ends with its one client: see below
-            if greeted.leave_manifest is not None:
-                from .startup.greeting.build_manifest import leave_manifest  # noqa: PLC0415 - the first start alone needs it
-
-                service.start_task(leave_manifest(server, greeted.leave_manifest))
+            manifest = _renewed_manifest(server, greeted, plugins, outbox)
+            if manifest is not None:
+                service.start_task(manifest)
             with serving:
                 # In a task of its own: a message wakes the protocol's loop alone, not all that it was started from.
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
                 # Within the scope: a signal ends this wait too.
                 await _finish_turns(service, settings.on_disconnect or "stop")
+
+
+def _renewed_manifest(
+    server: "Server[Any]",
+    greeted: GreetedInput,
+    plugins: Sequence[Plugin],
+    outbox: "SendStream[SessionMessage] | None" = None,
+) -> "Coroutine[Any, Any, None] | None":
+    """What leaves a manifest for the next start; None if this server says what every one with its settings says."""
+    with_tools = [plugin for plugin in plugins if type(plugin).tools is not Plugin.tools]
+    used = greeted.manifest
+    if greeted.leave_manifest is None and not with_tools and (used is None or not used.with_plugins):
+        return None
+    from .startup.greeting.build_manifest import renew_manifest  # noqa: PLC0415 - few starts need it
+
+    async def renew() -> None:
+        distributions = await asyncio.to_thread(distributions_of, with_tools)
+        await renew_manifest(server, greeted, distributions, outbox)
+
+    return renew()
 
 
 async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
@@ -290,7 +312,6 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
 
 async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
     from .plugins.telemetry.metrics import Metrics  # noqa: PLC0415
-    from .startup.greeting.build_manifest import leave_manifest  # noqa: PLC0415
 
     callers = await asyncio.to_thread(shared_callers, settings, http)
     principals = {LOCAL, *callers.names} if callers is not None else ()
@@ -304,8 +325,11 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         server = McpServer(service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings))
         metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
         service.observe(metrics)
-        if first.manifest is not None:
-            service.start_task(leave_manifest(server.server(), first.manifest))
+        # Its own tools are not known to the front, which greets.
+        greeted = GreetedInput(leave_manifest=first.manifest, argv=first.arguments)
+        manifest = _renewed_manifest(server.server(), greeted, plugins)
+        if manifest is not None:
+            service.start_task(manifest)
         async with _http_beside(http, server, callers, metrics, console) as url:
             shared.open(
                 server,

@@ -5,6 +5,7 @@ commands only those that a plug-in may extend.
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +46,17 @@ def enabled_plugins(settings: "Settings") -> list[Plugin]:
         if name not in off:
             found[name] = _loaded(point)
     return [found[name] for name in sorted(found)]
+
+
+def distributions_of(plugins: Iterable[Plugin]) -> dict[str, str]:
+    """The distributions that plug-ins are from, except for ours, by the names of their directories, and the version of
+    each. Blocks on the disk."""
+    points, found = _entry_points(), {}
+    for plugin in plugins:
+        point = points.get(plugin.name)
+        if point is not None:
+            found[re.sub("[-_.]+", "_", _distribution(point))] = point.dist.version if point.dist is not None else ""
+    return found
 
 
 def sections_of(plugins: Iterable[Plugin]) -> "list[type[Section]]":

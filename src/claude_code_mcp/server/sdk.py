@@ -68,8 +68,9 @@ _SENDS_IN_A_ROW = 16
 class ChangingServer(Server[Any]):
     """A server whose lists change, and that announces this in its handshake."""
 
-    tools_change = False
-    """Whether its tools and prompts change too, and not only its resources."""
+    prompts_change = False
+    """Whether its prompts change too, and not only its resources and tools. Tools change where the greeting did not
+    know those of a plug-in."""
 
     def create_initialization_options(
         self,
@@ -78,7 +79,7 @@ class ChangingServer(Server[Any]):
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         changing = notification_options or NotificationOptions(
-            prompts_changed=self.tools_change, resources_changed=True, tools_changed=self.tools_change
+            prompts_changed=self.prompts_change, resources_changed=True, tools_changed=True
         )
         return super().create_initialization_options(changing, experimental_capabilities, extensions)
 

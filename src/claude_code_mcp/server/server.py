@@ -159,7 +159,7 @@ class McpServer:
             on_call_tool=self._call_tool,
             **self._content_handlers(),
         )
-        server.tools_change = self._offers_hub_tools
+        server.prompts_change = self._offers_hub_tools
         if self._offers_hub_tools:
             server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_log_level)
             self._contents.register_skills(server)

@@ -1,6 +1,7 @@
 """Builds a manifest: asks a real server in memory for its first answers. Run as a module, it renews the shipped one."""
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import logging
@@ -16,9 +17,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from ...core.config import load_settings
 from ...core.service import Service
-from ...server.message_streams import message_streams
+from ...server.message_streams import SendStream, message_streams
 from ...server.server import McpServer
-from .first_answers import MADE_WITH, SHIPPED, write
+from .first_answers import MADE_WITH, SHIPPED, GreetedInput, Results, is_installed, place_with_plugins, write
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +28,52 @@ Answers = dict[str, dict[str, dict[str, Any]]]
 _CLIENT_INFO = {"name": "manifest", "version": "1"}
 
 
+async def renew_manifest(
+    server: Server[Any],
+    greeted: GreetedInput,
+    plugins: dict[str, str],
+    outbox: SendStream[SessionMessage] | None = None,
+) -> None:
+    """Leaves the manifest for the next start, unless the one that the greeting used says the same; a file that cannot
+    be written is only logged. A client on `outbox` that was told other tools is notified. `plugins` are the
+    distributions of the plug-ins that add tools."""
+    used, file = greeted.manifest, greeted.leave_manifest or place_with_plugins(greeted.argv)
+    results, otherwise = encoded(await first_answers(server))
+    # Only where the next start sees that a plug-in has changed or is gone.
+    lasting = all(is_installed(name, version) for name, version in plugins.items())
+    if file is not None and lasting and (used is None or not used.checked or used.results != results):
+        await _write(file, results, otherwise, plugins)
+    told = greeted.listed_in
+    if outbox is None or used is None or told is None:
+        return
+    if results["tools/list"][told] != used.result("tools/list", told):
+        changed = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
+        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has left
+            await outbox.send(SessionMessage(changed))
+
+
 async def leave_manifest(server: Server[Any], file: str) -> None:
     """Writes the manifest for the next start; a file that cannot be written is only logged."""
-    answers, otherwise = await first_answers(server)
-    results = {
-        method: {version: _compact(result) for version, result in by_version.items()}
-        for method, by_version in answers.items()
-    }
+    results, otherwise = encoded(await first_answers(server))
+    await _write(file, results, otherwise, None)
+
+
+async def _write(file: str, results: Results, otherwise: str, plugins: dict[str, str] | None) -> None:
     made_with = {name: importlib.metadata.version(name) for name in MADE_WITH}
     try:
-        await asyncio.to_thread(write, file, results, otherwise, made_with)
+        await asyncio.to_thread(write, file, results, otherwise, made_with, plugins)
     except OSError as error:
         log.debug("the next start will be no faster: %s", error)
+
+
+def encoded(answers: tuple[Answers, str]) -> tuple[Results, str]:
+    """Answers as a manifest has them."""
+    by_method, otherwise = answers
+    results = {
+        method: {version: _compact(result) for version, result in by_version.items()}
+        for method, by_version in by_method.items()
+    }
+    return results, otherwise
 
 
 async def first_answers(server: Server[Any]) -> tuple[Answers, str]:

@@ -8,6 +8,10 @@ The answers depend on our own code and on the MCP SDK: a manifest of another min
 releases of these packages (`MADE_WITH`) hardly ever change a letter of them. A manifest that was made with another one
 is used, and the server, once it is loaded, writes one with its own answers, which is used from the next start on.
 
+The tools of plug-ins are in no shipped manifest. A server that has some leaves a manifest with them in the cache, also
+with default settings, unless the one in use has the same. It names the distributions of these plug-ins, and is not used
+once one of them has another version or is gone.
+
 Only a request that the server would certainly answer with the same result is answered here. Everything else is kept for
 the server, which takes over the pipe: it gets every byte that was not answered, and the request that opened the
 connection once more, because that decides how it serves the rest; its second answer to that one is not sent.
@@ -40,6 +44,9 @@ MADE_WITH = ("mcp", "mcp_types", "pydantic")
 
 SHIPPED = os.path.join(os.path.dirname(__file__), "manifest.jsonl")
 
+_PLUGINS_OFF = "CLAUDE_CODE_MCP_PLUGINS_OFF"
+"""Plug-ins change an answer by their tools. What is disabled is part of the name of a manifest in the cache."""
+
 _CONFIG_FILE = ("--config", "CLAUDE_CODE_MCP_CONFIG")
 
 Results = dict[str, dict[str, bytes]]
@@ -48,12 +55,14 @@ Results = dict[str, dict[str, bytes]]
 class Manifest:
     """The first answers: for each method and protocol version a result, as JSON."""
 
-    def __init__(self, results: Results, otherwise: str, *, checked: bool = True) -> None:
+    def __init__(self, results: Results, otherwise: str, *, checked: bool = True, with_plugins: bool = False) -> None:
         self.results = results
         self.otherwise = otherwise
         """The version that a client gets that asks for one we do not know."""
         self.checked = checked
         """Whether it was made with the very versions that are installed."""
+        self.with_plugins = with_plugins
+        """Whether a server with the tools of plug-ins has left it."""
 
     def result(self, method: str, version: str) -> bytes | None:
         """The result of a request without arguments, if it is known."""
@@ -106,6 +115,9 @@ def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
     deviation = _deviation(argv)
     if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
         return None, None
+    left = None if deviation else read(plugins_file(), only_ours=True)
+    if left is not None and left.checked:
+        return left, None
     shipped = None if deviation else read(SHIPPED)
     if shipped is not None and shipped.checked:
         return shipped, None
@@ -116,9 +128,17 @@ def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
     return cached or shipped, file
 
 
+def place_with_plugins(argv: "Sequence[str]") -> str | None:
+    """Where a server with the tools of plug-ins leaves its manifest; None if it has tools that change too often."""
+    deviation = _deviation(argv)
+    if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
+        return None
+    return cache_file(deviation) if deviation else plugins_file()
+
+
 def read(file: str, *, only_ours: bool = False) -> Manifest | None:
-    """The manifest in a file; None if it is missing, damaged or of another SDK. With `only_ours` also when
-    another user could have written it: the list of tools is text that the model trusts."""
+    """The manifest in a file; None if it is missing, damaged, of another SDK or of other plug-ins. With `only_ours`
+    also when another user could have written it: the list of tools is text that the model trusts."""
     try:
         # Non-blocking, since opening a named pipe would wait for its writer.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
@@ -141,8 +161,10 @@ def _is_ours(opened: os.stat_result) -> bool:
 def _parse(heading: object, body: bytes) -> Manifest | None:
     if not isinstance(heading, dict) or heading["crc32"] != crc32(body):
         return None
-    made_with = heading["made_with"]
-    checked = all(_is_installed(name, version) for name, version in made_with.items())
+    made_with, plugins = heading["made_with"], heading["plugins"]
+    if not all(is_installed(name, version) for name, version in plugins.items()):
+        return None
+    checked = all(is_installed(name, version) for name, version in made_with.items())
     if not checked and not (is_supported(made_with["mcp"]) and is_supported(installed_version("mcp"))):
         return None
     lines = body.splitlines()
@@ -150,15 +172,15 @@ def _parse(heading: object, body: bytes) -> Manifest | None:
         method: {version: lines[number] for version, number in by_version.items()}
         for method, by_version in heading["results"].items()
     }
-    return Manifest(results, heading["otherwise"], checked=checked)
+    return Manifest(results, heading["otherwise"], checked=checked, with_plugins=bool(plugins))
 
 
-def _is_installed(name: str, version: str) -> bool:
+def is_installed(name: str, version: str) -> bool:
     """Looks for the directory that an installation leaves behind; asking `importlib.metadata` would take 30 ms."""
     return any(os.path.isdir(os.path.join(place, f"{name}-{version}.dist-info")) for place in sys.path)
 
 
-def _deviation(argv: list[str]) -> str:
+def _deviation(argv: "Sequence[str]") -> str:
     """What sets these settings apart from the defaults as far as the answers go; empty for the defaults."""
     if not ANSWERS_DEPEND_ON:
         return ""
@@ -187,8 +209,11 @@ def _value(argv: "Sequence[str]", flag: str, variable: str, environment: "Mappin
     return environment.get(variable, "")
 
 
-def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]) -> None:
-    """Leaves a manifest, whole or not at all. Raises OSError where nothing can be written."""
+def write(
+    file: str, results: Results, otherwise: str, made_with: dict[str, str], plugins: dict[str, str] | None = None
+) -> None:
+    """Leaves a manifest, whole or not at all; with the distributions of the `plugins` whose tools are in it. Raises
+    OSError where nothing can be written."""
     import json  # noqa: PLC0415 - not before the first answer
 
     lines = sorted({line for by_version in results.values() for line in by_version.values()})
@@ -197,7 +222,13 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
         method: {version: lines.index(line) for version, line in by_version.items()}
         for method, by_version in results.items()
     }
-    heading = {"made_with": made_with, "otherwise": otherwise, "results": numbers, "crc32": crc32(body)}
+    heading = {
+        "made_with": made_with,
+        "plugins": plugins or {},
+        "otherwise": otherwise,
+        "results": numbers,
+        "crc32": crc32(body),
+    }
     os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
     temporary = f"{file}.{os.getpid()}"
     try:
@@ -216,22 +247,40 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
 
 
 def cache_file(deviation: str) -> str:
-    """Where the manifest for such settings is kept: in the directory that `platformdirs` would name.
+    """Where the manifest for such settings is kept.
 
     Its name depends on the shipped one, which changes with every change to a tool, and on the environment: two of them
     may have different versions of `MADE_WITH`.
     """
     import hashlib  # noqa: PLC0415 - the usual start needs no digest
 
-    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-    base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
-    digest = hashlib.sha256(f"{sys.prefix}\n{deviation}".encode(errors="surrogateescape"))
+    parts = f"{sys.prefix}\n{deviation}\n{os.environ.get(_PLUGINS_OFF, '')}"
+    digest = hashlib.sha256(parts.encode(errors="surrogateescape"))
     try:
         with open(SHIPPED, "rb") as opened:
             digest.update(opened.read())
     except OSError:
         pass
-    return os.path.join(base, "claude-code-mcp", f"greeting-{__version__}-{digest.hexdigest()[:16]}.jsonl")
+    return os.path.join(_cache(), f"greeting-{__version__}-{digest.hexdigest()[:16]}.jsonl")
+
+
+def plugins_file() -> str:
+    """Where the manifest for default settings is kept that has the tools of plug-ins. Asked for at every start, so it
+    takes no digest: the state of the shipped file changes with every installation of ours."""
+    try:
+        shipped = os.stat(SHIPPED)
+        build = f"{shipped.st_size} {shipped.st_mtime_ns}"
+    except OSError:
+        build = ""
+    parts = f"{sys.prefix}\n{build}\n{os.environ.get(_PLUGINS_OFF, '')}"
+    return os.path.join(_cache(), f"plugins-{__version__}-{crc32(parts.encode(errors='surrogateescape')):08x}.jsonl")
+
+
+def _cache() -> str:
+    """The directory that `platformdirs` would name."""
+    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
+    return os.path.join(base, "claude-code-mcp")
 
 
 # -- the greeting -----------------------------------------------------------------------------------------------------
@@ -252,7 +301,14 @@ class GreetedInput:
     """What the server takes over from the greeting; empty if there was none."""
 
     def __init__(
-        self, unread: bytes = b"", answered: "frozenset[str | int]" = frozenset(), leave_manifest: str | None = None
+        self,
+        unread: bytes = b"",
+        answered: "frozenset[str | int]" = frozenset(),
+        leave_manifest: str | None = None,
+        *,
+        argv: "Sequence[str]" = (),
+        manifest: Manifest | None = None,
+        listed_in: str | None = None,
     ) -> None:
         self.unread = unread
         """What the client sent, as far as the server has to read it."""
@@ -260,6 +316,13 @@ class GreetedInput:
         """The requests in it that are answered already."""
         self.leave_manifest = leave_manifest
         """Where the server should leave a manifest for the next start."""
+        self.argv = argv
+        """What this process was started with."""
+        self.manifest = manifest
+        """What the answers are from."""
+        self.listed_in = listed_in
+        """The version of the protocol in which the client was told the tools, and waits to be told of a change. Clients
+        of versions without a handshake ask for changes themselves."""
 
 
 class Greeting:
@@ -291,7 +354,13 @@ class Greeting:
 
     def handover(self) -> GreetedInput:
         """What the server has to read, and which of it is answered already."""
-        return GreetedInput(b"".join(self._kept) + bytes(self._partial), frozenset(self._opening))
+        told = self.listed and self._version is not None and self._manifest.has_handshake(self._version)
+        return GreetedInput(
+            b"".join(self._kept) + bytes(self._partial),
+            frozenset(self._opening),
+            manifest=self._manifest,
+            listed_in=self._version if told else None,
+        )
 
     def receive(self, data: bytes) -> bytes:
         """Takes what was read and returns what to write."""

@@ -52,10 +52,10 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     if os.environ.get(SWITCH) == "off" or not on_pipes():
         if os.isatty(0) and not any(argument.startswith("--ht") for argument in argv):
             os.write(2, _TERMINAL_HINT)
-        return load()(argv, GreetedInput())
+        return load()(argv, GreetedInput(argv=argv))
     manifest, leave_manifest = find(argv)
     if manifest is None:
-        return load()(argv, GreetedInput(leave_manifest=leave_manifest))
+        return load()(argv, GreetedInput(leave_manifest=leave_manifest, argv=argv))
     greeting = Greeting(manifest)
     with _Loading(load) as loading:
         try:
@@ -63,7 +63,7 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
         except (BrokenPipeError, ConnectionError):
             loading.exit(0)
     greeted = greeting.handover()
-    greeted.leave_manifest = leave_manifest
+    greeted.leave_manifest, greeted.argv = leave_manifest, argv
     return load()(argv, greeted)
 
 
