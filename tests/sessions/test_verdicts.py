@@ -117,6 +117,30 @@ async def test_an_answer_cannot_allow_what_the_policy_denies_by_now(
     service.respond(session.id, open_question.id, Answer(allow=False))
 
 
+async def test_an_answer_that_cannot_be_handed_on_is_a_denial(
+    service: Service, denials: Denials, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = script("work", tool("Bash", command="make all"), text("${tool_result}"))
+    turn = await service.create(prompt, options(sandbox))
+    question_id = await question(turn.session)
+
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(turn.session.readable_lines, "input_changed", fail)
+    service.respond(turn.session.id, question_id, Answer(allow=True, updated_input={"command": "touch made"}))
+    assert "could not be judged" in (await end_of(turn)).result
+    assert not (sandbox.project / "made").exists()
+    assert list(denials) == [("Bash", "error", "answer")]
+
+
+async def test_a_call_without_a_session_is_audited_too(service: Service, denials: Denials, sandbox: Sandbox) -> None:
+    answer = service.answer_by_rule("local", str(sandbox.project), "Bash", {"command": "rm x"})
+    assert answer is not None
+    assert not answer.allow
+    assert list(denials) == [("Bash", "Bash(rm *)", "client")]
+
+
 async def test_an_allowance_for_the_session_cannot_lift_a_ceiling_that_came_down(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

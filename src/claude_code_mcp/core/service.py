@@ -34,6 +34,7 @@ from .model.question import Answer, Question
 from .model.session_id import is_session_id
 from .model.usage_limits import OnLimit
 from .policy.policy import Policy
+from .policy.rules import Decision
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
 from .questions.broker import Broker
@@ -73,7 +74,7 @@ from .sessions.session_wiring import SessionDeps
 from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
-from .sessions.verdicts import answer_of_rules
+from .sessions.verdicts import Occasion, answer_of_rules, verdict_on
 from .sessions.workplaces import Workplaces
 from .state.message_keys import MessageKeys
 from .state.spending import Spending
@@ -155,7 +156,7 @@ class Service:
         projects = ProjectFolders.below(launcher.config_dir, linked=alone)
         stores = Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects, replica)
         self._bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, self.start_task)
-        deps = SessionDeps(
+        self._deps = deps = SessionDeps(
             settings=settings,
             launcher=launcher,
             stores=stores,
@@ -679,8 +680,12 @@ class Service:
         return self._enforcer.needs_person(principal if session is None else session.owner, principal)
 
     def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """What the rules say of a call that no session makes; None if a person must be asked."""
-        return answer_of_rules(tool, self._enforcer.judge(principal, cwd, tool, arguments))
+        """What the rules say of a call that no session makes; None if a person must be asked. A denial is audited."""
+        return answer_of_rules(tool, verdict_on(self._deps, Occasion.CLIENT, principal, cwd, tool, arguments))
+
+    def offers_tool(self, principal: str, cwd: str, tool: str) -> bool:
+        """Whether a list for this principal names a tool: not one that the rules deny whatever its arguments are."""
+        return self._enforcer.judge(principal, cwd, tool, {}).decision is not Decision.DENY
 
     def check_record_of_machine(
         self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None

@@ -10,6 +10,7 @@ import mcp_types as types
 import pytest
 from mcp import MCPError
 
+from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.server.tools import hub_proxy
 from tests.hub.conftest import disconnect
 from tests.hub.oauth import Authority
@@ -100,6 +101,28 @@ async def test_a_client_is_given_the_address_to_sign_in_at(start_rig: StartRig, 
 
 
 # -- the tools of the servers ---------------------------------------------------------------------------------
+
+
+@EITHER
+async def test_a_person_cannot_allow_a_call_that_the_policy_denies_by_now(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    policy = parse_policy(
+        '[profiles.mine]\nbase = "local"\n[profiles.strict]\nbase = "local"\ndeny = ["mcp__x"]\n'
+        '[groups]\nguests = "strict"',
+        "policy.toml",
+        "mine",
+    )
+    rig: Rig = await start_rig({"x": program()}, policy, toolsets="hub-tools")
+
+    class ChangingPerson(Person):
+        async def __call__(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            policy.assign("local", ["guests"])
+            return await super().__call__(context, params)
+
+    caller: Caller = await connect(rig, mode, ChangingPerson([decide("Allow once")]))
+    code, _ = await caller.refused("mcp__x__echo", word="hi")
+    assert code == "PERMISSION_DENIED"
 
 
 @EITHER

@@ -2,12 +2,14 @@
 answer handed back to whoever asked.
 
 A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
-Answers of the policy's rules take the same path as people's answers, and `verdicts.py` judges both.
+Answers of the policy's rules take the same path as people's answers, and `verdicts.py` judges both. If an answer cannot
+be handed on, the call is denied.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import ControlRequest, Raw
@@ -17,15 +19,19 @@ from ..model.question import Answer, Closure, FileChange, Question, QuestionKind
 from ..model.tool_names import PREFIX
 from ..policy.rules import Decision, Verdict
 from ..questions import presentation
+from ..questions.broker import Check
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..questions.kinds import kind_class, labels_by_text
 from .policy_enforcer import POLICY_CHANNEL
-from .verdicts import Occasion, answer_of_rules, refusal
+from .verdicts import Occasion, answer_of_rules
 
 if TYPE_CHECKING:
     from .session import Session
 
 log = logging.getLogger(__name__)
+
+Finish = Callable[[Question, Resolution, Raw | None], None]
+"""Hands the reply to whoever asked."""
 
 
 class SessionQuestions:
@@ -58,9 +64,11 @@ class SessionQuestions:
             if frame.id in self._question_ids:
                 self.withdraw(frame.id)
             else:
-                self._session.process.reply(
-                    frame.id, {"behavior": "deny", "message": refusal(self._session.verdicts.give_up(frame.request))}
+                request = frame.request
+                denial = self._session.verdicts.give_up(
+                    Occasion.QUESTION, str(request.get("tool_name")), request.get("input")
                 )
+                self._session.process.reply(frame.id, {"behavior": "deny", "message": denial.message})
 
     def _open(self, frame: ControlRequest, change: FileChange | None) -> None:
         request, session = frame.request, self._session
@@ -71,12 +79,11 @@ class SessionQuestions:
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         tool_input = self._tool_input(request, tool_use_id)
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-        question = self._broker.open(
-            session.id,
+        question = self._ask(
             tool,
             tool_input,
-            lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
-            cwd=session.cwd,
+            lambda question, resolution, body: self._reply(frame.id, question, resolution, body),
+            lambda question, answer, _: session.verdicts.check_answer(question, answer),
             tool_use_id=tool_use_id,
             suggestions=admission.offers(offered, tool, tool_input, session.cwd),
             reason=request.get("decision_reason"),
@@ -84,14 +91,49 @@ class SessionQuestions:
             change=change,
             modes=modes,
             mode_after=mode_after,
-            check=lambda question, answer, _: self._session.verdicts.check_answer(question, answer),
+            request_id=frame.id,
         )
-        self._question_ids[frame.id] = question.id
+        self._answer_by_rule(question, session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
+
+    def _ask(
+        self,
+        tool: str,
+        tool_input: Mapping[str, Any],
+        finish: Finish,
+        check: Check,
+        *,
+        request_id: str | None = None,
+        **details: Any,
+    ) -> Question:
+        """Opens a question. Its end is in the log before `finish` hands the reply to whoever asked; an exception on the
+        way there turns an allowance into a denial."""
+        session = self._session
+
+        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            self._open_ids.discard(question.id)
+            try:
+                if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
+                    session.grant(updates)
+                session.log.append(QuestionSettled(question, resolution))
+                finish(question, resolution, body)
+            except Exception:
+                log.exception("the answer to %s of session %s could not be handed on", question.id, session.id)
+                denial = session.verdicts.give_up(Occasion.ANSWER, question.tool_name, question.tool_input)
+                refused = replace(resolution, answer=denial)
+                finish(question, refused, None if body is None else {"behavior": "deny", "message": denial.message})
+            session.turn_runner.question_settled()
+
+        question = self._broker.open(session.id, tool, tool_input, settle, cwd=session.cwd, check=check, **details)
         self._open_ids.add(question.id)
+        if request_id is not None:
+            self._question_ids[request_id] = question.id
         session.log.append(QuestionOpened(question))
-        answer = answer_of_rules(tool, self._session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
+        return question
+
+    def _answer_by_rule(self, question: Question, verdict: Verdict) -> None:
+        answer = answer_of_rules(question.tool_name, verdict)
         if answer is not None:
-            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
+            self._broker.answer(self._session.id, question.id, answer, POLICY_CHANNEL)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
         """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
@@ -99,26 +141,20 @@ class SessionQuestions:
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         session = self._session
         asked = questions_of(server, form)
-        if self._session.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
+        if session.verdicts.verdict(Occasion.FORM, TOOL, asked).decision is Decision.DENY:
             filled.set_result({"action": "decline"})
             return filled
 
         def check(question: Question, answer: Answer, body: Raw) -> None:
-            self._session.verdicts.check_answer(question, answer)
+            session.verdicts.check_answer(question, answer)
             check_answers(server, form, _answers_in(question, answer, body))
 
-        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            self._open_ids.discard(question.id)
-            session.log.append(QuestionSettled(question, resolution))
+        def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not filled.done():
                 filled.set_result(_form_result(server, form, question, resolution, body))
-            self._session.turn_runner.question_settled()
 
-        heading = heading_of(server, form)
-        question = self._broker.open(session.id, TOOL, asked, settle, cwd=session.cwd, form=heading, check=check)
-        self._open_ids.add(question.id)
-        session.log.append(QuestionOpened(question))
+        self._ask(TOOL, asked, finish, check, form=heading_of(server, form))
         return filled
 
     def ask_about_call(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> "asyncio.Future[None]":
@@ -131,22 +167,14 @@ class SessionQuestions:
         def check(question: Question, answer: Answer, body: Raw) -> None:
             if answer.updated_input is not None and answer.updated_input != question.tool_input:
                 raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
-            self._session.verdicts.check_answer(question, answer)
+            session.verdicts.check_answer(question, answer)
 
-        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            self._open_ids.discard(question.id)
-            session.log.append(QuestionSettled(question, resolution))
+        def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
             # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
             if not allowed.done():
                 _finish(allowed, resolution)
-            self._session.turn_runner.question_settled()
 
-        question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
-        self._open_ids.add(question.id)
-        session.log.append(QuestionOpened(question))
-        answer = answer_of_rules(tool, verdict)
-        if answer is not None:
-            self._broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
+        self._answer_by_rule(self._ask(tool, arguments, finish, check), verdict)
         return allowed
 
     def withdraw(self, request_id: str) -> None:
@@ -166,20 +194,17 @@ class SessionQuestions:
             return {**tool_input, "plan": plan} if plan else tool_input
         return tool_input
 
-    def _settled(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
+    def _reply(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
+        """Answers the CLI, after everything that its next frames depend on."""
         session, answer = self._session, resolution.answer
         self._question_ids.pop(request_id, None)
-        self._open_ids.discard(question.id)
-        if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
-            session.grant(updates)
-        session.log.append(QuestionSettled(question, resolution))
-        if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
-            session.plan_approved(kind_class(question.kind).chosen_mode(question, answer))
-        if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
-            changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
-            session.readable_lines.input_changed(question.tool_use_id, changed)
         if answer is not None and answer.allow:
-            self._session.verdicts.command_agreed(question)
+            if question.kind is QuestionKind.PLAN_REVIEW:
+                session.plan_approved(kind_class(question.kind).chosen_mode(question, answer))
+            if answer.updated_input is not None and answer.updated_input != question.tool_input:
+                changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
+                session.readable_lines.input_changed(question.tool_use_id, changed)
+            session.verdicts.command_agreed(question)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)
@@ -187,9 +212,8 @@ class SessionQuestions:
             updated = body.get("updatedInput")
             granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
             # Before the reply: the call that it allows may be the very next frame.
-            self._session.process.use_answered(question.tool_use_id, question.tool_name, granted)
-        self._session.process.reply(request_id, body)
-        self._session.turn_runner.question_settled()
+            session.process.use_answered(question.tool_use_id, question.tool_name, granted)
+        session.process.reply(request_id, body)
 
 
 def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:

@@ -19,6 +19,7 @@ from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
 from .stored_sessions import StoredSessions
+from .verdicts import Occasion
 from .workplaces import Workplace
 
 _MOST_CHECKPOINTS = 50
@@ -171,7 +172,7 @@ class SessionWork:
             # As the files are now, not as they were when somebody agreed.
             changed = await _changed(ask, checkpoint)
             for path in changed.files:
-                verdict = session.deps.enforcer.judge(session.owner, session.cwd, "Edit", {"file_path": path})
+                verdict = session.verdicts.verdict(Occasion.RESTORE, "Edit", {"file_path": path})
                 if verdict.decision is Decision.DENY:
                     raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
             if agreed is not None and changed != agreed:

@@ -1,8 +1,9 @@
-"""The verdict on every tool call of a session: allow, deny or ask, with the reason.
+"""The verdict on every tool call: allow, deny or ask, with the reason.
 
-Every path ends in `SessionVerdicts.verdict`: the PreToolUse hook, a permission question that a rule may answer, an
-answer from any channel with the input and the permission mode that it carries, a form of an MCP server, and a call to a
-server of the hub. It judges by the policy as it is now and writes every denial to the audit trail.
+Every path ends in `verdict_on`: the PreToolUse hook, a permission question that a rule may answer, an answer from any
+channel with the input and the permission mode that it carries, a form of an MCP server, a call to a server of the hub
+by a session or by a client, and files that a caller restores. It judges by the policy as it is now and writes every
+denial to the audit trail.
 
 It fails closed: an exception while a call is judged is a denial with a reason, and the caller gets it at once.
 """
@@ -20,6 +21,7 @@ from ..policy.rules import SHELL_TOOLS, Decision, Verdict
 from ..questions.kinds import kind_class
 from ..questions.presentation import describe
 from .policy_enforcer import UNJUDGED
+from .session_wiring import SessionDeps
 
 if TYPE_CHECKING:
     from .session import Session
@@ -47,6 +49,10 @@ class Occasion(StrEnum):
     """An MCP server asks a person to fill in a form."""
     HUB = "hub"
     """The call has arrived for a server of the hub."""
+    CLIENT = "client"
+    """A client calls a tool itself, without a session."""
+    RESTORE = "restore"
+    """A caller takes a file back to what it was at a checkpoint."""
 
 
 def refusal(verdict: Verdict) -> str:
@@ -61,6 +67,46 @@ def answer_of_rules(tool: str, verdict: Verdict) -> Answer | None:
         return Answer(allow=False, message=refusal(verdict))
     allowed = verdict.decision is Decision.ALLOW and kind_class(kind_of(tool)).rule_may_allow
     return Answer(allow=True) if allowed else None
+
+
+def verdict_on(
+    deps: SessionDeps,
+    occasion: Occasion,
+    principal: str,
+    cwd: str,
+    tool: str,
+    tool_input: Mapping[str, Any],
+    *,
+    session_id: str | None = None,
+    subagent_directory: str | None = None,
+) -> Verdict:
+    """Judges a call and writes a denial to the audit trail. Never raises. `subagent_directory` is where its subagent
+    works, if not in `cwd`."""
+    found = deps.enforcer.judge(principal, cwd, tool, tool_input, subagent_directory)
+    if found.decision is Decision.DENY:
+        audit_denial(deps, occasion, principal, cwd, tool, tool_input, found, session_id=session_id)
+    return found
+
+
+def audit_denial(
+    deps: SessionDeps,
+    occasion: Occasion,
+    principal: str,
+    cwd: str,
+    tool: str,
+    tool_input: Mapping[str, Any],
+    denial: Verdict,
+    *,
+    session_id: str | None,
+) -> None:
+    """Writes a denied call to the audit trail. Never raises."""
+    try:
+        description = describe(tool, deps.redact(tool_input), cwd)
+    except Exception:  # the denial is audited whatever the input is
+        log.exception("a call of %s by %s could not be described", tool[:200], principal)
+        description = None
+    details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
+    deps.audit(AuditEvent(AuditKind.CALL_DENIED, principal, session_id, details))
 
 
 class SessionVerdicts:
@@ -79,11 +125,16 @@ class SessionVerdicts:
     ) -> Verdict:
         """Judges a call and writes a denial to the audit trail. Never raises."""
         session = self._session
-        directory = self._subagent_directories.get(tool_use_id or "")
-        found = session.deps.enforcer.judge(session.owner, session.cwd, tool, tool_input, directory)
-        if found.decision is Decision.DENY:
-            self._report(occasion, tool, tool_input, found)
-        return found
+        return verdict_on(
+            session.deps,
+            occasion,
+            session.owner,
+            session.cwd,
+            tool,
+            tool_input,
+            session_id=session.id,
+            subagent_directory=self._subagent_directories.get(tool_use_id or ""),
+        )
 
     def reply_to_hook(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to the PreToolUse hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
@@ -102,8 +153,7 @@ class SessionVerdicts:
             self._note_directory(tool_use_id, call)
         except Exception:
             log.exception("the directory of a call in session %s could not be judged", self._session.id)
-            self._report(Occasion.HOOK, tool, tool_input, UNJUDGED)
-            return _hook_reply("deny", refusal(UNJUDGED))
+            return _hook_reply("deny", self.give_up(Occasion.HOOK, tool, tool_input).message or "")
         found = self.verdict(Occasion.HOOK, tool, tool_input, tool_use_id)
         if found.decision is Decision.DENY:
             return _hook_reply("deny", refusal(found))
@@ -111,16 +161,10 @@ class SessionVerdicts:
             return _hook_reply("ask", f"The policy of this server has rules on commands, and {found.doubt}.")
         return {}
 
-    def give_up(self, request: Mapping[str, Any]) -> Verdict:
-        """The verdict on a `can_use_tool` request that could not be handled, written to the audit trail."""
-        tool_input = request.get("input")
-        self._report(
-            Occasion.QUESTION,
-            str(request.get("tool_name")),
-            tool_input if isinstance(tool_input, Mapping) else {},
-            UNJUDGED,
-        )
-        return UNJUDGED
+    def give_up(self, occasion: Occasion, tool: str, tool_input: object) -> Answer:
+        """The denial of a call after an exception, written to the audit trail."""
+        self._report(occasion, tool, tool_input if isinstance(tool_input, Mapping) else {}, UNJUDGED)
+        return Answer(allow=False, message=refusal(UNJUDGED))
 
     def check_answer(self, question: Question, answer: Answer) -> None:
         """PermissionDenied for an allowance that the policy does not let stand, from whichever channel it comes: for
@@ -147,7 +191,7 @@ class SessionVerdicts:
             raise
         except Exception:
             log.exception("an answer to %s of session %s could not be judged", question.id, session.id)
-            self._report(Occasion.ANSWER, question.tool_name, question.tool_input, UNJUDGED)
+            self.give_up(Occasion.ANSWER, question.tool_name, question.tool_input)
             raise PermissionDenied(refusal(UNJUDGED), field="decision") from None
 
     def command_agreed(self, question: Question) -> None:
@@ -167,13 +211,16 @@ class SessionVerdicts:
 
     def _report(self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], denial: Verdict) -> None:
         session = self._session
-        try:
-            description = describe(tool, session.deps.redact(tool_input), session.cwd)
-        except Exception:  # the denial is written down whatever the input is
-            log.exception("a call of %s in session %s could not be described", tool[:200], session.id)
-            description = None
-        details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
-        session.deps.audit(AuditEvent(AuditKind.CALL_DENIED, session.owner, session.id, details))
+        audit_denial(
+            session.deps,
+            occasion,
+            session.owner,
+            session.cwd,
+            tool,
+            tool_input,
+            denial,
+            session_id=session.id,
+        )
 
 
 def _hook_reply(decision: str, reason: str) -> dict[str, Any]:

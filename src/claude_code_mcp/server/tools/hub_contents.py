@@ -21,7 +21,6 @@ from ...core.service import Service
 from ...hub.client_session import is_skill
 from ...hub.hub import Hub
 from ...hub.streams import JsonObject
-from .hub_permissions import rule_on_call
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +103,7 @@ class HubContents:
         return [(server, items) for server, items in lists.items() if self._may_use(principal, server)]
 
     def _may_use(self, principal: str, server: str) -> bool:
-        answer = rule_on_call(self._service, principal, plain_name(server, _ANY), {})
-        return answer is None or answer.allow
+        return self._service.offers_tool(principal, self._service.settings.default_cwd or "", plain_name(server, _ANY))
 
     async def read(self, principal: str, uri: str) -> types.ReadResourceResult:
         server = await self._server_of(principal, uri)

@@ -11,6 +11,7 @@ from typing import Any
 
 import mcp_types as types
 
+from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.question import Answer, Question, Resolution
 from ...core.service import Service
 from ..rounds import RoundState
@@ -49,7 +50,7 @@ class PermissionQuestions:
                 f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can allow it: "
                 f'allow = ["{name}"].'
             )
-        question = self._open_question(place, name, arguments)
+        question = self._open_question(call.principal, place, name, arguments)
         if call.returns_questions:
             return call.dialogs.as_result(place, [question], RoundState(offsets=call.offsets, permission=question.id))
         call.dialogs.follow(place)
@@ -60,7 +61,7 @@ class PermissionQuestions:
             # Also when the call is cancelled: the answer would have no use.
             self._close_question(question.id)
 
-    def _open_question(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
+    def _open_question(self, principal: str, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
         settled: asyncio.Future[Ruling] = asyncio.get_running_loop().create_future()
 
         def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
@@ -69,7 +70,18 @@ class PermissionQuestions:
                 settled.set_result(Ruling(answer, resolution.by) if answer is not None else _denial(resolution.detail))
 
         always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
-        question = self._service.broker.open(place, name, arguments, settle, suggestions=[always], of_client=True)
+
+        def check(question: Question, answer: Answer, _: Mapping[str, Any]) -> None:
+            # The rules may have changed while the question was open.
+            ruled = rule_on_call(self._service, principal, name, arguments)
+            if ruled is not None and not ruled.allow:
+                raise PermissionDenied(ruled.message or "", field="decision")
+            if answer.updated_input is not None and answer.updated_input != question.tool_input:
+                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+
+        question = self._service.broker.open(
+            place, name, arguments, settle, suggestions=[always], of_client=True, check=check
+        )
         self._rulings[question.id] = settled
         # A client that takes the question as a result may never come back: then it is closed after its expiry.
         asyncio.get_running_loop().call_later(

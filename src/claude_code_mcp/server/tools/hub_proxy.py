@@ -105,8 +105,7 @@ class HubProxy:
         return tools
 
     def _listed(self, caller: Caller, name: str) -> bool:
-        answer = rule_on_call(self._service, caller.principal, name, {})
-        return answer is None or answer.allow
+        return self._service.offers_tool(caller.principal, self._service.settings.default_cwd or "", name)
 
     async def knows(self, caller: Caller, name: str) -> bool:
         """Whether there is such a tool. A server that is still starting, and whose it must be, is waited for. Raises
