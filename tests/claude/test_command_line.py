@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.claude.command_line import CommandLine, ConversationStart, build_command
+from claude_code_mcp.core.claude.command_line import CommandLine, ConversationStart, build_command, check_inline
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from tests.support.tables import every_row
@@ -225,3 +225,24 @@ def test_a_prompt_that_no_command_line_can_hold_goes_through_a_file() -> None:
     built = command(system_prompt="x" * 300_000, append_system_prompt="y" * 300_000)
     assert max(map(len, built.arguments)) < 200
     assert {len(content) for content in built.files.values()} == {300_000}
+
+
+LONG = "x" * (128 << 10)
+LONG_VALUES: dict[str, Any] = {
+    name: (LONG,) if "tuple" in str(given.annotation) else LONG
+    for name, given in SessionOptions.model_fields.items()
+    if "str" in str(given.annotation) and "Mapping" not in str(given.annotation)
+}
+"""A value that is too long for each option that takes texts."""
+
+
+@pytest.mark.parametrize("name", sorted(LONG_VALUES))
+def test_a_value_that_is_too_long_for_the_command_line_is_found_before_that_is_built(name: str) -> None:
+    options = SessionOptions.model_construct(**{**dict(SessionOptions()), name: LONG_VALUES[name]})
+    command = build_command(options, ANEW, PLACE)
+    if not any(LONG in argument for argument in command.arguments):
+        check_inline(options)  # it is in a file, or not for the CLI
+        return
+    with pytest.raises(InvalidArgument, match="too long for a command line") as refused:
+        check_inline(options)
+    assert refused.value.data["field"] == name

@@ -84,13 +84,13 @@ def test_tokens_of_the_cache_count_when_it_is_written_and_not_when_it_is_read() 
     policy = Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(tokens_per_minute=100)}))
     limits = PrincipalLimits(policy, Spending.__new__(Spending))
     limits.use_tokens("alice", Usage({"m": ModelUsage(cache_read_tokens=10**6)}))
-    with limits.room("s", "alice", ()):
+    with limits.room("s", "alice", policy.profile("alice").limits, ()):
         pass
     each = ModelUsage(input_tokens=40, output_tokens=40, cache_creation_tokens=40)
     limits.use_tokens("alice", Usage({"m": each}))
-    with pytest.raises(RateLimited), limits.room("s", "alice", ()):
+    with pytest.raises(RateLimited), limits.room("s", "alice", policy.profile("alice").limits, ()):
         pass
-    with limits.room("s", "bob", ()):
+    with limits.room("s", "bob", policy.profile("bob").limits, ()):
         pass
 
 

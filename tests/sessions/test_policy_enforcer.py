@@ -338,15 +338,16 @@ async def test_a_call_that_is_cancelled_while_it_reserves_keeps_nothing_of_the_d
 
 
 async def test_a_session_counts_until_the_last_of_its_messages_is_accepted(start_service: StartService) -> None:
-    service = await start_service(policy=Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(sessions=1)})))
-    first, second = (service._enforcer.limits.room("one", "local", ()) for _ in range(2))
+    only_one = Limits(sessions=1)
+    service = await start_service(policy=Policy(OPEN_PROFILE.model_copy(update={"limits": only_one})))
+    first, second = (service._enforcer.limits.room("one", "local", only_one, ()) for _ in range(2))
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    with pytest.raises(LimitReached), service._enforcer.limits.room("another", "local", ()):
+    with pytest.raises(LimitReached), service._enforcer.limits.room("another", "local", only_one, ()):
         pass
     second.__exit__(None, None, None)
-    with service._enforcer.limits.room("another", "local", ()):
+    with service._enforcer.limits.room("another", "local", only_one, ()):
         assert "another" in service._enforcer.limits._admitting["local"]
 
 

@@ -35,12 +35,19 @@ class MinuteLimit:
 
     def take(self, caller: str) -> None:
         """Counts one; RateLimited if the caller has none left."""
-        self.check(caller)
-        self.use(caller, 1)
+        self.take_of(self._per_minute_of(caller), caller)
+
+    def take_of(self, most: int | None, caller: str) -> None:
+        """Counts one, where the caller may have so many a minute."""
+        self.check_of(most, caller)
+        self._use(most, caller, 1)
 
     def check(self, caller: str) -> None:
         """RateLimited if the caller has less than one left."""
-        most = self._per_minute_of(caller)
+        self.check_of(self._per_minute_of(caller), caller)
+
+    def check_of(self, most: int | None, caller: str) -> None:
+        """RateLimited if the caller, who may have so many a minute, has less than one left."""
         if most is None:
             return
         left = self._by_now(caller, most)
@@ -50,7 +57,9 @@ class MinuteLimit:
 
     def use(self, caller: str, amount: float) -> None:
         """Counts what a caller has used, also where that is more than was left."""
-        most = self._per_minute_of(caller)
+        self._use(self._per_minute_of(caller), caller, amount)
+
+    def _use(self, most: int | None, caller: str, amount: float) -> None:
         if most is None or not amount > 0:
             return
         left = max(self._by_now(caller, most) - amount, -1.0 * _MAX_DEBT * most)

@@ -312,10 +312,11 @@ class Service:
         async def accept(keyed: KeyedMessage) -> PendingTurn:
             who, limits = caller.principal, self._enforcer.limits
             with self._observers.auditing_refusals(who, "create"):
-                turn_seconds = limits.turn_time(timeout, who)
-                limits.new_sessions.take(who)
                 deps = self._environments.of(caller)
+                # The one look at the policy: what the rest of this call may do is in it.
                 admission = deps.enforcer.admission(who)
+                turn_seconds = admission.turn_time(timeout)
+                limits.new_sessions.take_of(admission.limits.sessions_per_minute, who)
                 # Left in the reverse order: reservation and record are undone before the worktree is taken back.
                 async with (
                     self._sessions.creating(options or SessionOptions(), who, deps, admission) as made,
@@ -399,7 +400,6 @@ class Service:
                 if at_message is not None or on_limit is not None or (options and options.model_fields_set):
                     raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
                 text = f"[{who}] {text}"
-            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
             sender = self._environments.of(caller)
             found = await self._owned(session_id, caller.principal, sender, options)
             if keyed.orphaned and await is_in_transcript(found, keyed.message_id):
@@ -412,8 +412,9 @@ class Service:
             adopted = sender if caller.environment is not None else found.deps
             # In which of the two environments the message runs is known only when it is sent: both policies must agree.
             admissions = {deps: deps.enforcer.admission(found.owner) for deps in {adopted, found.deps}}
+            timeout = admissions[adopted].turn_time(timeout)
             self._sessions.admit(found, admissions[adopted])
-            async with self._acceptance.admitted(found, caller.principal, text, admissions.values()) as session:
+            async with self._acceptance.admitted(found, caller.principal, text, [*admissions.values()]) as session:
                 # Before the message is sent, which makes it live.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
@@ -474,9 +475,10 @@ class Service:
         self._check_message("message", text, images)
         with self._observers.auditing_refusals(caller.principal, "fork", session_id):
             self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
-            timeout = self._enforcer.limits.turn_time(timeout, caller.principal)
-            self._enforcer.limits.new_sessions.take(caller.principal)
             deps = self._environments.of(caller)
+            admission = deps.enforcer.admission(caller.principal)
+            timeout = admission.turn_time(timeout)
+            self._enforcer.limits.new_sessions.take_of(admission.limits.sessions_per_minute, caller.principal)
             source = await self._owned(session_id, caller.principal, deps)
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)

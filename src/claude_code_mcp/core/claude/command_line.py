@@ -26,6 +26,8 @@ from ..model.options import Preset, SessionOptions, ToolPreset
 
 _MAX_INLINE = 100_000
 """Bytes of JSON that may stand on the command line itself."""
+_MAX_ARGUMENT = (128 << 10) - 100
+"""Bytes of a value on the command line, with room for its flag: Linux takes 128 KiB for one argument."""
 _USUAL_RULE = re.compile(
     r"[A-Z][A-Za-z]*|mcp__[\w-]+\*?|Bash\([^():*\0][^():\0]*(?::\*)?\)"
     r"|(?:Read|Edit|Write|Glob|NotebookEdit)\([^():\0]+\)|WebFetch\(domain:[\w.*-]+\)"
@@ -102,6 +104,34 @@ def build_command(
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
     return command
+
+
+def check_inline(options: SessionOptions) -> None:
+    """InvalidArgument for a value that no operating system takes on a command line, by the name of its option. Done
+    before a session is accepted; the command itself is built when its process starts."""
+    inline: Mapping[str, Sequence[str | None]] = {
+        "permission_mode": (options.permission_mode,),
+        "allowed_tools": [rule for rule in options.allowed_tools if _USUAL_RULE.fullmatch(rule) is None],
+        "disallowed_tools": [rule for rule in options.disallowed_tools if _USUAL_RULE.fullmatch(rule) is None],
+        "tools": () if options.tools is None or isinstance(options.tools, ToolPreset) else (",".join(options.tools),),
+        "additional_directories": options.additional_directories,
+        "model": (options.model,),
+        "fallback_model": (options.fallback_model,),
+        "effort": (options.effort,),
+        "agent": (options.agent,),
+        "betas": options.betas,
+        "output_schema": () if options.output_schema is None else (_inline("output_schema", options.output_schema),),
+        "setting_sources": (",".join(options.setting_sources or ()),),
+        "debug_file": (options.debug_file,),
+    }
+    for field_name, values in inline.items():
+        for value in values:
+            if value is not None and "\0" in value:
+                raise InvalidArgument(f"{field_name}: must not contain a NUL character.", field=field_name)
+            if value is not None and len(os.fsencode(value)) >= _MAX_ARGUMENT:
+                raise InvalidArgument(
+                    f"{field_name}: too long for a command line ({len(value)} characters).", field=field_name
+                )
 
 
 def write_files(command: CommandLine, directory: Path) -> Path | None:

@@ -19,7 +19,7 @@ from ..model.options import BYPASS, SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from ..model.question import LONGEST_RULE
 from ..model.usage_limits import OnLimit
-from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
+from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Limits, Profile
 from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool, same_family
 
 _INVISIBLE = re.compile(
@@ -106,6 +106,14 @@ class Admission:
     """Whether there is something at a path."""
     checks: Sequence[Callable[[SessionOptions], None]] = ()
     """Called with the admitted options; each may raise PermissionDenied."""
+
+    @property
+    def limits(self) -> Limits:
+        return self.profile.limits
+
+    def turn_time(self, seconds: float | None) -> float | None:
+        """The timeout of a turn, if the caller sets one; refused above the limit."""
+        return None if seconds is None else within("timeout", seconds, self.limits.turn_seconds)
 
     def admit(self, options: SessionOptions, cwd: str | None = None) -> SessionOptions:
         """The options to run with, in another directory than theirs if one is given. Admitting what was admitted

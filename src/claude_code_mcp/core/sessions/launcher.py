@@ -9,14 +9,13 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import json_text
-from ..claude.command_line import CommandLine, ConversationStart, build_command, write_files
+from ..claude.command_line import CommandLine, ConversationStart, build_command, check_inline, write_files
 from ..claude.executable import check_values, find_executable, start_inputs
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
@@ -103,7 +102,7 @@ class Launcher:
         _check_directory("cwd", cwd)
         for directory in options.additional_directories:
             _check_directory("additional_directories", os.path.join(cwd, directory))
-        _check_arguments(build_command(options, ConversationStart(""), Path()).arguments)
+        check_inline(options)
         for name, value in options.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
@@ -335,15 +334,6 @@ def _connect_timeout(environment: Mapping[str, str]) -> float:
     value = environment.get("MCP_TIMEOUT", "")
     milliseconds = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _CONNECT_MILLISECONDS
     return milliseconds / 1000 + _CONNECT_MARGIN
-
-
-def _check_arguments(arguments: Sequence[str]) -> None:
-    """InvalidArgument for what no operating system takes on a command line, by the name of its option."""
-    for argument in arguments:
-        if len(os.fsencode(argument)) >= _LONGEST_ARGUMENT:
-            flag = argument.partition("=")[0].lstrip("-")
-            field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", flag).replace("-", "_").lower()
-            raise InvalidArgument(f"{field}: too long for a command line ({len(argument)} characters).", field=field)
 
 
 def _check_worktree(options: SessionOptions) -> None:

@@ -49,6 +49,7 @@ def launch_of(owner: "Session | Spare", deps: SessionDeps, servers: Sequence[str
     if owner.grants:
         granted = deps.enforcer.admission(owner.owner).suggestions(owner.grants, owner.cwd)
         options, rules = with_grants(options, granted), granted_rules(granted)
+    profile = deps.enforcer.profile(owner.owner)
     return Launch(
         options,
         owner.cwd,
@@ -57,8 +58,8 @@ def launch_of(owner: "Session | Spare", deps: SessionDeps, servers: Sequence[str
         budget=owner.process_budget,
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
         rules=rules,
-        hooks=deps.enforcer.hooks(owner.owner),
-        variables=deps.enforcer.variables(owner.owner, deps.launcher.environment),
+        hooks=deps.enforcer.hooks(profile),
+        variables=deps.enforcer.variables(profile, deps.launcher.environment),
         mirrored=deps.replica is not None and _is_copied(owner.options),
     )
 

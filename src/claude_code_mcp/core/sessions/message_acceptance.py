@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..model.image import Image
 from ..model.tool_names import PREFIX
 from ..model.usage_limits import OnLimit
 from ..policy.admission import Admission
+from ..policy.policy import Limits
 from ..redaction import Redactor
 from ..state.session_records import SessionRecord
 from .launcher import needs_confirmation
@@ -38,7 +39,7 @@ class MessageAcceptance:
 
     @asynccontextmanager
     async def admitted(
-        self, session: Session, principal: str, prompt: str, admissions: Iterable[Admission]
+        self, session: Session, principal: str, prompt: str, admissions: Sequence[Admission]
     ) -> AsyncIterator[Session]:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
@@ -46,7 +47,7 @@ class MessageAcceptance:
         is spent or too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its
         sessions have used too many tokens a moment ago.
         """
-        limits = self._deps.enforcer.limits
+        limits, own_limits = self._deps.enforcer.limits, admissions[0].limits
         # Before anything is reserved or kept for it.
         for admission in admissions:
             admission.check_prompt("prompt", prompt, session.cwd)
@@ -56,20 +57,22 @@ class MessageAcceptance:
         # A session works while a turn runs, or something of it uses the model without one.
         own = [other for other in self._sessions.all() if other.owner == principal]
         working = [other.id for other in own if other.busy or other.process.uses_model]
-        with limits.room(session.id, principal, working), self._sessions.keeping(session) as kept:
+        with limits.room(session.id, principal, own_limits, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
                 # Before anything is reserved or sent: on a machine that does not hold the session nothing may run.
                 await kept.deps.replica.admit(kept.id, kept.owner, stays=kept.options.stay_on_machine)
-            async with self._budgeted(kept, principal, len(working)):
+            async with self._budgeted(kept, principal, own_limits, len(working)):
                 yield kept
 
     @asynccontextmanager
-    async def _budgeted(self, session: Session, principal: str, working: int) -> AsyncIterator[None]:
+    async def _budgeted(
+        self, session: Session, principal: str, own_limits: Limits, working: int
+    ) -> AsyncIterator[None]:
         """Reserves what the session may spend today, unless it is at work and has its reservation. A process that may
         spend more, or much less, is replaced. Given back if the message is refused."""
         limits = self._deps.enforcer.limits
         # With no budget left the session itself refuses.
-        if not limits.counts(principal) or session.busy or session.budget_left == 0:
+        if not limits.counts(principal, own_limits) or session.busy or session.budget_left == 0:
             yield
             return
         left = session.process.live.left if session.process.live is not None else None

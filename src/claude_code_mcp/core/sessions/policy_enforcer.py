@@ -18,7 +18,7 @@ from ..model.options import BYPASS, SessionOptions
 from ..model.tool_names import plain_name
 from ..policy.admission import Admission, programs_named
 from ..policy.git_commands import git_variables
-from ..policy.policy import MODE_LADDER, Policy
+from ..policy.policy import MODE_LADDER, Policy, Profile
 from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, combined, judge, names_tool, offers_server
 from ..processes.environment import expand_home
 from ..state.spending import Spending
@@ -120,6 +120,10 @@ class PolicyEnforcer:
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
+    def profile(self, principal: str) -> Profile:
+        """The principal's profile as it is now."""
+        return self._policy.profile(principal)
+
     def admission(self, principal: str) -> Admission:
         """What this principal's sessions may be started with, as the switch for bypassing is now."""
         profile, bypassing = self._policy.profile(principal), self.bypass.is_on(principal)
@@ -184,15 +188,14 @@ class PolicyEnforcer:
         changed = {"file_path": os.path.join(directory, "file")}
         return self.judge(principal, directory, "Edit", changed).decision is not Decision.DENY
 
-    def variables(self, principal: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the principal's processes, which otherwise have this environment.
+    def variables(self, profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables for processes with this profile, which otherwise have this environment.
 
         Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
         mention comes from: it then tells the model to use its tools. Where there are rules on commands, each line is
         judged alone, and so must begin in the session's directory, wherever the one before has gone; and git must
         run nothing when it is asked about the state of a repository.
         """
-        profile = self._policy.profile(principal)
         mentions = _NO_MENTIONS if profile.limits_reading else {}
         judged = {**_SAME_DIRECTORY, **git_variables(environment)} if profile.judges_commands else {}
         return {**mentions, **judged}
@@ -242,11 +245,10 @@ class PolicyEnforcer:
                 field="decision",
             )
 
-    def hooks(self, principal: str) -> dict[str, Any] | None:
+    def hooks(self, profile: Profile) -> dict[str, Any] | None:
         """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
         that it would not ask about; and where there are rules on commands, a move to another directory and each
         command, with the directory that it runs in."""
-        profile = self._policy.profile(principal)
         denies = bool(profile.deny) or profile.tools is not None
         if not denies and not profile.judges_commands:
             return None

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from ..errors import LimitReached, PermissionDenied
 from ..model.outcome import Usage
-from ..policy.admission import within
 from ..policy.policy import GroupBudget, Limits, Policy
 from ..rate_limit import MinuteLimit
 from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
@@ -32,21 +31,16 @@ class PrincipalLimits:
         self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
 
-    def turn_time(self, seconds: float | None, principal: str) -> float | None:
-        """The timeout of a turn, if the caller sets one; refused above the limit."""
-        if seconds is None:
-            return None
-        return within("timeout", seconds, self._policy.profile(principal).limits.turn_seconds)
-
     @contextmanager
-    def room(self, session_id: str, principal: str, working: Sequence[str]) -> Iterator[None]:
+    def room(self, session_id: str, principal: str, limits: Limits, working: Sequence[str]) -> Iterator[None]:
         """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work,
         RateLimited if its sessions have used too many tokens a moment ago.
 
-        `working` are the principal's busy sessions. Two messages that are sent at the same time count each other.
+        `limits` are the principal's, `working` its busy sessions. Two messages that are sent at the same time count
+        each other.
         """
-        self._tokens.check(principal)
-        limit, admitting = self._policy.profile(principal).limits.sessions, self._admitting[principal]
+        self._tokens.check_of(limits.tokens_per_minute, principal)
+        limit, admitting = limits.sessions, self._admitting[principal]
         taken = {*admitting, *working}
         if limit is not None and session_id not in taken and len(taken) >= limit:
             raise LimitReached(f"You have {limit} sessions at work, which is all you may have at once.", limit=limit)
@@ -69,17 +63,18 @@ class PrincipalLimits:
         """How many requests a principal may send over HTTP; None for any number."""
         return self._policy.profile(principal).limits.requests_per_minute
 
-    def counts(self, principal: str) -> bool:
+    def counts(self, principal: str, limits: Limits | None = None) -> bool:
         """Whether what this principal spends is limited, by the day or the month, for itself or with a group."""
-        return bool(self.all_budgets(principal))
+        return bool(self.all_budgets(principal, limits))
 
     def budgets(self, principal: str) -> list[Budget]:
         """What limits a principal beside its own day."""
         return [budget for budget in self.all_budgets(principal) if budget.period != "day" or budget.group is not None]
 
-    def all_budgets(self, principal: str) -> list[Budget]:
-        """What limits a principal: its own day and month, and those of its groups."""
-        limits = self._policy.profile(principal).limits
+    def all_budgets(self, principal: str, limits: Limits | None = None) -> list[Budget]:
+        """What limits a principal: its own day and month, and those of its groups. `limits` are its own, if the caller
+        has looked them up."""
+        limits = limits or self._policy.profile(principal).limits
         found = _budgets_of(None, limits)
         for group in self._policy.counted_groups(principal):
             found += _budgets_of(group, self._policy.budgets.get(group, GroupBudget()))
@@ -118,9 +113,10 @@ class PrincipalLimits:
 
     def spendable(self, principal: str, session_id: str) -> float | None:
         """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
-        if not self.counts(principal):
+        limits = self._policy.profile(principal).limits
+        if not self.counts(principal, limits):
             return None
-        limit, reserved = self._policy.profile(principal).limits.daily_usd, self.spending.reserved(session_id)
+        limit, reserved = limits.daily_usd, self.spending.reserved(session_id)
         if reserved is not None or limit is None:
             return reserved  # of a month nothing is known here without a look at the disk
         return max(0.0, limit - self.spending.today(principal))

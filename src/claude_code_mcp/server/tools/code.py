@@ -85,10 +85,10 @@ class Configuration(ToolOutput):
 async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
     turn = call.resumed_turn()
     if turn is None:
-        options = session_options(arguments)
+        options = session_options(
+            arguments, worktree=bool(arguments.worktree), stay_on_machine=bool(arguments.stay_on_machine)
+        )
         call.check_mode(options.permission_mode)
-        stays = bool(arguments.stay_on_machine)
-        options = options.model_copy(update={"worktree": bool(arguments.worktree), "stay_on_machine": stays})
         turn = await call.service.create(
             arguments.prompt,
             options,

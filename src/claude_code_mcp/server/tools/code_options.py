@@ -78,7 +78,9 @@ class SessionArguments(Arguments):
 _DEFAULT_MODE = "dontAsk"
 
 
-def session_options(arguments: SessionArguments) -> SessionOptions:
+def session_options(
+    arguments: SessionArguments, *, worktree: bool = False, stay_on_machine: bool = False
+) -> SessionOptions:
     """The options of the session that these arguments ask for."""
     prompt, thinking = arguments.system_prompt, arguments.thinking
     return SessionOptions(
@@ -112,6 +114,8 @@ def session_options(arguments: SessionArguments) -> SessionOptions:
         debug_file=arguments.debug_file,
         env=arguments.env or {},
         on_limit=arguments.on_limit,
+        worktree=worktree,
+        stay_on_machine=stay_on_machine,
     )
 
 
