@@ -114,7 +114,7 @@ class Dialogs:
     def follow(self, session_id: str) -> None:
         """From now on the questions of this session are shown here, including those that are open already."""
         self.followed.add(session_id)
-        self.offer_pending()
+        self._offer_pending_of(session_id)
 
     def session_moved(self, old: str, new: str) -> None:
         """A session that this client has used goes on under another id."""
@@ -137,8 +137,11 @@ class Dialogs:
     def offer_pending(self) -> None:
         """Shows the open questions that have no dialog yet; called when a stream to the client may have opened."""
         for session_id in self.followed:
-            for question in self.undismissed(session_id):
-                self._show_if_possible(question)
+            self._offer_pending_of(session_id)
+
+    def _offer_pending_of(self, session_id: str) -> None:
+        for question in self.undismissed(session_id):
+            self._show_if_possible(question)
 
     def offer(self, question: Question) -> None:
         self._show_if_possible(question)
@@ -277,8 +280,7 @@ class Dialogs:
         """Accepts one filled-in form; returns whether its question was still open. An answer that does not fit the
         question dismisses the dialog and leaves the question to the other channels."""
         # Looked up now: the question may have been answered elsewhere while the form was open.
-        pending = self._service.broker.pending(session_id)
-        question = next((question for question in pending if question.id == question_id), None)
+        question = self._service.broker.find(session_id, question_id)
         if question is None or not self.may_answer(session_id):  # it may have been taken back meanwhile
             return False
         shown = self._as_shown(question)

@@ -42,7 +42,7 @@ from .subscriptions import Subscriptions
 from .tasks import Tasks
 from .tools.call import Call
 from .tools.guidance import instructions, point_to_remedy
-from .tools.output import ToolOutput
+from .tools.output import ToolOutput, dump, json_of
 from .tools.tool import Tool
 from .tools.toolsets import offers_sessions, tools_for_person, tools_of, unknown_tool
 from .tools.waiting import end_turns
@@ -306,7 +306,7 @@ class McpServer:
             else:
                 assert call.proxy is not None
                 reply = await call.proxy.call(params.name, call, arguments)
-            return self._without_secrets(success(reply) if isinstance(reply, ToolOutput) else reply)
+            return self._success(reply) if isinstance(reply, ToolOutput) else self._without_secrets(reply)
         except ClaudeCodeError as error:
             self._audit_failure(params.name, error.code)
             if tool is not None:
@@ -332,10 +332,21 @@ class McpServer:
             return None
         return tools_for_person().get(name)
 
+    def _success(self, output: ToolOutput) -> types.CallToolResult:
+        """The result of one of our tools, without secrets: structured content and its short rendering."""
+        structured = self.service.redaction.data(dump(output))
+        rendering = output.text()
+        text = json_of(structured) if rendering is None else self.service.redaction.text(rendering)
+        return types.CallToolResult(
+            is_error=output.failed,
+            content=[types.TextContent(type="text", text=text)],
+            structured_content=structured,
+        )
+
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Every result passes here last, whatever tool it is from."""
+        """Every result that is not from `_success` passes here last: of the hub's tools, questions and refusals."""
         redactor = self.service.redaction
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
@@ -440,16 +451,6 @@ def principal() -> str:
     """Who is calling: the name behind the bearer token, or the one local user."""
     token = get_access_token()
     return token.client_id if token is not None else LOCAL
-
-
-def success(output: ToolOutput) -> types.CallToolResult:
-    """A result: structured content and its short rendering."""
-    structured = output.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return types.CallToolResult(
-        is_error=output.failed,
-        content=[types.TextContent(type="text", text=output.text())],
-        structured_content=structured,
-    )
 
 
 def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:

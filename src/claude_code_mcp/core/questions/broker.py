@@ -91,6 +91,8 @@ class Broker:
         self._waiting_for_audiences: set[asyncio.Task[None]] = set()
         self._redact = redact
         self._open: dict[str, _Pending] = {}
+        self._by_session: dict[str, dict[str, _Pending]] = {}
+        """The same by session, then by question."""
         # Session, reason, channel and detail of the latest closed questions: no inputs, no answers.
         self._closed: OrderedDict[str, tuple[str, Closure, str, str]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
@@ -174,7 +176,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         timer = None if endless else loop.call_later(self._timeout, self._expire, question.id)
         # Before the offer: a channel that answers at once must find it open.
-        self._open[question.id] = _Pending(question, settle, timer, check)
+        pending = _Pending(question, settle, timer, check)
+        self._open[question.id] = self._by_session.setdefault(session_id, {})[question.id] = pending
         loop.call_soon(self._offer, question.id)
         return question
 
@@ -199,8 +202,8 @@ class Broker:
 
     def pending(self, session_id: str | None = None) -> list[Question]:
         """The open questions, oldest first; of one session or of all."""
-        questions = (pending.question for pending in self._open.values())
-        return [question for question in questions if session_id in (None, question.session_id)]
+        open_ones = self._open if session_id is None else self._by_session.get(session_id, {})
+        return [pending.question for pending in open_ones.values()]
 
     def find(self, session_id: str, question_id: str) -> Question | None:
         """An open question of a session; None if it is not open."""
@@ -270,6 +273,10 @@ class Broker:
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
         # Removed before anybody is called, so that a second answer from within `settle` finds the question closed.
         pending = self._open.pop(question_id)
+        of_session = self._by_session[pending.question.session_id]
+        del of_session[question_id]
+        if not of_session:
+            del self._by_session[pending.question.session_id]
         if pending.timer is not None:
             pending.timer.cancel()
         by, detail = cut(resolution.whose, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)

@@ -12,6 +12,7 @@ import mcp_types as types
 
 from ...core.errors import ENABLE_BYPASS, InvalidArgument, PermissionDenied
 from ...core.model.caller import Caller
+from ...core.model.events import QuestionSettled
 from ...core.model.options import BYPASS
 from ...core.model.question import Answer
 from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
@@ -104,10 +105,11 @@ class Call:
         declared = (capabilities.experimental or {}).get(PERSON) if capabilities is not None else None
         return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
 
-    async def respond(self, session: Session, input_id: str, answer: Answer, by: str) -> None:
-        """Answers a question of the session, on behalf of this client and by the tool of that name."""
-        self.service.respond(
-            session.id,
+    async def respond(self, session_id: str, input_id: str, answer: Answer, by: str) -> tuple[Session, str]:
+        """Answers a question of the session, on behalf of this client and by the tool of that name. Returns the session
+        and the cursor behind which its events begin with this answer."""
+        session = self.service.respond(
+            session_id,
             input_id,
             answer,
             principal=self.principal,
@@ -115,7 +117,11 @@ class Call:
             client=self.dialogs.client,
             person=self.has_person_at_terminal,
         )
+        # The answer was given within the call above, with nothing awaited: the latest one is ours.
+        settled = session.events.latest(QuestionSettled, 1)
+        since = session.events.cursor(settled[0].seq - 1 if settled else session.events.last_seq)
         await session.saved()  # what was allowed for the session outlives this process
+        return session, since
 
     @property
     def resumed_session(self) -> str | None:

@@ -207,7 +207,7 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
             missing = "inputId" if arguments.input_id is None else "decision"
             raise InvalidArgument(f"{missing}: required for respond", field=missing)
         answer = answer_from(arguments.decision, arguments)
-        await call.respond(session, arguments.input_id, answer, "claude_code_session")
+        await call.respond(session.id, arguments.input_id, answer, "claude_code_session")
     call.follow(session.id)
     if arguments.wait_seconds:
         await call.detach(session.id)

@@ -1,5 +1,6 @@
 """The structured results of tools."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -19,17 +20,24 @@ class ToolOutput(BaseModel):
         """Whether the call counts as an error although it has a result."""
         return False
 
-    def text(self) -> str:
-        """A short rendering for readers of the text content."""
-        try:
-            return self.model_dump_json(by_alias=True, exclude_none=True)
-        except ValueError:
-            return json_text.encode(dump(self)).decode()
+    def text(self) -> str | None:
+        """A short rendering for readers of the text content; None is the structured content as JSON."""
+        return None
 
 
 def dump(output: ToolOutput) -> dict[str, Any]:
     """The output as it goes on the wire."""
     return output.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def json_of(structured: Mapping[str, Any]) -> str:
+    """Structured content as compact JSON."""
+    try:
+        text = json.dumps(structured, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
+    except ValueError:  # lone surrogates, or numbers that JSON does not have
+        text = json_text.encode(structured).decode()
+    return text
 
 
 def declared(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> WithJsonSchema:

@@ -66,8 +66,8 @@ class SessionInfos(ToolOutput):
     part: PartPage | None = None
     error: ErrorInfo | None = None
 
-    def text(self) -> str:
-        return super().text() if self.part is None else render_page(self.part)
+    def text(self) -> str | None:
+        return None if self.part is None else render_page(self.part)
 
 
 def session_infos(

@@ -196,11 +196,12 @@ def _part_report(call: Call, session: Session, part: str, offset: int) -> Sessio
 
 
 async def respond(call: Call, arguments: Respond) -> Reply:
-    session = call.service.session(arguments.session_id, principal=call.principal)
-    since = session.events.cursor(session.events.last_seq)
     if call.resumed_session is None:
         answer = answer_from(arguments.decision, arguments)
-        await call.respond(session, arguments.input_id, answer, "claude_respond")
+        session, since = await call.respond(arguments.session_id, arguments.input_id, answer, "claude_respond")
+    else:
+        session = call.service.session(arguments.session_id, principal=call.principal)
+        since = session.events.cursor(session.events.last_seq)
     return await _result(call, session, arguments.wait_seconds, since, asked_as=arguments.session_id)
 
 
