@@ -1,5 +1,6 @@
 """One table of exit codes and one spelling of JSON, in every command."""
 
+import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import claude_code_mcp
-from claude_code_mcp.cli.parser import COMMANDS, build_parser, commands_of
+from claude_code_mcp.cli.parser import COMMANDS, build_parser
 from claude_code_mcp.client.conventions import ExitCode, exit_code_of
 from claude_code_mcp.core import errors
 from claude_code_mcp.core.errors import ClaudeCodeError, LimitReached
@@ -70,14 +71,18 @@ WITHOUT_SERVER = [
 ]
 
 
-def leaves() -> Iterator[tuple[str, set[str]]]:
-    for command in commands_of(build_parser()):
-        if command.path and not command.below:
-            yield command.path, set(command.flags)
+def leaves(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Every command with no others below it, with its flags."""
+    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield path, {flag for action in parser._actions for flag in action.option_strings}
+    for choices in below:
+        for name, found in choices.items():
+            yield from leaves(found, f"{path} {name}".strip())
 
 
 def test_every_command_prints_json_or_has_a_reason_not_to() -> None:
-    lacking = {path for path, flags in leaves() if "--json" not in flags}
+    lacking = {path for path, flags in leaves(build_parser()) if "--json" not in flags}
     assert lacking == set(WITHOUT_JSON)
 
 

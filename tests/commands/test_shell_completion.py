@@ -5,19 +5,9 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.cli.parser import COMMANDS, build_parser, commands_of
 from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run
-
-
-def test_every_command_and_flag_of_the_parser_is_known() -> None:
-    commands = {command.path: command for command in commands_of(build_parser())}
-    assert set(commands[""].below) == set(COMMANDS)
-    assert {"--follow", "--lines", "--json"} <= set(commands["logs"].flags)
-    assert "status" in commands["shared"].below
-    assert "--http" in commands["shared start"].flags
-    assert commands["attach"].takes_session
 
 
 def completed(shell: str, scripted: str, environment: dict[str, str]) -> list[str]:
@@ -49,14 +39,26 @@ def completed(shell: str, scripted: str, environment: dict[str, str]) -> list[st
     ],
 )
 def test_bash_completes(environment: dict[str, str], typed: list[str], expected: list[str]) -> None:
-    line = " ".join(["claude-code-mcp", *typed])
-    scripted = (
-        f'source /dev/stdin; COMP_WORDS=({line}); COMP_CWORD={len(typed)}; _claude_code_mcp; echo "${{COMPREPLY[@]}}"'
+    assert completed("bash", in_bash(typed), environment) == expected
+
+
+def in_bash(typed: list[str]) -> str:
+    """Completes the last word as bash does when Tab is pressed."""
+    words = " ".join(["claude-code-mcp", *(word or '""' for word in typed)])
+    return (
+        f"source /dev/stdin; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; "
+        "function=$(complete -p claude-code-mcp | sed 's/.* -F \\([^ ]*\\) .*/\\1/'); "
+        '$function claude-code-mcp "${COMP_WORDS[COMP_CWORD]}"; echo "${COMPREPLY[@]}"'
     )
-    assert completed("bash", scripted, environment) == expected
 
 
-@pytest.mark.parametrize(("shell", "check"), [("zsh", "source /dev/stdin"), ("fish", "source")])
+def test_bash_completes_ids_of_sessions(environment: dict[str, str]) -> None:
+    sessions = "claude-code-mcp() { [ \"$1 $2 $3\" = 'ps --all --ids' ] && echo 5f0c-1 7a-2; }; "
+    for command in (["logs"], ["sessions", "show"], ["interrupt"]):
+        assert completed("bash", sessions + in_bash([*command, "5f"]), environment) == ["5f0c-1"]
+
+
+@pytest.mark.parametrize(("shell", "check"), [("zsh", 'eval "$(cat)"'), ("fish", "source")])
 def test_other_shells_take_the_script(environment: dict[str, str], shell: str, check: str) -> None:
     prelude = "autoload -U compinit && compinit -u -D; " if shell == "zsh" else ""
     completed(shell, f"{prelude}{check}", environment)

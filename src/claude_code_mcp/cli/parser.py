@@ -10,12 +10,11 @@ import io
 import json
 import os
 import re
-import shlex
 import sys
 from codecs import register_error
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..client.conventions import ExitCode, suggestion
@@ -284,121 +283,38 @@ def _discard_output() -> None:
 
 _IDS = "claude-code-mcp ps --all --ids 2>/dev/null"
 """Prints the sessions of the shared server; nothing if none runs."""
+_COMPLETE_SESSION = {"bash": "_claude_code_mcp_sessions", "zsh": "_claude_code_mcp_sessions", "fish": f"({_IDS})"}
+_PREAMBLE = {
+    "bash": f'_claude_code_mcp_sessions() {{ compgen -W "$({_IDS})" -- "$1"; }}',
+    "zsh": f"_claude_code_mcp_sessions() {{ compadd -- $({_IDS}); }}",
+}
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "completion",
         help="print what makes bash, zsh or fish complete our commands",
-        description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: source "
-        "<(claude-code-mcp completion zsh). For fish: claude-code-mcp completion fish | source.",
+        description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: eval "
+        '"$(claude-code-mcp completion zsh)". For fish: claude-code-mcp completion fish | source.',
     )
-    parser.add_argument("shell", choices=sorted(_SHELLS))
+    parser.add_argument("shell", choices=sorted(_COMPLETE_SESSION))
     parser.set_defaults(run=_print_completion)
 
 
 def _print_completion(arguments: argparse.Namespace) -> int:
-    print(_SHELLS[arguments.shell](list(commands_of(build_parser()))), end="")
+    import shtab  # noqa: PLC0415 - for this command alone
+
+    parser = build_parser()
+    _complete_sessions(parser)
+    print(shtab.complete(parser, arguments.shell, preamble=_PREAMBLE.get(arguments.shell, "")))
     return 0
 
 
-class CompletedCommand(NamedTuple):
-    """What may follow a command; `path` is how it is called, such as `shared start`."""
-
-    path: str
-    below: dict[str, str]
-    """Commands below it, each with its help."""
-    flags: dict[str, str]
-    choices: list[str]
-    """Values of its arguments."""
-    takes_session: bool
-
-
-def commands_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[CompletedCommand]:
-    """The command of a parser and all below it."""
-    below: dict[str, argparse.ArgumentParser] = {}
-    summaries: dict[str, str] = {}
-    choices: list[str] = []
-    flags: dict[str, str] = {}
+def _complete_sessions(parser: argparse.ArgumentParser) -> None:
+    """Has ids of sessions offered wherever a command below this parser takes one."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            below.update(action.choices)
-            summaries.update({choice.dest: choice.help or "" for choice in action._choices_actions})
-        elif action.option_strings:
-            flags.update(dict.fromkeys(action.option_strings, "" if action.help is None else action.help))
-        elif action.choices is not None:
-            choices += map(str, action.choices)
-    positionals = [action.dest for action in parser._actions if not action.option_strings]
-    yield CompletedCommand(path, summaries, flags, choices, "session" in positionals)
-    for name, found in below.items():
-        yield from commands_of(found, f"{path} {name}".strip())
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace("%%", "%").split())
-
-
-# -- bash and zsh -------------------------------------------------------------------------------------------------
-
-_BASH = """\
-# claude-code-mcp: completion for bash
-_claude_code_mcp() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word candidates=""
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case "$path $word" in
-            {paths}) path="${{path:+$path }}$word" ;;
-        esac
-    done
-    case "$path" in
-{cases}
-    esac
-    COMPREPLY=($(compgen -W "$candidates" -- "$current"))
-}}
-complete -o default -F _claude_code_mcp claude-code-mcp
-"""
-
-
-def _bash(commands: list[CompletedCommand]) -> str:
-    paths, cases = [], []
-    for command in commands:
-        # How a path looks when its last word has just been read: what is before it, a space and the word.
-        before, _, last = command.path.rpartition(" ")
-        if last:
-            paths.append(shlex.quote(f"{before} {last}"))
-        candidates = shlex.quote(" ".join((*command.below, *command.choices, *command.flags)))
-        if command.takes_session:
-            candidates += f'" $({_IDS})"'
-        cases.append(f"        {shlex.quote(command.path)}) candidates={candidates} ;;")
-    return _BASH.format(paths="|".join(paths), cases="\n".join(cases))
-
-
-def _zsh(commands: list[CompletedCommand]) -> str:
-    """By way of that for bash."""
-    return f"# claude-code-mcp: completion for zsh\nautoload -U +X bashcompinit && bashcompinit\n{_bash(commands)}"
-
-
-# -- fish ---------------------------------------------------------------------------------------------------------
-
-
-def _fish(commands: list[CompletedCommand]) -> str:
-    lines = (line for command in commands for line in _fish_lines(command))
-    return "\n".join(["# claude-code-mcp: completion for fish", *lines, ""])
-
-
-def _fish_lines(command: CompletedCommand) -> Iterator[str]:
-    seen = [f"__fish_seen_subcommand_from {word}" for word in command.path.split()]
-    unseen = [f"not __fish_seen_subcommand_from {' '.join(command.below)}"] if command.below else []
-    condition = "; and ".join([*seen, *unseen]) if seen else "__fish_use_subcommand"
-    base = f"complete -c claude-code-mcp -n {shlex.quote(condition)}"
-    for name, summary in command.below.items():
-        yield f"{base} -f -a {shlex.quote(name)} -d {shlex.quote(_plain(summary))}"
-    for choice in command.choices:
-        yield f"{base} -f -a {shlex.quote(choice)}"
-    for flag, summary in command.flags.items():
-        kind = f"-l {shlex.quote(flag[2:])}" if flag.startswith("--") else f"-s {shlex.quote(flag[1:])}"
-        yield f"{base} {kind} -d {shlex.quote(_plain(summary))}"
-    if command.takes_session:
-        yield f"{base} -f -a {shlex.quote(f'({_IDS})')}"
-
-
-_SHELLS: dict[str, Callable[[list[CompletedCommand]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+            for below in dict.fromkeys(action.choices.values()):
+                _complete_sessions(below)
+        elif not action.option_strings and action.dest == "session":
+            action.complete = _COMPLETE_SESSION  # type: ignore[attr-defined]  # where shtab looks for it
