@@ -38,7 +38,7 @@ class MinuteLimit:
         self.take_of(self._per_minute_of(caller), caller)
 
     def take_of(self, most: int | None, caller: str) -> None:
-        """Counts one, where the caller may have so many a minute."""
+        """Counts one of a caller who may have up to `most` a minute."""
         self.check_of(most, caller)
         self._use(most, caller, 1)
 
@@ -47,7 +47,7 @@ class MinuteLimit:
         self.check_of(self._per_minute_of(caller), caller)
 
     def check_of(self, most: int | None, caller: str) -> None:
-        """RateLimited if the caller, who may have so many a minute, has less than one left."""
+        """RateLimited if the caller, who may have up to `most` a minute, has less than one left."""
         if most is None:
             return
         left = self._by_now(caller, most)

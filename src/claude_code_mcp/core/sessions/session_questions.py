@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Finish = Callable[[Question, Resolution, Raw | None], None]
-"""Hands the reply to whoever asked."""
+"""Hands the reply to the asker: the CLI, or a server of the hub."""
 
 
 class SessionQuestions:
@@ -105,8 +105,8 @@ class SessionQuestions:
         request_id: str | None = None,
         **details: Any,
     ) -> Question:
-        """Opens a question. Its end is in the log before `finish` hands the reply to whoever asked; an exception on the
-        way there turns an allowance into a denial."""
+        """Opens a question. Its end is in the log before `finish` hands the reply to the asker; an exception on the way
+        there turns an allowance into a denial."""
         session = self._session
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
