@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
-from ...server.transports.authenticator import Admission, Authenticator, Challenge, HttpService, SignInPage
+from ...server.transports.authenticator import AdmittedCaller, Authenticator, Challenge, HttpService, SignInPage
 from ...server.transports.callers import SCOPE, Callers
 from ...server.transports.http import PATH, Address, endpoint_url
 from ...server.transports.identity import Identity
@@ -117,7 +117,7 @@ class TokenAuthenticator(PeopleAuthenticator):
         tokens = self._tokens
         return Challenge(tokens.issuer, tokens.resource, self._scopes) if tokens is not None else None
 
-    async def by_token(self, token: str) -> Admission | None:
+    async def by_token(self, token: str) -> AdmittedCaller | None:
         tokens, people = self._tokens, self.people
         if tokens is None or people is None:
             return None
@@ -131,7 +131,7 @@ class TokenAuthenticator(PeopleAuthenticator):
             return now.counts_until if now is not None else None
 
         access = AccessUntil(grant.counts_until, tokens.look_every, still_good)
-        return Admission(found, access, people.scopes_of(found))
+        return AdmittedCaller(found, access, people.scopes_of(found))
 
     async def _check(self, token: str, tokens: TokenIssuer) -> Grant | None:
         """What an access token grants. RateLimited for an unknown one, from an address that has sent too many of them.

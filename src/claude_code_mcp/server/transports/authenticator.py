@@ -77,7 +77,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedCaller:
     """The result of a valid token."""
 
     identity: Identity
@@ -130,7 +130,7 @@ class Authenticator:
 
     # -- who asks -----------------------------------------------------------------------------------------------
 
-    async def by_token(self, token: str) -> Admission | None:
+    async def by_token(self, token: str) -> AdmittedCaller | None:
         """Whose token this is; None if it is not valid here."""
         return None
 
