@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from ..core.model.question import Question
 from ..core.model.text import visible
+from ..core.model.unified_diff import equal_ends
 from ..core.questions.kinds import ACCEPT_EDITS, Reaction, full_text
 from ..core.questions.presentation import change_lines, describe, fields_in_change
 from .live_sessions import OpenQuestion
@@ -79,8 +79,7 @@ def changed_lines(before: str, after: str) -> Iterator[Line]:
     """The lines of both texts: those that are the same at the start and at the end once, between them all that go and
     all that come."""
     old, new = _split(before), _split(after)
-    start = _common(old, new)
-    end = _common(old[start:][::-1], new[start:][::-1])
+    start, end = equal_ends(old, new)
     for line in old[:start]:
         yield Line(f"  {line}", Style.SAME)
     for line in old[start : len(old) - end]:
@@ -98,10 +97,6 @@ def _split(text: str) -> list[str]:
     # An edit may change nothing but line ends, and a person must see what is changed.
     lines = visible(text.replace("\r\n", "\\r\n")).split("\n")
     return lines[:-1] if lines[-1] == "" else [*lines[:-1], f"{lines[-1]}  [no line break at the end]"]
-
-
-def _common(old: list[str], new: list[str]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
 
 
 # -- tool view --------------------------------------------------------------------------------------------------------

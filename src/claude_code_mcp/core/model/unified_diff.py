@@ -36,6 +36,14 @@ def unified_diff(before: str, after: str) -> str:
     return "\n".join(_hunk_lines(old, new, stretches, context))
 
 
+def equal_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How many lines are the same at the start of both texts, and behind those at their end."""
+    most = min(len(old), len(new))
+    start = next((at for at in range(most) if old[at] != new[at]), most)
+    end = next((at for at in range(most - start) if old[-1 - at] != new[-1 - at]), most - start)
+    return start, end
+
+
 def _lines(text: str) -> list[str]:
     """The lines with their breaks, so that a missing one at the end is a difference."""
     lines = text.split("\n")

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ..model.paths import HERE, PathRules
 from ..model.question import Answer, FileChange, Question
 from ..model.text import as_json, count_of, cut_data, gaps, hidden_in, json_parts, one_line, visible
+from ..model.unified_diff import equal_ends
 from ..redaction import hide_shapes
 
 _LONGEST = 200
@@ -73,15 +74,8 @@ def _describe_edit(tool_input: Mapping[str, Any]) -> str:
 def _changed(old: str, new: str) -> str:
     """The number of lines from the first to the last difference: an edit is one place in a file."""
     before, after = old.splitlines(), new.splitlines()
-    unchanged = _common_start(before, after)
-    before, after = before[unchanged:], after[unchanged:]
-    unchanged = _common_start(before[::-1], after[::-1])
-    return count_of(max(len(before), len(after)) - unchanged, "line", "") + " changed"
-
-
-def _common_start(before: list[str], after: list[str]) -> int:
-    pairs = enumerate(zip(before, after, strict=False))
-    return next((number for number, (old, new) in pairs if old != new), min(len(before), len(after)))
+    start, end = equal_ends(before, after)
+    return count_of(max(len(before), len(after)) - start - end, "line", "") + " changed"
 
 
 def _describe_write(tool_input: Mapping[str, Any]) -> str:

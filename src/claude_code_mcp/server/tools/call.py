@@ -6,7 +6,7 @@ Each repetition is another round of the same call; `state` is what the round bef
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 
@@ -29,23 +29,7 @@ from ..task import Task
 
 if TYPE_CHECKING:
     from ...hub.hub import Hub
-
-
-class ToolFinder(Protocol):
-    """`HubProxy` of hub_proxy.py as a call knows it. That class takes a `Call`, so it cannot be imported here."""
-
-    async def find(self, caller: Caller, query: str) -> list[types.Tool]:
-        """The tools that the caller may use and that have a word of the query, the best first."""
-
-    def tools_by_server(self, caller: Caller) -> dict[str, int]:
-        """How many tools of each server the caller may use, as of its last listing."""
-
-    async def knows(self, caller: Caller, name: str) -> bool: ...
-
-    async def call(
-        self, name: str, call: "Call", arguments: Mapping[str, Any]
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        """Call a tool, once that is permitted. Raises PermissionDenied if it is not."""
+    from .hub_proxy import HubProxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +42,7 @@ class Call:
     context: Context
     held_events: HeldEvents
     hub: "Hub | None" = None
-    proxy: "ToolFinder | None" = None
+    proxy: "HubProxy | None" = None
     """The tools of the hub for clients, where a toolset offers them."""
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: RoundState = field(default_factory=RoundState)

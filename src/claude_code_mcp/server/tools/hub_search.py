@@ -5,17 +5,20 @@ lists and calls them for other clients, so that the policy decides in the same w
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import mcp_types as types
 from pydantic import Field
 
 from ...core.errors import InvalidArgument
 from .arguments import Arguments, Name, Text
-from .call import Call, ToolFinder
+from .call import Call
 from .hub_admin import NO_HUB
 from .output import ErrorInfo, ToolOutput, declared
 from .tool import Reply, Tool
+
+if TYPE_CHECKING:
+    from .hub_proxy import HubProxy
 
 _DEFAULT_FOUND, _MAX_FOUND = 5, 20
 
@@ -61,7 +64,7 @@ async def claude_mcp_call(call: Call, arguments: CallFound) -> Reply:
     return await proxy.call(arguments.name, call, arguments.arguments)
 
 
-def _proxy_of(call: Call) -> ToolFinder:
+def _proxy_of(call: Call) -> "HubProxy":
     if call.proxy is None:
         raise InvalidArgument(NO_HUB)
     return call.proxy
