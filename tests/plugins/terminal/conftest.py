@@ -11,6 +11,8 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -78,6 +80,35 @@ class Orphan:
         return None if self._process.is_running() else 0
 
 
+class ReadTerminal(Terminal):
+    """A terminal that is read all the time: a program whose output nobody takes stops."""
+
+    def __init__(self, process: Orphan, end: int) -> None:
+        super().__init__(process, end, Words())  # type: ignore[arg-type]
+        self._arrived = threading.Condition()
+        self._taken = self._read_bytes = 0
+        self._reader = threading.Thread(target=self._read_all, daemon=True)
+        self._reader.start()
+
+    def _read_all(self) -> None:
+        while super()._read(time.monotonic() + 3600):
+            with self._arrived:
+                self._read_bytes += 1
+                self._arrived.notify_all()
+
+    def _read(self, deadline: float) -> bool:
+        with self._arrived:
+            more = self._arrived.wait_for(lambda: self._read_bytes > self._taken, max(0.0, deadline - time.monotonic()))
+            self._taken = self._read_bytes
+            return more
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(HANG_SECONDS)
+        self._reader.join(HANG_SECONDS)  # ends with the program, whose side of the terminal is closed then
+        os.close(self._end)
+
+
 PLUGIN = Path(plugin.__file__).parent / "claude_plugin"
 
 
@@ -111,7 +142,7 @@ def claude(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> Ite
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
             process = Orphan(argv, {**environment, **at_once}, cwd or sandbox.project, theirs)
             os.close(theirs)
-            return stack.enter_context(Terminal(process, end, Words()))  # type: ignore[arg-type]
+            return stack.enter_context(ReadTerminal(process, end))
 
         yield start
 

@@ -79,13 +79,16 @@ class Listener:
             else:
                 await _refuse_own(event.pid)
                 await self._terminals.happened(event)
+        # A hook that is told nothing would wait for the next server.
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             log.debug("a hook was not understood: %r", error)
+            writer.write(_OVER + b"\n")
         except ClaudeCodeError as error:
             log.info("a terminal is left to itself: %s", error.message)
             writer.write(_OVER + b"\n")
         except Exception:
             log.exception("an event of a terminal could not be handled")
+            writer.write(_OVER + b"\n")
         finally:
             writer.close()
             with contextlib.suppress(OSError):

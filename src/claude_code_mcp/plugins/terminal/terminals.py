@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _STATES = {"busy": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
 _LOOK_AGAIN = 2.0
 """Seconds after which the file is read without a change: a process that was killed changes nothing."""
+_LATE = 1.5
+"""Seconds after the start of a hook when it has had another server before, and the question may be an old one."""
 _OTHER_DIALOG = 3.0
 """Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
 _AT_KEYBOARD = 30.0
@@ -94,21 +96,33 @@ class Terminal:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(file.changed(), _LOOK_AGAIN)
 
-    def _take(self, noted: Mapping[str, Any]) -> None:
+    async def was_answered(self, event: HookEvent) -> bool:
+        """Whether the dialog of a hook is gone, as far as Claude Code has noted."""
+        noted = await asyncio.to_thread(noted_session, self.pid, self._config_dir)
+        self._note(noted or {})
+        return self._is_over(event.started)
+
+    def _note(self, noted: Mapping[str, Any]) -> bool:
+        """Keeps the status in what Claude Code has noted; whether there is one."""
         status, since = noted.get("status"), noted.get("statusUpdatedAt")
         if status not in _STATES or not isinstance(since, int | float):
-            return
-        self._status, self._status_since = status, since / 1000
-        for question_id in [known for known, asked in self._asked.items() if self._is_over(asked)]:
-            self._answered_there(question_id)
-        self.outside.report_state(State.WAITING if self._asked else _STATES[status])
+            return False
+        self._status, self._status_since = str(status), since / 1000
+        return True
 
-    def _is_over(self, asked: _Asked) -> bool:
-        """Whether its dialog is gone, according to what was read last. Claude Code notes the dialog before it starts
-        the hook."""
+    def _take(self, noted: Mapping[str, Any]) -> None:
+        if not self._note(noted) or self._status is None:
+            return
+        for question_id in [known for known, asked in self._asked.items() if self._is_over(asked.started)]:
+            self._answered_there(question_id)
+        self.outside.report_state(State.WAITING if self._asked else _STATES[self._status])
+
+    def _is_over(self, started: float) -> bool:
+        """Whether the dialog of a hook that started then is gone, according to what was read last. Claude Code notes
+        the dialog before it starts the hook."""
         if self._status == "waiting":
-            return self._status_since > asked.started + _OTHER_DIALOG
-        return self._status is not None and self._status_since > asked.started
+            return self._status_since > started + _OTHER_DIALOG
+        return self._status is not None and self._status_since > started
 
     def _answered_there(self, question_id: str) -> None:
         self.outside.withdraw(question_id, "it was answered at the terminal")
@@ -194,11 +208,8 @@ class Terminal:
     def _refuse_late(self, question: Question, asked: _Asked) -> None:
         """QuestionClosed if the person at the keyboard was faster and this has only not been noticed yet."""
         with contextlib.suppress(SessionBusy):
-            noted = noted_session(self.pid, self._config_dir)
-            status, since = (noted or {}).get("status"), (noted or {}).get("statusUpdatedAt")
-            if status in _STATES and isinstance(since, int | float):
-                self._status, self._status_since = status, since / 1000
-        if self._is_over(asked):
+            self._note(noted_session(self.pid, self._config_dir) or {})
+        if self._is_over(asked.started):
             asyncio.get_running_loop().call_soon(self._answered_there, question.id)
             raise QuestionClosed(f"Question {question.id!r} was answered at the terminal.", closed="withdrawn")
 
@@ -269,6 +280,10 @@ class Terminals:
             if not plan:
                 raise InvalidArgument("The plan cannot be found; it can be reviewed at the terminal only.")
             tool_input["plan"] = plan
+        late = time.time() - event.started > _LATE
+        if await terminal.was_answered(event) or (late and await asyncio.to_thread(_has_result, event)):
+            raise QuestionClosed("It was answered at the terminal.", closed="withdrawn")
+        # With nothing awaited from here on.
         if not terminal.outside.is_joined:
             raise SessionBusy("The terminal has left the session.", session_id=event.session_id)
         question_id = terminal.ask(event, tool_input, reply)
@@ -332,13 +347,30 @@ def _plan_of(event: HookEvent, config_dir: str) -> str:
             file = os.path.join(config_dir, "plans", f"{slug}.md")
             return read_regular(file, _MAX_PLAN, follow_link=False).decode()
     for message in reversed(messages):
-        content = message["message"].get("content")
-        for block in content if isinstance(content, list) else ():
-            if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
+        for block in _blocks(message):
+            if block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
                 found = block.get("input")
                 plan = found.get("plan") if isinstance(found, dict) else None
                 return plan if isinstance(plan, str) else ""
     return ""
+
+
+def _has_result(event: HookEvent) -> bool:
+    """Whether the transcript has a result of the newest call like that of an event. Blocks on the disk."""
+    messages = read_recent(Path(event.text("transcript_path"))).messages
+    blocks = [block for message in messages for block in _blocks(message)]
+    results = {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
+    for block in reversed(blocks):
+        # Of a plan Claude Code tells a hook less than the model has written.
+        is_same = event.tool == "ExitPlanMode" or block.get("input") == event.tool_input
+        if block.get("type") == "tool_use" and block.get("name") == event.tool and is_same:
+            return block.get("id") in results
+    return False
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message["message"].get("content")
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def _terminal_of(pid: int) -> str | None:
