@@ -112,7 +112,7 @@ pictures: setup  ## renew the pictures of the terminal interface and of the cons
 	$(BIN)/python -m tests.web.browser.pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
-	$(BIN)/python -m claude_code_mcp.startup.greeting.build_manifest
+	$(BIN)/python -m claude_code_mcp.server.manifest
 
 web:  ## build the web console and the MCP App into the package; needs Node
 	mkdir -p build/web && cp web/package.json build/web/package.json

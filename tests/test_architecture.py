@@ -89,8 +89,6 @@ SEAMS: set[tuple[str, str]] = {
     ("plugins.console.console", "push"),
     ("plugins.console.page_routes", "push"),
     ("plugins.push.push_routes", "console"),
-    ("startup.greeting.build_manifest", "server.message_streams"),
-    ("startup.greeting.build_manifest", "server.server"),
 }
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.

@@ -120,7 +120,7 @@ def _renewed_manifest(
     used = greeted.manifest
     if greeted.leave_manifest is None and not with_tools and (used is None or not used.with_plugins):
         return None
-    from .startup.greeting.build_manifest import renew_manifest  # noqa: PLC0415 - few starts need it
+    from .server.manifest import renew_manifest  # noqa: PLC0415 - few starts need it
 
     async def renew() -> None:
         distributions = await asyncio.to_thread(distributions_of, with_tools)

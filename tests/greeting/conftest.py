@@ -8,8 +8,8 @@ import pytest
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.server.manifest import first_answers
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.startup.greeting.build_manifest import first_answers
 from claude_code_mcp.startup.greeting.first_answers import SHIPPED, Manifest, read
 
 STALE = "the greeting manifest is stale: run `make manifest`"

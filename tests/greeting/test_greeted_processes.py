@@ -13,8 +13,8 @@ from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.server.manifest import first_answers
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.startup.greeting.build_manifest import first_answers
 from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 

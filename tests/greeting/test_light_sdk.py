@@ -13,7 +13,7 @@ NOT_NEEDED = (
     "claude_code_mcp.hub.hub",
     "claude_code_mcp.testing",
     "claude_code_mcp.cli.doctor",
-    "claude_code_mcp.startup.greeting.build_manifest",
+    "claude_code_mcp.server.manifest",
     "filelock",
     "h11",
     "prometheus_client",

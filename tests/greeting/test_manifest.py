@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.sdk_version import installed_version
+from claude_code_mcp.server.manifest import leave_manifest
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.startup.greeting import first_answers
-from claude_code_mcp.startup.greeting.build_manifest import leave_manifest
 from claude_code_mcp.startup.greeting.first_answers import Manifest, find, read, read_json, write
 
 from .conftest import STALE

@@ -13,8 +13,8 @@ from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.server import server as server_module
+from claude_code_mcp.server.manifest import Answers, first_answers
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.startup.greeting.build_manifest import Answers, first_answers
 from claude_code_mcp.startup.greeting.first_answers import ANSWERS_DEPEND_ON, find
 
 FIELDS = sorted(Settings.model_fields)

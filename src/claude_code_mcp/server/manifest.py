@@ -15,11 +15,19 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from ...core.config import load_settings
-from ...core.service import Service
-from ...server.message_streams import SendStream, message_streams
-from ...server.server import McpServer
-from .first_answers import MADE_WITH, SHIPPED, GreetedInput, Results, is_installed, place_with_plugins, write
+from ..core.config import load_settings
+from ..core.service import Service
+from ..startup.greeting.first_answers import (
+    MADE_WITH,
+    SHIPPED,
+    GreetedInput,
+    Results,
+    is_installed,
+    place_with_plugins,
+    write,
+)
+from .message_streams import SendStream, message_streams
+from .server import McpServer
 
 log = logging.getLogger(__name__)
 
