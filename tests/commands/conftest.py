@@ -1,11 +1,13 @@
 """The `mcp` command as a shell runs it: in a private home, with no keyring but a file."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +92,8 @@ async def until(process: Process, wanted: str) -> str:
         if line.startswith(wanted):
             return line
     raise AssertionError(f"{wanted!r} was never printed")
+
+
+def configure(own_file: Path, **servers: Any) -> None:
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(json.dumps({"mcpServers": servers}))

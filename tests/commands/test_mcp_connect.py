@@ -20,7 +20,7 @@ from tests.hub.remote import RemoteServer, http_server, sse_server, websocket_se
 from tests.support.ports import free_port
 from tests.support.terminal import Screen, Terminal
 
-from .conftest import TIMEOUT, Mcp, finish, is_posix, program, start, until
+from .conftest import TIMEOUT, Mcp, configure, finish, is_posix, program, start, until
 
 
 def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages: Path) -> None:
@@ -222,11 +222,6 @@ def test_ctrl_d_ends_it(terminal: Terminal) -> None:
 
 
 # -- with line editing ---------------------------------------------------------------------------------------------
-
-
-def configure(own_file: Path, **servers: Any) -> None:
-    own_file.parent.mkdir(parents=True, exist_ok=True)
-    own_file.write_text(json.dumps({"mcpServers": servers}))
 
 
 FULL = {"command": sys.executable, "args": ["-S", str(Path(__file__).parent.parent / "hub" / "full_server.py")]}

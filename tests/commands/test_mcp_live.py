@@ -17,12 +17,7 @@ from tests.hub.oauth import Authority, Person
 from tests.hub.remote import RemoteServer, http_server
 from tests.support.ports import free_port
 
-from .conftest import Mcp, Process, finish, is_posix, start, until
-
-
-def configure(own_file: Path, **servers: Any) -> None:
-    own_file.parent.mkdir(parents=True, exist_ok=True)
-    own_file.write_text(json.dumps({"mcpServers": servers}))
+from .conftest import Mcp, Process, configure, finish, is_posix, start, until
 
 
 def node(packages: Path, server: str, *arguments: str, **entry: Any) -> dict[str, Any]:

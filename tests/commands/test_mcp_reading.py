@@ -12,8 +12,7 @@ import pytest
 
 from tests.hub.conftest import local
 
-from .conftest import TIMEOUT, Mcp, finish, is_posix, start, until
-from .test_mcp_live import configure
+from .conftest import TIMEOUT, Mcp, configure, finish, is_posix, start, until
 
 FULL: dict[str, Any] = {
     "command": sys.executable,

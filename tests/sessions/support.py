@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -195,3 +196,16 @@ async def _reach(moment: Moment, service: Service, turn: PendingTurn) -> list[Pe
         sent.append(await service.send(session.id, "joins"))
         sent.append(await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))
     return sent
+
+
+async def busy(service: Service, sandbox: Sandbox) -> Session:
+    given = options(sandbox, allowed_tools=("Bash",))
+    session = (await service.create(script("work", tool("Bash", command=ENDLESS)), given)).session
+    await until(session, lambda: uses_tool(session))
+    return session
+
+
+async def kill(session: Session) -> None:
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGKILL)
+    await until(session, lambda: not session.live)

@@ -1,18 +1,14 @@
 """Costs and tokens: per turn, per session and per model, whatever happens to the process."""
 
-import os
-import signal
-
 import pytest
 
 from claude_code_mcp.core.model.outcome import State, Usage
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, SharedSessions, end_of, on_shared_loop, options, parked, run, say, until, uses_tool
+from .support import ENDLESS, SharedSessions, end_of, kill, on_shared_loop, options, parked, run, say, until, uses_tool
 
 
 def words(number: int) -> str:
@@ -21,12 +17,6 @@ def words(number: int) -> str:
 
 def tokens(usage: Usage) -> tuple[int, int]:
     return usage.total.input_tokens, usage.total.output_tokens
-
-
-async def kill(session: Session) -> None:
-    assert session.pid is not None
-    os.kill(session.pid, signal.SIGKILL)
-    await until(session, lambda: not session.live)
 
 
 async def test_costs_are_those_of_the_turn_and_neither_lost_nor_doubled_when_the_process_is_replaced(

@@ -5,21 +5,12 @@ import pytest
 from claude_code_mcp.core.errors import InvalidArgument, LimitReached
 from claude_code_mcp.core.model.events import ProcessChanged
 from claude_code_mcp.core.model.outcome import OutcomeCode, State
-from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script, tool
+from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli
 
-from .support import ENDLESS, end_of, event, events, options, run, say, until, uses_tool
-
-
-async def busy(service: Service, sandbox: Sandbox) -> Session:
-    given = options(sandbox, allowed_tools=("Bash",))
-    session = (await service.create(script("work", tool("Bash", command=ENDLESS)), given)).session
-    await until(session, lambda: uses_tool(session))
-    return session
+from .support import busy, end_of, event, events, options, run, say, until
 
 
 async def test_an_idle_session_makes_room_and_when_all_are_busy_the_newcomer_is_refused_and_leaves_nothing(

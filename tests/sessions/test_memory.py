@@ -9,23 +9,15 @@ from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.events import ProcessChanged
 from claude_code_mcp.core.model.outcome import OutcomeCode, State
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, end_of, events, options, run, until, uses_tool
+from .support import busy, end_of, events, options, run, until, uses_tool
 
 TOO_LITTLE = "1MiB"
 """Enough for one process, which is always allowed, and for no second one."""
 HUNGRY = "python3 -c 'x = bytearray(200 << 20); import time; print(len(x), flush=True); time.sleep(600)'"
-
-
-async def busy(service: Service, sandbox: Sandbox) -> Session:
-    given = options(sandbox, allowed_tools=("Bash",))
-    session = (await service.create(script("work", tool("Bash", command=ENDLESS)), given)).session
-    await until(session, lambda: uses_tool(session))
-    return session
 
 
 async def test_a_session_tells_what_its_process_and_all_that_it_started_use_and_is_parked_where_that_is_too_much(

@@ -20,15 +20,9 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import end_of, event, events, options, parked, run, say, until
+from .support import end_of, event, events, kill, options, parked, run, say
 
 WHERE = script("where", tool("Bash", command="pwd"), "in ${tool_result}")
-
-
-async def kill(session: Session) -> None:
-    assert session.pid is not None
-    os.kill(session.pid, signal.SIGKILL)
-    await until(session, lambda: not session.live)
 
 
 # After a kill: tests/server/test_faults.py; with its conversation: test_clear.py; where and how it was:

@@ -18,11 +18,6 @@ from claude_code_mcp.core.state.state_directory import database_in
 from tests.support.full_disk import small_disk
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / "state")
-
-
 def put(database: Database, name: str, value: str, *, durable: bool = False) -> None:
     statement = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
     database.write(lambda db: db.execute(statement, (name, value)), durable=durable)

@@ -72,11 +72,6 @@ def record(session_id: str | None = None, **more: object) -> SessionRecord:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / "state")
-
-
-@pytest.fixture
 def records(database: Database, tmp_path: Path) -> SessionRecords:
     return SessionRecords(database, str(tmp_path / "config"))
 

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,6 @@ from claude_code_mcp.core.state.spending import Budget, NotedAmount, Spending
 
 NOON = 1_790_000_000.0
 DAY = 86_400.0
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / "state")
 
 
 class Clock:

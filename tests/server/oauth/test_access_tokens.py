@@ -17,6 +17,7 @@ from claude_code_mcp.plugins.team import access_tokens
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens, Grant, check_oauth_settings
 from claude_code_mcp.plugins.team.authenticators import TokenAuthenticator, authenticators
 from claude_code_mcp.server.transports import http
+from tests.server.oauth.callers import nobody_objects
 from tests.support.clock import settled
 
 from .callers import TokenCallers
@@ -412,10 +413,6 @@ def test_what_is_for_another_authorization_server_is_refused_where_this_one_is_o
 
 
 # -- callers ----------------------------------------------------------------------------------------------------------
-
-
-async def nobody_objects(*_: object) -> None:
-    return None
 
 
 async def test_a_person_is_no_caller_with_a_token_whatever_the_claims_say(issuer: Issuer) -> None:

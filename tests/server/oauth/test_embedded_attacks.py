@@ -17,21 +17,14 @@ from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, 
 from claude_code_mcp.plugins.team.authorization.passkeys import SealedRequests
 from claude_code_mcp.plugins.team.known_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
-from claude_code_mcp.testing import ScriptedModelThread
 from tests.support.local_http import Handler, site
 
-from .embedded import Embedded, PlainClient, embedded
+from .embedded import Embedded, PlainClient
 from .passkey_device import USER_PRESENT, Device, Passkey, form_of
 from .test_embedded_server import hello
 from .test_sign_in import CALLBACK
 
 HOSTILE = '"><script>alert(1)</script><b onload=x>&amp;\u202etxt'
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Embedded]:
-    with embedded(tmp_path_factory.mktemp("attacked"), model.url).running() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from claude_code_mcp.plugins.team.people import People
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import Address
 from tests.conftest import StartService
+from tests.server.oauth.callers import nobody_objects
 
 from .passkey_device import Device
 from .test_embedded_attacks import documents
-from .test_provider_sign_in import nobody_objects
 from .test_sign_in import CALLBACK
 
 ORIGIN = "http://localhost:7"

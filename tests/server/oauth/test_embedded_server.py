@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 
 import httpx2
 import pytest
@@ -22,12 +21,6 @@ from tests.web.console_client import Browser
 
 from .embedded import BOB_TOKEN, Embedded, PlainClient, connected, embedded
 from .test_sign_in import CALLBACK, HERE, PACKAGES, call
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Embedded]:
-    with embedded(tmp_path_factory.mktemp("embedded"), model.url).running() as started:
-        yield started
 
 
 async def hello(served: Embedded, token: str) -> httpx2.Response:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,10 @@ from claude_code_mcp.server.transports.identity import Identity
 from tests.conftest import StartService
 
 from .callers import TokenCallers
-from .issuer import RSA_KEY, Issuer, issuing, published, sign
+from .issuer import RSA_KEY, Issuer, published, sign
 
 RESOURCE = "https://claude.example.org/mcp"
 TEAM, LEAD = Profile(limits={"turns": 3}), Profile(limits={"turns": 9})  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    with issuing() as issuer:
-        yield issuer
 
 
 def settings(issuer: Issuer, **more: str) -> Settings:

@@ -15,6 +15,7 @@ from claude_code_mcp.plugins.team.authenticators import IssuerAuthenticator
 from claude_code_mcp.plugins.team.people import People
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.identity import Identity
+from tests.server.oauth.callers import nobody_objects
 
 from .issuer import Issuer, issuing, sign
 
@@ -29,10 +30,6 @@ def issuer() -> Iterator[Issuer]:
             "token_endpoint": f"{issuer.url}/token",
         }
         yield issuer
-
-
-async def nobody_objects(*_: object) -> None:
-    return None
 
 
 class Page:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,13 @@ from claude_code_mcp.plugins.team.known_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.identity import Identity
+from tests.server.oauth.callers import nobody_objects
 
 from .callers import TokenCallers
-from .issuer import Issuer, issuing, sign
+from .issuer import Issuer, sign
 
 RESOURCE = "https://claude.example.org/mcp"
 LONG = 60
-
-
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    with issuing() as issuer:
-        yield issuer
-
-
-async def nobody_objects(*_: object) -> None:
-    return None
 
 
 class Door:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
+import psutil
 import pytest
 from mcp import Client
 from mcp.client import ClientExtension, NotificationBinding
@@ -223,3 +224,9 @@ async def caller(start_caller: StartCaller) -> ToolCaller:
     started = await start_caller()
     assert isinstance(started, ToolCaller)
     return started
+
+
+def argv(caller: ToolCaller, report: dict[str, Any]) -> list[str]:
+    pid = caller.session(report).pid
+    assert pid is not None
+    return psutil.Process(pid).cmdline()

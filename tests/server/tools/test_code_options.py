@@ -13,7 +13,7 @@ from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 from tests.sessions.worktree_support import repository
 
-from .conftest import ToolCaller
+from .conftest import ToolCaller, argv
 from .test_images import png, seen, url
 
 Check = Callable[[ToolCaller], Awaitable[None]]
@@ -27,12 +27,6 @@ def checks(*parameters: str) -> Callable[[Check], Check]:
         return check
 
     return register
-
-
-def argv(caller: ToolCaller, report: dict[str, Any]) -> list[str]:
-    pid = caller.session(report).pid
-    assert pid is not None
-    return psutil.Process(pid).cmdline()
 
 
 def body(caller: ToolCaller, report: dict[str, Any]) -> dict[str, Any]:

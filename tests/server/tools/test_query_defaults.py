@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from claude_code_mcp.core.config import load_settings
@@ -12,7 +11,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .conftest import StartCaller, ToolCaller
+from .conftest import StartCaller, ToolCaller, argv
 
 DEFAULTS = {
     "CLAUDE_CODE_ALLOWED_TOOLS": "read, WRITE,bash(touch *),mcp__calc__add",
@@ -25,12 +24,6 @@ def from_environment(**variables: str) -> dict[str, Any]:
     """The settings that these variables stand for."""
     settings = load_settings(variables)
     return {name: getattr(settings, name) for name in settings.model_fields_set}
-
-
-def argv(caller: ToolCaller, report: dict[str, Any]) -> list[str]:
-    pid = caller.session(report).pid
-    assert pid is not None
-    return psutil.Process(pid).cmdline()
 
 
 ELSEWHERE = "/elsewhere"
