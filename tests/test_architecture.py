@@ -94,10 +94,14 @@ SEAMS: set[tuple[str, str]] = {
 # What the `__init__` of each package offers. Everything else is imported from its own module.
 PUBLIC: dict[str, set[str]] = {
     "": {
+        "Access",
+        "AccessUntil",
+        "AdmittedCaller",
         "Answer",
         "Arguments",
         "AuditEvent",
         "AuditKind",
+        "Authenticator",
         "Call",
         "Caller",
         "Channel",
@@ -111,6 +115,7 @@ PUBLIC: dict[str, set[str]] = {
         "Event",
         "Home",
         "Hub",
+        "Identity",
         "InterruptResult",
         "InvalidArgument",
         "IsolatedCommand",
@@ -132,8 +137,10 @@ PUBLIC: dict[str, set[str]] = {
         "Service",
         "Session",
         "SessionAccess",
+        "SessionLibrary",
         "SessionOptions",
         "Settings",
+        "Share",
         "State",
         "Tool",
         "ToolCall",

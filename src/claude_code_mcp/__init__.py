@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .core.sessions.observers import Observer
     from .core.sessions.pending_turn import InterruptResult, PendingTurn
     from .core.sessions.session import Session
-    from .core.sessions.session_access import SessionAccess
+    from .core.sessions.session_access import Access, SessionAccess, Share
+    from .core.sessions.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
@@ -36,12 +37,19 @@ if TYPE_CHECKING:
     from .server.tools.call import Call
     from .server.tools.output import ToolOutput
     from .server.tools.tool import Tool
+    from .server.transports.authenticator import AdmittedCaller, Authenticator
+    from .server.transports.identity import Identity
+    from .server.transports.running_calls import AccessUntil
 
 __all__ = [
+    "Access",
+    "AccessUntil",
+    "AdmittedCaller",
     "Answer",
     "Arguments",
     "AuditEvent",
     "AuditKind",
+    "Authenticator",
     "Call",
     "Caller",
     "Channel",
@@ -55,6 +63,7 @@ __all__ = [
     "Event",
     "Home",
     "Hub",
+    "Identity",
     "InterruptResult",
     "InvalidArgument",
     "IsolatedCommand",
@@ -76,8 +85,10 @@ __all__ = [
     "Service",
     "Session",
     "SessionAccess",
+    "SessionLibrary",
     "SessionOptions",
     "Settings",
+    "Share",
     "State",
     "Tool",
     "ToolCall",
@@ -114,7 +125,8 @@ _MODULES = {
     "core.sessions.observers": ("Observer",),
     "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "core.sessions.session": ("Session",),
-    "core.sessions.session_access": ("SessionAccess",),
+    "core.sessions.session_access": ("Access", "SessionAccess", "Share"),
+    "core.sessions.session_library": ("SessionLibrary",),
     "core.sessions.workplaces": ("Workplaces",),
     "hub.factory": ("hub_configuration", "make_hub"),
     "hub.hub": ("Hub",),
@@ -122,6 +134,9 @@ _MODULES = {
     "server.tools.call": ("Call",),
     "server.tools.output": ("ToolOutput",),
     "server.tools.tool": ("Tool",),
+    "server.transports.authenticator": ("AdmittedCaller", "Authenticator"),
+    "server.transports.identity": ("Identity",),
+    "server.transports.running_calls": ("AccessUntil",),
 }
 """The module that each public name is imported from; the same as above, for the interpreter."""
 
