@@ -1,14 +1,18 @@
 """What the server tells an interface: fragments without secrets, history and events under the same ids."""
 
 import asyncio
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from claude_code_mcp.client.live_sessions import LiveSessions
-from claude_code_mcp.core.model.events import PartialRun
+from claude_code_mcp.core.model.events import Event, Message, Output, Partial, ProcessChanged
 from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.transcripts.event_log import EventLog
 from claude_code_mcp.plugins.tui.blocks import ShownConversation
-from claude_code_mcp.server.event_pages import _fragment
+from claude_code_mcp.server.event_pages import _full_page
 from claude_code_mcp.testing.script import script, thinking, tool
 from tests.greeting.client import request
 from tests.shared.support import SharedPlace, opened
@@ -18,24 +22,67 @@ from .conftest import at
 SECRET = "correct-horse-battery-staple"
 
 
-def shown(parts: list[str], *, is_last: bool) -> tuple[Any, int]:
-    redactor = Redactor()
-    redactor.add([SECRET])
-    run = PartialRun(first=1, parts=parts, seq=len(parts))
-    return _fragment(run, SimpleNamespace(last_seq=len(parts) if is_last else 99), redactor)
+class Feed:
+    """Reads the log of a session in pages, as an interface does."""
+
+    def __init__(self) -> None:
+        self.log = EventLog(1000, 1 << 20)
+        self._session: Any = SimpleNamespace(id="s", events=self.log)
+        self._redactor = Redactor([SECRET])
+        self._position = 0
+
+    def read(self) -> str:
+        """The text of the fragments that are new."""
+        page = _full_page(self._session, self._position, self._redactor)
+        self._position = self.log.position(page["nextCursor"]) or 0
+        return "".join(event["text"] for event in page["events"] if event["type"] == "fragment")
+
+
+def message(parent: str | None = None) -> Message:
+    return Message({"type": "assistant", "parent_tool_use_id": parent})
 
 
 def test_the_beginning_of_a_secret_is_held_back_until_it_is_whole() -> None:
-    fields, reached = shown(["key: ", "correct-horse-", "batt"], is_last=True)
-    assert (fields["text"], reached) == ("key: ", 1)
-    assert shown(["correct"], is_last=True) == (None, 0)
-    fields, reached = shown(["key: ", "correct-horse-", "battery-staple"], is_last=True)
-    assert reached == 3
+    feed = Feed()
+    for part in ("key: ", "correct-horse-", "batt"):
+        feed.log.append(Partial(part))
+    assert feed.read() == "key: "
+    assert feed.read() == ""
+    feed.log.append(Partial("ery-staple"))
+    assert feed.read() == SECRET, "to be redacted as a whole"
 
 
-def test_what_was_followed_by_something_else_is_not_held_back() -> None:
-    fields, reached = shown(["a cor"], is_last=False)
-    assert (fields["text"], reached) == ("a cor", 1)
+@pytest.mark.parametrize(
+    "between", [Output("key:"), ProcessChanged("parked"), message("a subagent"), Message({"type": "system"})]
+)
+@pytest.mark.parametrize("paged", [False, True])
+def test_other_events_do_not_split_a_secret(between: Event, paged: bool) -> None:
+    feed, seen = Feed(), list[str]()
+    for event in (Partial("key:\ncorrect-"), between, Partial("horse-batt"), between, Partial("ery-staple!")):
+        feed.log.append(copy(event))
+        seen += [feed.read()] if paged else []
+    seen.append(feed.read())
+    assert [text for text in seen if text] == (["key:\n", f"{SECRET}!"] if paged else [f"key:\n{SECRET}!"])
+
+
+def test_a_long_text_does_not_split_a_secret() -> None:
+    feed = Feed()
+    for part in ("x" * (200 << 10) + "correct-", "horse-battery-staple"):
+        feed.log.append(Partial(part))
+    page = _full_page(feed._session, 0, feed._redactor)
+    first = page["events"][0]["text"]
+    assert first.endswith("xxx")
+    rest = _full_page(feed._session, feed.log.position(page["nextCursor"]) or 0, feed._redactor)
+    assert [event["text"] for event in (*page["events"][1:], *rest["events"])] == [SECRET]
+
+
+def test_nothing_of_a_text_that_is_complete_comes_with_the_next() -> None:
+    feed = Feed()
+    feed.log.append(Partial("a cor"))
+    assert feed.read() == "a "
+    feed.log.append(message())
+    feed.log.append(Partial("next"))
+    assert feed.read() == "next"
 
 
 async def test_history_and_feed_know_everything_by_the_same_ids(place: SharedPlace, sessions: LiveSessions) -> None:

@@ -14,6 +14,7 @@ from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.events import (
     Event,
     Message,
+    Output,
     Partial,
     PartialRun,
     QuestionOpened,
@@ -22,7 +23,7 @@ from claude_code_mcp.core.model.events import (
 )
 from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Question, QuestionKind
-from claude_code_mcp.core.redaction import Redactor
+from claude_code_mcp.core.redaction import MARK, Redactor
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.transcripts.event_log import EventLog
 from claude_code_mcp.plugins.console import feeds
@@ -34,6 +35,7 @@ from claude_code_mcp.server.transports.identity import Identity
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.sessions.support import PATIENCE, options, parked, run
+from tests.support.waiting import until_true
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -93,6 +95,29 @@ def test_a_known_secret_in_fragments_never_passes_in_pieces(encoding: Encoding, 
     assert SECRET[:8] not in sent
     assert sent.startswith("the word is ")
     assert sent.endswith(", as you know")
+
+
+def test_other_events_between_fragments_do_not_split_a_secret(encoding: Encoding) -> None:
+    sent = ""
+    for event in (Partial(f"the\n{SECRET[:7]}"), Output("the"), Partial(SECRET[7:]), Message({"type": "assistant"})):
+        frames = [*encoding.take(event), *encoding.flush()]
+        sent += "".join(data["text"] for name, data in frames if name == "partial")
+    assert sent == f"the\n{MARK}"
+
+
+async def test_who_begins_to_watch_within_a_secret_does_not_see_it(service: Service, sandbox: Sandbox) -> None:
+    service.add_secrets([SECRET])
+    session, _ = await run(service, script("go", "done"), options(sandbox))
+    log = session.log
+    for event in (Partial(f"the\n{SECRET[:7]}"), Output("the"), Partial(SECRET[7:10])):
+        log.append(event)
+    feed = feeds.SessionFeed(service, session)
+    backlog = feed.backlog(0).decode()
+    log.append(Partial(SECRET[10:]))
+    log.append(Message({"type": "assistant"}))
+    await until_true(lambda: MARK in str(feed.ring.read(0).data))
+    feed.close()
+    assert SECRET[:7] not in backlog
 
 
 def test_a_backlog_ends_where_no_secret_can_have_begun() -> None:

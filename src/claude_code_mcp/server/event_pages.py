@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import InvalidArgument
@@ -34,6 +33,7 @@ from ..core.model.events import (
     TurnStarted,
     UsageReported,
     WaitChanged,
+    ends_text,
 )
 from ..core.model.text import cut, iso
 from ..core.questions.presentation import Redaction
@@ -50,6 +50,8 @@ _MAX_PROMPT = 100_000
 _SHORT_PAGE = 24_000
 _MAX_WRITTEN = 20_000
 """Characters that are shown of a line that is being written: it is sent from its beginning each time."""
+_LOOK_BACK = 5000
+"""Fragments that a known secret may be spread over."""
 _MAX_TEXT = 4000
 """Characters of a text in an event in short."""
 Shown = tuple[dict[str, Any] | None, int]
@@ -80,7 +82,7 @@ async def feed_page(
     def read() -> dict[str, Any]:
         if lines:
             return _line_page(session, start, redactor)
-        return _page(session, start, _FULL_PAGE, partial(_whole, log=log, redactor=redactor))
+        return _full_page(session, start, redactor)
 
     page = read()
     if wait and not page["events"] and known:
@@ -120,11 +122,19 @@ def _page(session: Session, start: int, most: int, show: Callable[[Event], Shown
     return {"sessionId": session.id, "events": shown, "nextCursor": session.events.cursor(reached), "hasMore": more}
 
 
-def _whole(event: Event, log: EventReader, redactor: Redaction) -> Shown:
+def _full_page(session: Session, start: int, redactor: Redaction) -> dict[str, Any]:
+    writing = _Writing(session.events, start, redactor)
+
+    def show(event: Event) -> Shown:
+        fragment = writing.take(event)
+        return (fragment, event.seq) if isinstance(event, PartialRun) else _whole(event)
+
+    return _page(session, start, _FULL_PAGE, show)
+
+
+def _whole(event: Event) -> Shown:
     """An event with whole messages and prompts; lines that say the same in words are not shown."""
     match event:
-        case PartialRun():
-            return _fragment(event, log, redactor)
         case Message():
             return {"type": "message", "message": event.raw}, event.seq
         case TurnStarted():
@@ -150,7 +160,7 @@ def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, A
                 return {"type": "writing"}, event.seq
             case PartialRun() | Message():
                 return None, event.seq
-        return _whole(event, session.events, redactor)
+        return _whole(event)
 
     page = _page(session, start, _FULL_PAGE, show)
     has_grown = any(event["type"] == "writing" for event in page["events"])
@@ -164,20 +174,37 @@ def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, A
     return page
 
 
-def _fragment(run: PartialRun, log: EventReader, redactor: Redaction) -> Shown:
-    """What is being written. The end of it is held back while it may be the beginning of a secret. The input of a tool
-    is not readable before it is whole: only its length is shown."""
-    parts, end = run.parts, run.seq
-    if end == log.last_seq:
-        held = redactor.held_back("".join(parts))
-        while held > 0 and parts:
-            held -= len(parts[-1])
-            parts, end = parts[:-1], end - 1
-    text = "".join(parts)
-    if not text:
-        return None, end
-    shown: Mapping[str, Any] = {"size": len(text)} if run.kind == "partial_json" else {"text": text}
-    return {"type": "fragment", "kind": run.kind, **shown}, end
+class _Writing:
+    """The text that is being written. Its end is held back while it may be the beginning of a secret, and comes with
+    the next fragment, whatever events come between; the whole text follows as a message."""
+
+    def __init__(self, log: EventReader, start: int, redactor: Redaction) -> None:
+        self._redactor = redactor
+        self._ends: dict[str, str] = {}
+        for event in log.after(max(0, start - _LOOK_BACK)):
+            if event.seq <= start:
+                self.take(event)
+            elif isinstance(event, PartialRun) and event.first <= start:
+                self._shown(event.kind, "".join(event.parts[: start - event.first + 1]))
+
+    def take(self, event: Event) -> dict[str, Any] | None:
+        """The fields of a fragment, None if nothing can be shown. The input of a tool is not readable before it is
+        whole: only its length is shown."""
+        if ends_text(event):
+            self._ends.clear()
+        if not isinstance(event, PartialRun):
+            return None
+        text = event.text
+        if event.kind == "partial_json":
+            return {"type": "fragment", "kind": event.kind, "size": len(text)} if text else None
+        text = self._shown(event.kind, text)
+        return {"type": "fragment", "kind": event.kind, "text": text} if text else None
+
+    def _shown(self, kind: str, more: str) -> str:
+        text = self._ends.pop(kind, "") + more
+        shown = text[: len(text) - self._redactor.held_back(text)]
+        self._ends[kind] = text[len(shown) :]
+        return shown
 
 
 def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 - one line for each kind

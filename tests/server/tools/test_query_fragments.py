@@ -60,6 +60,13 @@ def test_blocks_are_told_apart() -> None:
     assert sent_texts(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
 
 
+def test_what_comes_between_the_fragments_of_a_block_does_not_split_a_secret() -> None:
+    ping = {"type": "stream_event", "event": {"type": "ping"}}
+    of_agent = {**STOP, "parent_tool_use_id": "agent"}
+    parts = [fragment(SECRET[:4]), ping, fragment(SECRET[4:9]), of_agent, fragment(SECRET[9:])]
+    assert "".join(sent_texts(Fragments(redactor), *parts, STOP)) == MARK
+
+
 def test_a_message_without_a_secret_s_beginning_passes_as_it_is() -> None:
     message = fragment("nothing of this kin")
     assert Fragments(redactor).take(message) == [message]

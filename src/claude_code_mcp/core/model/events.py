@@ -353,3 +353,14 @@ class AuditEvent:
     who: str
     session_id: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ends_text(event: Event) -> bool:
+    """Whether the text that was being written before this event is complete. Other events may come between fragments:
+    lines of output, reports, messages of subagents."""
+    match event:
+        case Message():
+            return event.type in ("assistant", "user", "result") and event.raw.get("parent_tool_use_id") is None
+        case TurnStarted() | TurnEnded() | Gap():
+            return True
+    return False

@@ -31,6 +31,7 @@ from ...core.model.events import (
     TurnStarted,
     UsageReported,
     WaitChanged,
+    ends_text,
 )
 from ...core.model.outcome import SESSION_TOOL_STATUS, State
 from ...core.model.question import Question, QuestionKind
@@ -112,9 +113,12 @@ class FrameEncoder:
         if isinstance(event, Partial | PartialRun):
             yield from self._fragment(event)
             return
-        yield from self._release()
+        yield from self._release() if ends_text(event) else self.flush()
         for name, payload in self._payloads(event):
             yield self._frame(name, payload, event.seq, event.at)
+        if self.holds:
+            # The frame of the fragments must not come with an older number than this one.
+            self.reached = event.seq
 
     def flush(self) -> Iterator[Frame]:
         """What can be sent of the fragments that wait."""

@@ -39,6 +39,7 @@ from ...core.model.events import (
     TurnEnded,
     TurnStarted,
     WaitChanged,
+    ends_text,
 )
 from ...core.service import Service
 from ...core.sessions.session import Session
@@ -188,12 +189,27 @@ class SessionFeed:
     def _begin_within_a_text(self) -> None:
         """Where the latest fragments may be the beginning of a secret, they belong to the ring and to no backlog."""
         latest = self.session.events.after(max(0, self.sent_seq - _LONGEST_RUN))
-        run = latest[-1] if latest else None
-        if isinstance(run, PartialRun):
-            whole = whole_parts(run.parts, self._service.redaction)
-            for number, part in enumerate(run.parts[whole:], run.first + whole):
-                self._take(Partial(part, run.kind, seq=number, at=run.at))
-            self.sent_seq = run.first + whole - 1
+        begin = next((number for number in range(len(latest), 0, -1) if ends_text(latest[number - 1])), 0)
+        writing = latest[begin:]
+        runs = [event for event in writing if isinstance(event, PartialRun)]
+        parts = [
+            (number, part)
+            for run in runs
+            if run.kind == runs[-1].kind
+            for number, part in enumerate(run.parts, run.first)
+        ]
+        whole = whole_parts([part for _, part in parts], self._service.redaction)
+        if whole == len(parts):
+            return
+        first = parts[whole][0]
+        for event in writing:
+            if isinstance(event, PartialRun):
+                for number, part in enumerate(event.parts, event.first):
+                    if number >= first:
+                        self._take(Partial(part, event.kind, seq=number, at=event.at))
+            elif event.seq > first:
+                self._take(event)
+        self.sent_seq = first - 1
 
     def close(self) -> None:
         self._events.close()

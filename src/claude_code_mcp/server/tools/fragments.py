@@ -19,13 +19,14 @@ class Fragments:
 
     def __init__(self, redactor: Redaction) -> None:
         self._redactor = redactor
-        self._held: dict[object, tuple[RawMessage, str]] = {}
+        self._held: dict[tuple[object, object], tuple[RawMessage, str]] = {}
 
     def take(self, message: RawMessage) -> list[RawMessage]:
         """The messages to be sent for this one, in order."""
         delta = _delta_text(message)
         if delta is None:
-            return [*self.flush(), message]
+            ended = _ends_block(message)
+            return [*(self.flush_of(message.get("parent_tool_use_id")) if ended else ()), message]
         block = message.get("parent_tool_use_id"), message["event"].get("index")
         _, before = self._held.pop(block, (message, ""))
         text = before + delta
@@ -36,8 +37,12 @@ class Fragments:
 
     def flush(self) -> list[RawMessage]:
         """The held-back texts as messages, when nothing more follows in their blocks."""
-        held, self._held = self._held, {}
-        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
+        return [message for agent in {agent for agent, _ in self._held} for message in self.flush_of(agent)]
+
+    def flush_of(self, agent: object) -> list[RawMessage]:
+        """The held-back texts of a subagent, by the call that has started it; None is the session itself."""
+        held = [self._held.pop(block) for block in [*self._held] if block[0] == agent]
+        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held]
 
 
 def _delta_text(message: RawMessage) -> str | None:
@@ -47,6 +52,12 @@ def _delta_text(message: RawMessage) -> str | None:
     field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
     text = delta.get(field) if isinstance(delta, Mapping) and field else None
     return text if isinstance(text, str) else None
+
+
+def _ends_block(message: RawMessage) -> bool:
+    """Whether a block that was being written before this message of the stream has ended; a ping can come within."""
+    event = message.get("event")
+    return not isinstance(event, Mapping) or event.get("type") not in ("content_block_delta", "ping")
 
 
 def _with_text(message: RawMessage, text: str) -> dict[str, Any]:

@@ -8,13 +8,13 @@ more than this and holds up no other client.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import mcp_types as types
 from pydantic import Field
 
-from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
+from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded, ends_text
 from ...core.model.options import SessionOptions
 from ...core.model.outcome import OutcomeCode, State
 from ...core.model.text import iso
@@ -238,9 +238,13 @@ class _QueryStream:
         self._queue.close()
 
     def _take(self, event: Event) -> None:
-        if not isinstance(event, Partial):
-            for fragment in self._fragments.flush():
-                self._number(fragment, event)
+        held: Sequence[Mapping[str, Any]] = ()
+        if isinstance(event, Message) and event.type != "system":
+            held = self._fragments.flush_of(event.raw.get("parent_tool_use_id"))
+        elif ends_text(event):
+            held = self._fragments.flush()
+        for fragment in held:
+            self._number(fragment, event)
         if isinstance(event, Message):
             if _is_for_clients(event):
                 self._number(event.raw, event)
