@@ -57,8 +57,8 @@ def covers(
             in_cwd = HERE.is_below(cwd, place) and HERE.is_below(path, cwd)
             inside = _named_by_rule(unreadable, path, cwd if in_cwd else place, place)
             # The other rules move with the directory of the session.
-            around = () if by_absolute_rule is None else _named_by_rule(by_absolute_rule, path, place, place)
-            pinned.update(dict.fromkeys((*inside, *around)))
+            above = () if by_absolute_rule is None else _named_by_rule(by_absolute_rule, path, place, place)
+            pinned.update(dict.fromkeys((*inside, *above)))
     return [
         *(_onto_itself(directory, opened) for directory in pinned),
         *(Mount(path, str(nothing if os.path.isdir(path) else empty)) for path in found),
