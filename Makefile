@@ -114,7 +114,8 @@ pictures: setup  ## renew the pictures of the terminal interface and of the cons
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.server.manifest
 
-web:  ## build the web console and the MCP App into the package; needs Node
+web: setup  ## build the web console and the MCP App into the package; needs Node
+	$(BIN)/python web/build_types.py
 	mkdir -p build/web && cp web/package.json build/web/package.json
 	npm install --prefix build/web --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	build/web/node_modules/.bin/tsc -p web

@@ -178,6 +178,10 @@ def test_a_session_is_interrupted_goes_on_is_forked_and_managed(console: Console
     sent = alice.post(f"/api/sessions/{session}/messages", {"message": script("On.", text("Going on."))})
     assert sent.status == 202
     assert ended(alice, session).data["result"] == "Going on."
+    for form, begin in (("markdown", "# "), ("html", "<!doctype html>")):
+        exported = alice.post(f"/api/sessions/{session}/export", {"format": form}).json
+        assert exported["text"].startswith(begin)
+        assert "Going on." in exported["text"]
     copy = alice.post(f"/api/sessions/{session}/fork", {"title": "A copy"})
     assert copy.status == 201
     twin = copy.json["sessionId"]

@@ -2,6 +2,7 @@
 
 import { ApiError, get, messageOf, post, send, sessionPath } from "./api";
 import { signal } from "@preact/signals";
+import { createElement } from "preact";
 import { Activity, type Doing } from "./activity";
 import { agentRoute } from "./agent_view";
 import { dataOf, splitFiles, type Attachment } from "./attachments";
@@ -19,9 +20,9 @@ import { decisionWords } from "./question";
 import { QuestionList, Questions } from "./questions";
 import { notable, Notices } from "./notices";
 import { mount } from "./ui";
-import { QueueView, type QueuedMessage } from "./queue_view";
-import { SessionMenu } from "./session_menu";
-import { contextWords, TodoView } from "./todo_view";
+import { Queue, QueueList, type QueuedMessage } from "./queue";
+import { ModeAndModel, SessionMenu } from "./menu";
+import { contextWords, TodoList, Todos } from "./todo";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
@@ -49,14 +50,11 @@ export class ConversationView implements Watcher {
   private readonly newest = button("To the newest", () => void this.toNewest(), { class: "newest", hidden: true });
   private readonly changes = h("a", { class: "quiet changes-link" }, "Changes");
   private readonly asking = h("div", { class: "asking" });
-  private readonly todo = new TodoView();
+  private readonly todo = new TodoList();
   private readonly find = new FindView(() => this.id, (turn, itemId) => this.jump(turn, itemId));
-  private readonly queue = new QueueView({
-    withdraw: (message) => this.withdraw(message),
-    edit: (message) => this.putBack([message]),
-    resend: (message) => void this.resend(message),
-    discard: (message) => this.taken(message.messageId),
-  });
+  private readonly queue = new Queue();
+  private readonly waiting = h("div", { class: "place" });
+  private readonly tasks = h("div", { class: "place" });
   private readonly pill = h("div", { class: "pill-place" });
   private readonly writing = h("div", { class: "place" });
   private readonly doing = signal<Doing>({ what: "", since: 0 });
@@ -71,7 +69,7 @@ export class ConversationView implements Watcher {
   private readonly scroller: HTMLElement;
   private readonly composer: Composer;
   private readonly comments: Comments;
-  private readonly menu: SessionMenu;
+  private readonly menu = h("div", { class: "place" });
   private readonly questions = new Questions();
   /** Questions that are being answered here: what the stream tells of them is not news. */
   private readonly answering = new Set<string>();
@@ -82,8 +80,6 @@ export class ConversationView implements Watcher {
   private readonly unsubscribe: () => void;
   /** The room for the conversation changes: who reads its end goes on to do so. */
   private readonly resized: ResizeObserver;
-  /** Ends whatever this view listens to outside of itself. */
-  private readonly lifetime = new AbortController();
   private closed = false;
   /** There is no such session, or none that this person may see. */
   private missing = false;
@@ -113,18 +109,25 @@ export class ConversationView implements Watcher {
         edit: (turn) => this.rewrite(turn),
         sent: (messageId) => dataOf(this.attached.get(messageId) ?? []),
       });
-    this.menu = new SessionMenu(() => this.row, around, (id, words) => void this.goneOn(id, words), this.lifetime.signal);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.notices, this.asking, this.queue.element, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.away, this.notices, this.asking, this.waiting, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.pill, this.changes,
-        button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu.element),
+        button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu),
       this.find.element,
-      this.todo.element, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
+      this.tasks, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
     this.unmount.push(
+      mount(Todos, { list: this.todo }, this.tasks),
+      mount(QueueList, { queue: this.queue, acts: {
+    withdraw: (message) => this.withdraw(message),
+    edit: (message) => this.putBack([message]),
+    resend: (message) => void this.resend(message),
+    discard: (message) => this.taken(message.messageId),
+      } }, this.waiting),
       mount(Activity, { live: around.live, row: this.rowShown, doing: this.doing }, this.activity),
-      mount(ComposerBox, { composer: this.composer, label: "Message", placeholder: "Message Claude", send: "Send", stop: () => this.interrupt() }, this.writing),
+      mount(SessionMenu, { row: this.rowShown, around, moved: (id, words) => void this.goneOn(id, words) }, this.menu),
+      mount(ComposerBox, { children: createElement(ModeAndModel, { row: this.rowShown, around }), composer: this.composer, label: "Message", placeholder: "Message Claude", send: "Send", stop: () => this.interrupt() }, this.writing),
       mount(NeedsPill, { live: around.live, except: id }, this.pill),
       mount(QuestionList, { questions: this.questions, directory: () => this.row.directory ?? "", owner: this.owner,
         send: (asked, answer) => this.answer(asked, answer) }, this.asking),
@@ -167,7 +170,6 @@ export class ConversationView implements Watcher {
     this.closed = true;
     this.composer.close();
     this.resized.disconnect();
-    this.lifetime.abort();
     this.unsubscribe();
     for (const take of this.unmount) take();
     this.notGone?.();
@@ -258,7 +260,7 @@ export class ConversationView implements Watcher {
     replace(this.note, "There is no such session, or it is not yours. ", h("a", { route: "/" }, "All sessions"));
     this.element.classList.add("missing");
     this.composer.hidden.value = true;
-    this.menu.element.hidden = true;
+    this.menu.replaceChildren();
     this.changes.hidden = true;
   }
 

@@ -149,8 +149,3 @@ export function icon(path: string): SVGSVGElement {
   svg.appendChild(line);
   return svg;
 }
-
-export function viewHead(title: string): HTMLElement {
-  return h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
-    h("div", { class: "heading" }, h("h1", { tabindex: -1 }, title)));
-}

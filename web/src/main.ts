@@ -2,6 +2,7 @@
 
 import { ApiError, get, messageOf, onSignedOut, post, sessionPath, type SignInWays } from "./api";
 import { setHighlighter } from "./code_block";
+import { Design } from "./design";
 import { AgentView } from "./agent_view";
 import { changesView } from "./changes_view";
 import { Comments } from "./comments";
@@ -18,7 +19,7 @@ import { isWatched } from "./sessions";
 import { mount } from "./ui";
 import { Live } from "./live";
 import { NewSession } from "./new";
-import { ServersView } from "./servers_view";
+import { Servers } from "./servers";
 import { Settings } from "./settings";
 import { cameBackInVain, signIn, signInView, takeTicket } from "./sign_in_view";
 import { below } from "./tool_view";
@@ -26,6 +27,8 @@ import type { Me } from "./types";
 
 /** Milliseconds without the server after which it is said how to start one. */
 const NO_SERVER = 10_000;
+/** Milliseconds for which a new question takes no answer by a key. */
+const TOO_SOON = 800;
 const LINE_WORDS = { connecting: "Connecting…", live: "", offline: "Offline: trying again", refused: "" } as const;
 const START_WORDS = "To start it, type “claude-code-mcp web” on the machine where it ran.";
 const PAGES = [["/new", "New"], ["/costs", "Costs"], ["/servers", "Servers"], ["/settings", "Settings"]] as const;
@@ -42,7 +45,6 @@ class Console {
   private page: (() => void) | null = null;
   private readonly links: HTMLAnchorElement[];
   private conversation: ConversationView | AgentView | null = null;
-  private servers: ServersView | null = null;
   private left: string | null = null;
   private lineTimer: ReturnType<typeof setTimeout> | undefined;
 
@@ -69,9 +71,19 @@ class Console {
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") this.nav.querySelector("input")?.focus();
     else if (event.key === "n") this.go("/new");
-    else return;
+    else if (event.repeat || !this.answer(event.key)) return;
     event.preventDefault();
   };
+
+  /** Answers the first open question by the key of a button; before all of it was on screen, an allowance reads on. */
+  private answer(key: string): boolean {
+    if (!["a", "s", "d"].includes(key)) return false;
+    const asked = this.main.querySelector<HTMLElement>(".question.permission:not(.closed), .question.plan_review:not(.closed)");
+    const button = asked?.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked?.querySelector<HTMLElement>(".lines-left"));
+    // A key that was meant for the question before is not an answer to the one that has taken its place.
+    if (performance.now() - Number(asked?.dataset["since"] ?? 0) > TOO_SOON) button?.click();
+    return Boolean(button);
+  }
 
   private skip(event: Event): void {
     event.preventDefault();
@@ -171,10 +183,11 @@ class Console {
       case "costs":
         return this.mounted((place) => mount(Costs, { me: this.me, live: this.live }, place));
       case "servers":
-        this.servers = new ServersView();
-        return this.servers.element;
+        return this.mounted((place) => mount(Servers, { live: this.live }, place));
       case "settings":
         return this.mounted((place) => mount(Settings, { me: this.me, live: this.live, signedOut: this.signedOut }, place));
+      case "design":
+        return this.mounted((place) => mount(Design, {}, place));
       case "list":
         return this.mounted((place) => mount(Home, { live: this.live }, place));
       default:
@@ -195,8 +208,6 @@ class Console {
     this.page = null;
     this.conversation?.close();
     this.conversation = null;
-    this.servers?.close();
-    this.servers = null;
   }
 
   close(): void {

@@ -52,6 +52,7 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
   const heading = useRef<HTMLHeadingElement>(null);
   const problem = useSignal("");
   const busy = useSignal(false);
+  const since = useRef(Math.round(performance.now())).current;
   useLayoutEffect(() => {
     if (!wanted.value) return;
     wanted.value = false;
@@ -71,7 +72,7 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
   };
   const Body = question.kind === "plan_review" ? Plan : question.kind === "permission" ? Permission : question.form ? FormQuestion : UserQuestion;
   return (
-    <section class={`question ${question.kind}`} aria-labelledby={id} aria-busy={busy.value} data-question={question.questionId}>
+    <section class={`question ${question.kind}`} aria-labelledby={id} aria-busy={busy.value} data-question={question.questionId} data-since={since}>
       <div class="question-head">
         <span class="eyebrow">{owner.value !== null && question.kind !== "permission" ? "Question" : eyebrow(question)}</span>
         <Clock expiresAt={question.expiresAt} />
@@ -161,12 +162,12 @@ function Permission(body: BodyProps): VNode {
         }
         refuse={
           <>
-            <button type="button" class="deny" onClick={() => answer({ decision: "deny" })}>Deny</button>
+            <button type="button" class="deny" aria-keyshortcuts="d" title="Key: d" onClick={() => answer({ decision: "deny" })}>Deny</button>
             <button type="button" class="quiet" onClick={() => (why.value = true)}>Deny with a reason…</button>
           </>
         }>
-        <button type="button" class="allow" disabled={edited.value?.trim() === ""} onClick={() => allow("once")}>{edited.value === null ? "Allow once" : "Allow the edited command"}</button>
-        {question.canAllowForSession && edited.value === null && <button type="button" onClick={() => allow("session")}>Allow for this session</button>}
+        <button type="button" class="allow" aria-keyshortcuts="a" title="Key: a" disabled={edited.value?.trim() === ""} onClick={() => allow("once")}>{edited.value === null ? "Allow once" : "Allow the edited command"}</button>
+        {question.canAllowForSession && edited.value === null && <button type="button" aria-keyshortcuts="s" title="Key: s" onClick={() => allow("session")}>Allow for this session</button>}
       </Decision>
       {why.value && <Reason label="Why not? Claude reads this." send="Deny and say why" required={false} answer={answer} />}
     </>
@@ -267,7 +268,7 @@ function Plan(body: BodyProps): VNode {
           </>
         }
         refuse={<button type="button" class="deny" onClick={() => (why.value = true)}>Give feedback…</button>}>
-        <button type="button" class="allow" onClick={() => answer(modes.length ? { decision: "allow", permissionMode: mode.value } : { decision: "allow" })}>Approve the plan</button>
+        <button type="button" class="allow" aria-keyshortcuts="a" title="Key: a" onClick={() => answer(modes.length ? { decision: "allow", permissionMode: mode.value } : { decision: "allow" })}>Approve the plan</button>
       </Decision>
       {why.value && <Reason label="What should be different?" send="Send feedback" required answer={answer} />}
     </>

@@ -10,6 +10,13 @@ import type { Item } from "./types";
 import { count, visible } from "./words";
 
 const SHORT = 200;
+/** Changed lines of a change that is shown without a press. */
+const SHORT_CHANGE = 24;
+/** Lines, and characters of each, that are shown of what a command wrote. */
+const TAIL = 3;
+const LONGEST_TAIL = 300;
+/** Calls that only look at something: a run of them is one line. */
+const LOOKS = new Set(["Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch"]);
 
 export const COMMANDS = new Set(["Bash", "PowerShell"]);
 
@@ -118,7 +125,11 @@ export class ToolView {
   private readonly status = h("span", { class: "status" });
   private readonly name = h("span", { class: "tool-name" });
   private readonly about = h("span", { class: "tool-about" });
+  private readonly counts = h("span", { class: "counts" });
+  /** The last lines of what a command wrote, where it is folded. */
+  private readonly tail = h("pre", { class: "tail", hidden: true });
   private readonly body = h("div", { class: "tool-body" });
+  private touched = false;
   private drawn: Item | null = null;
   private running = false;
   private asked = false;
@@ -126,7 +137,7 @@ export class ToolView {
 
   constructor(private item: Item, private readonly directory: string, private readonly acts: ItemActs) {
     this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
-      h("summary", null, this.status, this.name, this.about), this.body, this.steps);
+      h("summary", { on: { click: () => (this.touched = true) } }, this.status, this.name, this.about, this.counts), this.tail, this.body, this.steps);
     this.update(item, false);
   }
 
@@ -137,7 +148,27 @@ export class ToolView {
     this.name.textContent = toolTitle(visible(item.name ?? "tool"));
     const why = item.status === "denied" ? visible((item.result ?? "").slice(0, 200)).replace(/\s+/g, " ") : "";
     this.about.textContent = [below(summary(item), this.directory), why].filter(Boolean).join(" · ");
+    this.about.classList.toggle("words", isDescribed(item));
+    this.element.dataset["kind"] = LOOKS.has(item.name ?? "") && item.status !== "error" && item.status !== "denied" ? "look" : "act";
+    this.drawChange(item);
+    this.drawTail(item);
     this.draw();
+  }
+
+  /** How much a change adds and takes away; a short one is shown without a press. */
+  private drawChange(item: Item): void {
+    if (!item.diff || item.status !== "ok") return;
+    const rows = unifiedDiff(item.diff);
+    const [added, gone] = [rows.filter((row) => row.kind === "new").length, rows.filter((row) => row.kind === "gone").length];
+    replace(this.counts, h("span", { class: "plus", aria: { label: `${count(added, "line")} added` } }, `+${added}`), " ",
+      h("span", { class: "minus", aria: { label: `${count(gone, "line")} removed` } }, `−${gone}`));
+    if (!this.touched && added + gone <= SHORT_CHANGE) this.element.open = true;
+  }
+
+  private drawTail(item: Item): void {
+    const lines = COMMANDS.has(item.name ?? "") && item.status ? (item.result ?? "").replace(/\s+$/, "").split("\n").filter((line) => line.trim()).slice(-TAIL) : [];
+    this.tail.hidden = !lines.length;
+    this.tail.textContent = lines.map((line) => visible(plainLine(line)).slice(0, LONGEST_TAIL)).join("\n");
   }
 
   /** Whether somebody has to decide on this call first. */
@@ -212,9 +243,20 @@ export function toolTitle(name: string): string {
   return parts === null ? name : `${parts[2]} · ${parts[1]}`;
 }
 
+/** Whether Claude has said what a command is for. */
+function isDescribed(item: Item): boolean {
+  return COMMANDS.has(item.name ?? "") && isRecord(item.input) && typeof item.input["description"] === "string" && item.input["description"] !== "";
+}
+
+/** Without the codes for colours of a terminal. */
+function plainLine(line: string): string {
+  return line.replace(/\u001b\[[0-9;?]{0,40}[A-Za-z]/g, "").replace(/^.*\r(?=.)/, "");
+}
+
 /** What the call is about, on one line. */
 function summary(item: Item): string {
   const input = isRecord(item.input) ? item.input : {};
+  if (isDescribed(item)) return `${visible(String(input["description"]))} · ${visible(String(input["command"] ?? "").slice(0, 300)).replace(/\s+/g, " ")}`;
   const names = ["command", "file_path", "notebook_path", "pattern", "url", "query", "description", "prompt", "plan"];
   for (const name of names) {
     const value = input[name];

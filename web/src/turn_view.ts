@@ -1,12 +1,12 @@
 // One turn: the prompt, what happened, what is being written right now, and how it ended.
 
-import { button, h } from "./dom";
+import { button, h, replace } from "./dom";
 import { itemView, type ItemView } from "./item_views";
 import { StreamingMarkdown } from "./markdown";
 import { PromptView, type PromptActs } from "./prompt_view";
 import type { ItemActs } from "./tool_view";
 import type { Item, Turn } from "./types";
-import { dollars, duration } from "./words";
+import { count, dollars, duration } from "./words";
 
 export interface Ending {
   code: string;
@@ -103,6 +103,7 @@ export class TurnView {
     this.views = new Map();
     for (const item of all.slice(begin, end)) this.items.insertBefore(this.make(item, null).element, first);
     for (const [id, entry] of later) this.views.set(id, entry);
+    this.groupLooks();
     this.setCut(begin > 0, this.cutEnd);
   }
 
@@ -142,6 +143,7 @@ export class TurnView {
       this.views.delete(id);
       this.absent.add(id);
     }
+    this.groupLooks();
   }
 
   /** Adds an item, or replaces the one with its id. */
@@ -157,6 +159,28 @@ export class TurnView {
     const view = this.make(item, parent);
     const place = parent === null ? this.items : (this.views.get(parent)?.view.steps ?? this.items);
     place.append(view.element);
+    if (parent === null) this.groupLooks();
+  }
+
+  /** Runs of calls that only look at something are folded to one line. */
+  private groupLooks(): void {
+    for (const group of this.items.querySelectorAll(":scope > .looks")) if (!group.querySelector(".tool")) group.remove();
+    let run: HTMLElement[] = [];
+    const fold = (): void => {
+      const tools = run.flatMap((one) => (one.classList.contains("looks") ? [...one.querySelectorAll<HTMLElement>(".tool")] : [one]));
+      const known = run.find((one) => one.classList.contains("looks"));
+      run = [];
+      if (tools.length < SHORTEST_RUN) return;
+      const group = known ?? h("details", { class: "looks" }, h("summary", null), h("div", { class: "looks-body" }));
+      if (known === undefined) tools[0]?.before(group);
+      group.lastElementChild?.append(...tools);
+      replace(group.firstElementChild as Element, lookWords(tools));
+    };
+    for (const child of [...this.items.children] as HTMLElement[]) {
+      if (child.dataset["kind"] === "look" || child.classList.contains("looks")) run.push(child);
+      else fold();
+    }
+    fold();
   }
 
   private make(item: Item, parent: string | null): ItemView {
@@ -283,6 +307,19 @@ export class TurnView {
     this.warning.textContent = [this.warning.textContent, text].filter(Boolean).join(" ");
     this.warning.hidden = false;
   }
+}
+
+const SHORTEST_RUN = 3;
+
+/** What a run of looks was, such as “Read 3 files, searched 2 times”. */
+function lookWords(tools: readonly HTMLElement[]): string {
+  const names = tools.map((tool) => tool.querySelector(".tool-name")?.textContent ?? "");
+  const reads = names.filter((name) => name === "Read" || name === "NotebookRead").length;
+  const webs = names.filter((name) => name.startsWith("Web")).length;
+  const searches = names.length - reads - webs;
+  const parts = [reads && `read ${count(reads, "file")}`, searches && `searched ${count(searches, "time")}`, webs && `looked at ${count(webs, "page")}`].filter(Boolean);
+  const words = parts.join(", ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /** An item with what is new of it: the result of a call comes without the call. */

@@ -115,6 +115,7 @@ export class TurnWindow {
     const view = this.turns.find((one) => one.turn.number === number);
     const item = itemId === null ? null : view?.element.querySelector<HTMLElement>(`[data-item="${CSS.escape(itemId)}"]`);
     const place = item ?? view?.element;
+    place?.closest("details.looks")?.setAttribute("open", "");
     place?.scrollIntoView({ block: item ? "center" : "start" });
     place?.classList.add("found");
     setTimeout(() => place?.classList.remove("found"), 3000);

@@ -1,57 +1,23 @@
 // What the server tells. Whatever may be absent is optional or null; both mean the same.
 
-export type Status = "running" | "waiting_for_input" | "completed" | "error" | "limit_reached" | "interrupted" | "cancelled";
+import type { QuestionKind, ServerRow } from "./server_types";
 
-export interface SessionRow {
+export type { PlanUsage, QuestionKind, Status } from "./server_types";
+
+/** What may be absent, because this answer did not tell it. */
+type Told<Row> = { [Name in keyof Row]?: Row[Name] | null };
+
+/** A session as the page knows it: what the server has told, in one answer or several. */
+export interface SessionRow extends Told<Omit<ServerRow, "sessionId">> {
   sessionId: string;
-  title?: string | null;
-  /** What it began with; a session that is new has no title yet. */
-  prompt?: string | null;
-  directory?: string | null;
-  branch?: string | null;
-  lastUsed?: string | null;
-  status?: Status | null;
-  inMemory?: boolean;
-  needs?: "question" | "unanswered" | "stalled" | "error" | "limit" | null;
-  /** A question that ended because nobody answered it. */
-  unanswered?: { description: string; reason: string; at: string } | null;
-  asks?: { questionId: string; kind: QuestionKind; description: string }[] | null;
-  model?: string | null;
-  costUsd?: number | null;
-  permissionMode?: string | null;
-  /** Tokens of the context that are used, and how many there are; 0 if that is not known. */
-  context?: [number, number] | null;
-  pinned?: boolean;
-  archived?: boolean;
-  /** Whose it is, if somebody else has shared it. */
-  sharedBy?: string | null;
-  /** What may be done with it then. */
-  access?: "watch" | "answer" | null;
   /** Where it is, in a fleet. */
   machine?: string | null;
   machineId?: string | null;
   /** Whether that machine is gone: then this is what the fleet's copy knows. */
   machineGone?: boolean;
-  /** Whether a person drives it in a terminal: it takes answers, but no messages. */
-  inTerminal?: boolean;
-  mention?: string | null;
-  queued?: string | null;
-  retrying?: string | null;
-  stalledSeconds?: number | null;
-  /** What it does at a usage limit. */
-  onLimit?: "end" | "wait" | null;
   /** The usage limit that ended its last turn; `continuesAt` if it continues automatically. */
   limit?: { type?: string | null; resetsAt?: string | null; continuesAt?: string | null } | null;
-  planUsage?: PlanUsage | null;
 }
-
-/** How much of a subscription is used, by window: the part, from 0 to 1. */
-export interface PlanUsage {
-  windows?: Record<string, { used?: number; resetsAt?: string | null }> | null;
-  reportedAt?: string | null;
-}
-
-export type QuestionKind = "permission" | "plan_review" | "user_question";
 
 export interface Choice {
   question: string;

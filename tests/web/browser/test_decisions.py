@@ -115,3 +115,25 @@ def test_an_answer_of_ones_own_is_not_told_as_that_of_somebody_else(person: Pers
     expect(page.locator(".question")).to_have_count(0, timeout=PATIENCE)
     expect(page.locator("body > [aria-live=polite]")).not_to_contain_text("elsewhere")
     page.unroute("**/questions/*")
+
+
+def test_a_question_is_read_and_answered_by_keys(person: Person, site: Site) -> None:
+    lines = "\n".join([*(f"echo line {number}" for number in range(80)), "touch by-key.txt"])
+    directory = site.project(tool("Bash", command=lines), tool("Bash", command="touch never.txt"), "Both decided.")
+    person.start("Use the keys", directory)
+    page = person.page
+    asked = person.question("touch by-key.txt")
+    page.locator(".view-head h1").focus()
+    expect(asked.locator(".lines-left")).to_be_visible()
+    for _ in range(40):
+        page.keyboard.press("a")
+        page.wait_for_timeout(100)
+        if not asked.count():
+            break
+    second = person.question("touch never.txt")
+    page.locator(".view-head h1").focus()
+    page.wait_for_timeout(1000)  # at first a key counts for nothing: it may be meant for the question before
+    page.keyboard.press("d")
+    expect(second).to_have_count(0, timeout=PATIENCE)
+    person.says("Both decided.")
+    assert [path.name for path in directory.glob("*.txt")] == ["by-key.txt"]

@@ -61,6 +61,7 @@ def work_with_machines(person: Person, link: str, laptop: Computer) -> None:
     # To the other machine, and back, with its history and its files.
     for name in ("server", "laptop"):
         page.get_by_label("More actions").click()
+        page.get_by_role("button", name="Move…").click()
         choose(page.locator(".menu-body select").last, name)
         page.get_by_role("button", name="Move", exact=True).click()
         expect(page.locator(".note[role=status]")).to_contain_text(f"It is on machine {name} now.", timeout=PATIENCE)

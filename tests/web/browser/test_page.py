@@ -170,11 +170,33 @@ def test_every_screen_passes_the_accessibility_checks(
         ("/costs", "main table"),
         ("/servers", "main code"),
         ("/settings", "main fieldset"),
+        ("/design", "main .question .allow"),
     ):
         person.page.goto(f"{site.url}/#{route}")
         expect(person.page.locator(ready).first).to_be_visible(timeout=PATIENCE)
         found[route] = _violations(person.page, axe)
     assert {screen: problems for screen, problems in found.items() if problems} == {}
+
+
+SIZES = {"phone": (390, 844), "on its side": (844, 390), "tablet": (820, 1180), "desk": (1440, 900)}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_the_design_system_is_photographed_at_every_size(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, scheme: str, tmp_path: Path
+) -> None:
+    """Pictures in the directory of the test, and what a picture of any size must have: nothing is wider than it."""
+    person = open_browser(storage_state=signed_in, color_scheme=scheme).arrive("/design")
+    page = person.page
+    expect(page.locator("main .question .allow")).to_be_attached(timeout=PATIENCE)
+    for name, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        page.locator(".design").evaluate("(body) => { body.scrollTop = 0; }")
+        picture = page.screenshot(path=tmp_path / f"{name}-{scheme}.png")
+        assert len(picture) > 10_000, name
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark == ("rgb(21, 21, 20)" if scheme == "dark" else "rgb(247, 246, 243)")
 
 
 def test_everything_can_be_done_with_the_keyboard_alone_and_is_told_to_those_who_do_not_see_the_screen(

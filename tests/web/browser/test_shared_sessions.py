@@ -51,6 +51,7 @@ def team(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -
 def _share(owner: Person, name: str, access: str) -> None:
     page = owner.page
     page.locator(".menu > summary").click()
+    page.get_by_role("button", name="Share…").click()
     page.get_by_label("Share with").fill(name)
     page.get_by_label("What they may do").select_option(access)
     page.get_by_role("button", name="Share", exact=True).click()

@@ -42,7 +42,6 @@ def test_mode_model_commands_files_tasks_and_the_answer_are_at_hand(person: Pers
     page.get_by_role("button", name="Copy answer").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == "First **answer**."
-    page.locator(".menu > summary").click()
     page.get_by_label("Permissions").select_option("plan")
     expect(page.locator(".about")).to_contain_text("plan", timeout=PATIENCE)
     assert Caller(site).get(f"/api/sessions/{session}")["permissionMode"] == "plan"

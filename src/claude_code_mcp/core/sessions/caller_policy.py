@@ -104,6 +104,11 @@ class CallerPolicy:
         """Whether they are switched off for this caller, at this client."""
         return self._enforcer.bypass.is_on(self._principal)
 
+    @property
+    def bypass_usable(self) -> bool:
+        """Whether a session of this caller may skip permission checks now."""
+        return self._enforcer.bypass.usable(self._principal)
+
     def set_bypass(self, on: bool, *, by: str = "") -> None:
         """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
         and directory. `by` is the channel of the confirmation. PermissionDenied where they may never be skipped."""

@@ -68,6 +68,10 @@ class BypassSwitch:
         # What was switched on counts no longer when the principal has got a profile that never allows it.
         return principal in self._on and self.possible(principal)
 
+    def usable(self, principal: str) -> bool:
+        """Whether a session may skip them now: it is on, or the policy does not ask for that first."""
+        return self.possible(principal) and (principal in self._on or self._policy.profile(principal).bypass == "allow")
+
     def switch(self, principal: str, on: bool) -> bool:
         """Returns whether that changed anything. PermissionDenied where it may never be on."""
         if on and not self.possible(principal):

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...core.model.events import AuditEvent, Event, QuestionOpened
+from ...core.model.options import BYPASS
 from ...core.service import Service
 from ...server.web_answers import BodyRoom, RequestRefused, guarded
 from ..push.delivery import Push
@@ -85,6 +86,7 @@ class ServiceRoutes:
             ("GET", f"{path}/turns", sessions.turns),
             ("GET", f"{path}/find", sessions.find),
             ("GET", f"{path}/commands", sessions.commands),
+            ("POST", f"{path}/export", sessions.export),
             ("GET", f"{path}/files", sessions.files),
             ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
             ("GET", path + "/turns/{turn}/images/{image}", sessions.image),
@@ -112,7 +114,7 @@ class ServiceRoutes:
     async def facts(self, user: WebUser) -> dict[str, Any]:
         policy, push = self._service.policy_for(user.caller), self._push
         return {
-            "modes": [*policy.modes],
+            "modes": [mode for mode in policy.modes if mode != BYPASS or policy.bypass_usable],
             "directories": await asyncio.to_thread(policy.directories),
             "bypassPossible": policy.bypass_possible,
             "hub": self._find_hub() is not None,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from starlette.requests import Request
@@ -100,6 +101,10 @@ class ManageArguments(Arguments):
     text: str | None = None
     confirm: bool | None = None
     wait: bool | None = None
+
+
+class ExportArguments(Arguments):
+    format: Literal["markdown", "html"] = "markdown"
 
 
 def number_in_path(request: Request, name: str) -> int:
@@ -347,9 +352,24 @@ class SessionRoutes:
                 message = f"It is {'' if on else 'no longer '}{mark}."
         return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
 
+    async def export(self, request: Request, user: WebUser) -> Response:
+        """A conversation as one text, for the browser to keep. The file that is written for it does not stay."""
+        arguments, session_id = await arguments_of(request, ExportArguments), session_id_of(request)
+        path = await self._service.stored.export(session_id, arguments.format, caller=user.caller)
+        text = await asyncio.to_thread(_taken, path)
+        return answer({"name": path.name, "text": text})
+
     def _accepted(self, turn: PendingTurn, status: int) -> Response:
         state = {"sessionId": turn.session.id, "status": status_of(turn.session)}
         return answer({**state, "messageId": turn.message_id, "repeated": turn.repeated}, status)
+
+
+def _taken(path: FilePath) -> str:
+    """The text of a file, which is removed."""
+    try:
+        return path.read_text(encoding="utf-8")
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _closeness(path: str, text: str) -> tuple[bool, int, str]:

@@ -1,6 +1,7 @@
 // What Claude has set out to do, as it last said, and how much of the model's context is used.
 
-import { h, replace } from "./dom";
+import { signal } from "@preact/signals";
+import { type VNode } from "preact";
 import type { Item, SessionRow } from "./types";
 import { visible } from "./words";
 
@@ -11,15 +12,9 @@ interface Todo {
 
 const MARKS: Record<string, string> = { completed: "✓", in_progress: "▸", pending: "○" };
 
-export class TodoView {
-  readonly element = h("details", { class: "todo", hidden: true });
-  private readonly summary = h("summary", null);
-  private readonly list = h("ol", { class: "todo-list", role: "list" });
+export class TodoList {
+  readonly shown = signal<readonly Todo[]>([]);
   private tasks = new Map<string, Todo>();
-
-  constructor() {
-    this.element.append(this.summary, this.list);
-  }
 
   /** Looks whether a call changes the list: the whole of it, or one task. */
   take(item: Item): void {
@@ -40,19 +35,28 @@ export class TodoView {
     } else {
       return;
     }
-    this.draw();
+    this.shown.value = [...this.tasks.values()].map((task) => ({ ...task }));
   }
 
-  private draw(): void {
-    const tasks = [...this.tasks.values()];
-    const done = tasks.filter((task) => task.status === "completed").length;
-    const now = tasks.find((task) => task.status === "in_progress");
-    this.element.hidden = !tasks.length || done === tasks.length;
-    this.summary.textContent = `${done} of ${tasks.length} done${now ? ` · ${visible(now.text)}` : ""}`;
-    replace(this.list, ...tasks.map((task) => h("li", { data: { status: task.status } },
-      h("span", { class: "mark", aria: { hidden: "true" } }, MARKS[task.status] ?? "○"), ` ${visible(task.text)}`,
-      h("span", { class: "spoken" }, `: ${task.status.replace("_", " ")}`))));
-  }
+}
+
+export function Todos({ list }: { list: TodoList }): VNode | null {
+  const tasks = list.shown.value;
+  const done = tasks.filter((task) => task.status === "completed").length;
+  const now = tasks.find((task) => task.status === "in_progress");
+  if (!tasks.length || done === tasks.length) return null;
+  return (
+    <details class="todo">
+      <summary>{`${done} of ${tasks.length} done${now ? ` · ${visible(now.text)}` : ""}`}</summary>
+      <ol class="todo-list" role="list">
+        {tasks.map((task, at) => (
+          <li key={at} data-status={task.status}>
+            <span class="mark" aria-hidden="true">{MARKS[task.status] ?? "○"}</span>{` ${visible(task.text)}`}<span class="spoken">{`: ${task.status.replace("_", " ")}`}</span>
+          </li>
+        ))}
+      </ol>
+    </details>
+  );
 }
 
 /** How much of the context is used, in few words; empty if that is not known. */

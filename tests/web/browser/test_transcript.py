@@ -1,0 +1,64 @@
+"""A conversation shows the work: changes with their size, commands with their words, looks in one line."""
+
+from playwright.sync_api import expect
+
+from claude_code_mcp.testing.script import fail, parallel, text, tool
+
+from .console import PATIENCE, Caller, Person, Site, write_script
+
+
+def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(person: Person, site: Site) -> None:
+    directory = site.project(name="app")
+    file = directory / "greet.py"
+    file.write_text('def greet(name):\n    return "Hello " + name\n')
+    looks = [tool("Read", file_path=str(file)), tool("Glob", pattern="*.py"), tool("Grep", pattern="greet")]
+    run = tool("Bash", command="printf 'one\\ntwo\\nthree\\nfour\\n'", description="Count to four")
+    edit = tool("Edit", file_path=str(file), old_string='"Hello " + name', new_string='f"Hello, {name}!"')
+    write_script(directory, parallel(*looks), run, edit, "Look at greet.py:2. Then go on.")
+    body = {
+        "prompt": "Greet",
+        "workingDirectory": str(directory),
+        "permissionMode": "acceptEdits",
+        "allowedTools": ["Bash"],
+    }
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person.arrive(f"/sessions/{session}")
+    person.says("Then go on.")
+    page = person.page
+    run_of_looks = page.locator("details.looks")
+    expect(run_of_looks.locator(":scope > summary")).to_have_text("Read 1 file, searched 2 times", timeout=PATIENCE)
+    expect(run_of_looks.locator(".tool").first).to_be_hidden()
+    command = page.locator("details.tool", has_text="Count to four")
+    expect(command.locator(".tail")).to_have_text("two\nthree\nfour")
+    change = page.locator("details.tool", has_text="Edit")
+    expect(change.locator("summary .plus")).to_have_text("+1")
+    expect(change.locator("summary .minus")).to_have_text("−1")
+    expect(change.locator("td.new")).to_contain_text('f"Hello, {name}!"')
+    expect(page.locator("a.file-link", has_text="greet.py:2")).to_be_visible()
+
+
+def test_text_from_right_to_left_stands_so_and_printing_shows_the_conversation(person: Person, site: Site) -> None:
+    person.start("مرحبا كيف الحال", site.project("هذا هو الجواب."))
+    person.says("الجواب")
+    page = person.page
+    direction = "(element) => getComputedStyle(element).direction"
+    assert page.locator(".prompt").evaluate(direction) == "rtl"
+    assert page.locator(".said .markdown").evaluate(direction) == "rtl"
+    page.emulate_media(media="print")
+    expect(page.locator(".said")).to_be_visible()
+    for chrome in (".sessions", ".composer", ".bar"):
+        expect(page.locator(chrome)).to_be_hidden()
+    page.emulate_media(media="screen")
+    page.locator(".menu > summary").click()
+    with page.expect_download() as kept:
+        page.get_by_role("button", name="Export as Markdown").click()
+    assert kept.value.suggested_filename.endswith(".md")
+    assert "هذا هو الجواب." in kept.value.path().read_text(encoding="utf-8")
+
+
+def test_an_error_of_the_api_is_said_once(person: Person, site: Site) -> None:
+    person.start("Fail", site.project(fail(400, message="The request is not valid."), text("Never.")))
+    ending = person.page.locator(".ending").last
+    expect(ending).to_have_class("ending bad", timeout=PATIENCE)
+    words = (person.page.locator(".turn").inner_text()).count("The request is not valid.")
+    assert words == 1

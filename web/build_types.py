@@ -1,0 +1,80 @@
+"""Writes the types of what the server tells the page: `python web/build_types.py` makes web/src/server_types.ts.
+
+Names, and what may be absent, come from `SessionRow` and the columns that the console shows of it; the kinds of
+questions and the words for states come from the server's own lists. A test says when the file is stale.
+"""
+
+import types
+import typing
+from pathlib import Path
+
+from claude_code_mcp.core.model.outcome import SESSION_TOOL_STATUS
+from claude_code_mcp.core.questions.kinds import WireType
+from claude_code_mcp.core.sessions.session_access import Access
+from claude_code_mcp.core.sessions.session_row import SessionRow
+from claude_code_mcp.plugins.console import event_frames
+
+FILE = Path(__file__).parent / "src" / "server_types.ts"
+_HEAD = "// Made from the server's models by `python web/build_types.py`. Do not edit.\n"
+_PLAIN = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
+_NARROWER = {
+    "status": "Status",
+    "needs": "Needs",
+    "access": "Access",
+    "onLimit": '"end" | "wait"',
+    "asks": "{ questionId: string; kind: QuestionKind; description: string }[]",
+    "unanswered": "{ description: string; reason: string; at: string }",
+    "context": "[number, number]",
+    "planUsage": "PlanUsage",
+}
+"""Of columns whose Python type says less than what is in them."""
+
+
+def typescript() -> str:
+    columns = {**event_frames._STORED_COLUMNS, **event_frames._LIVE_COLUMNS}
+    kinds = typing.get_args(WireType)
+    parts = [
+        _HEAD,
+        _union("Status", dict.fromkeys(SESSION_TOOL_STATUS.values())),
+        _union("Needs", event_frames._NEEDS_ORDER),
+        _union("QuestionKind", kinds),
+        _union("Access", [str(access) for access in Access]),
+        _PLAN,
+        "/** A session as the server lists it. */\nexport interface ServerRow {",
+        *(f"  {name}: {_type_of(name, column)};" for name, column in columns.items()),
+        "}\n",
+    ]
+    return "\n".join(parts)
+
+
+_PLAN = """/** How much of a subscription is used, by window: the part, from 0 to 1. */
+export interface PlanUsage {
+  windows?: Record<string, { used?: number; resetsAt?: string | null }> | null;
+  reportedAt?: string | null;
+}
+"""
+
+
+def _union(name: str, values: typing.Iterable[str]) -> str:
+    return f"export type {name} = " + " | ".join(f'"{value}"' for value in values) + ";\n"
+
+
+def _type_of(name: str, column: str) -> str:
+    hint = _hints()[column]
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    nullable = type(None) in options
+    if name in _NARROWER:
+        return _NARROWER[name] + (" | null" if nullable else "")
+    return " | ".join(_PLAIN[option] for option in options)
+
+
+def _hints() -> dict[str, typing.Any]:
+    hints = typing.get_type_hints(SessionRow)
+    for name, member in vars(SessionRow).items():
+        if isinstance(member, property):
+            hints[name] = typing.get_type_hints(member.fget)["return"]
+    return hints
+
+
+if __name__ == "__main__":
+    FILE.write_text(typescript(), encoding="utf-8")

@@ -1,0 +1,196 @@
+// What can be done to a session beside talking to it. What cannot be undone is asked twice. Mode and model stand at the
+// composer, where they matter.
+
+import { useSignal, type ReadonlySignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { messageOf, post, send, get, sessionPath } from "./api";
+import type { Surroundings } from "./conversation_view";
+import { MovePart } from "./machines";
+import { modeWords } from "./question";
+import { routeOf } from "./sessions";
+import type { SessionRow } from "./types";
+import { Problem, Twice, useFreshId } from "./ui";
+import { visible } from "./words";
+
+interface Share {
+  with: string;
+  access: "watch" | "answer";
+}
+
+interface Props {
+  row: ReadonlySignal<SessionRow>;
+  around: Surroundings;
+  /** Called when the session is at another machine, with what there is to say of it. */
+  moved(id: string, words: string): void;
+}
+
+export function SessionMenu(props: Props): VNode {
+  const place = useRef<HTMLDetailsElement>(null);
+  const open = useSignal(false);
+  const close = (): void => {
+    if (place.current !== null) place.current.open = false;
+  };
+  useEffect(() => {
+    const outside = (event: Event): void => {
+      if (place.current?.open && !place.current.contains(event.target as Node)) close();
+    };
+    document.addEventListener("click", outside);
+    return () => document.removeEventListener("click", outside);
+  }, []);
+  return (
+    <details class="menu" ref={place} onToggle={() => (open.value = place.current?.open ?? false)} onKeyDown={(event) => {
+      if (event.key !== "Escape" || !place.current?.open) return;
+      close();
+      place.current.querySelector("summary")?.focus();
+      event.stopPropagation();
+    }}>
+      <summary aria-label="More actions">⋯</summary>
+      <div class="menu-body">{open.value && <MenuBody {...props} close={close} />}</div>
+    </details>
+  );
+}
+
+function MenuBody({ row: signal, around, moved, close }: Props & { close(): void }): VNode {
+  // As it was when the menu was opened: nobody may press what has just changed its meaning.
+  const row = useRef(signal.value).current;
+  const id = useFreshId();
+  const problem = useSignal("");
+  const part = useSignal<"" | "rename" | "share" | "move">("");
+  const name = useRef<HTMLInputElement>(null);
+  const fail = (error: unknown): void => void (problem.value = messageOf(error));
+  if (row.sharedBy) {
+    const may = row.access === "answer" ? "to answer and write" : "to watch";
+    return <p class="hint">{row.sharedBy} has shared this session with you {may}. Only they can change its settings.</p>;
+  }
+  const attempt = (act: () => Promise<void>): void => void act().then(close, fail);
+  /** `change` is what the row shows afterwards; null if there is none any more. */
+  const manage = (action: string, more: object, change: Partial<SessionRow> | null): void => attempt(async () => {
+    await post(sessionPath(row.sessionId, "manage"), { action, ...more });
+    if (change === null) {
+      around.live.forgetRow(row.sessionId);
+      around.go("/");
+    } else {
+      around.live.learn([{ sessionId: row.sessionId, ...change }]);
+    }
+  });
+  const fork = (): void => attempt(async () => {
+    const made = await post<{ sessionId: string }>(sessionPath(row.sessionId, "fork"));
+    around.go(routeOf(made.sessionId));
+  });
+  const download = (format: "markdown" | "html"): void => attempt(async () => {
+    const { name: file, text } = await post<{ name: string; text: string }>(sessionPath(row.sessionId, "export"), { format });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: format === "html" ? "text/html" : "text/markdown" }));
+    link.download = file;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  });
+  const item = (label: string, act: () => void): VNode => <button type="button" class="menu-item" onClick={act}>{label}</button>;
+  return (
+    <>
+      <Problem>{problem.value}</Problem>
+      {part.value === "" && (
+        <>
+          {item("Rename…", () => (part.value = "rename"))}
+          {item(row.pinned ? "Unpin" : "Pin", () => manage(row.pinned ? "unpin" : "pin", {}, { pinned: !row.pinned }))}
+          {item("Share…", () => (part.value = "share"))}
+          {item("Fork", fork)}
+          {around.live.machines.some((machine) => machine.there && machine.id !== row.machineId) && item("Move…", () => (part.value = "move"))}
+          {item("Export as Markdown", () => download("markdown"))}
+          {item("Export as a page", () => download("html"))}
+          {item("Print", () => {
+            close();
+            print();
+          })}
+          {item(row.archived ? "Unarchive" : "Archive", () => manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived }))}
+          <Twice label="End for good" again="Really end it?" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
+          <Twice label="Delete" again="Really delete everything?" act={() => manage("delete", { confirm: true }, null)} />
+        </>
+      )}
+      {part.value === "rename" && (
+        <div>
+          <label for={id}>Name</label>
+          <input id={id} type="text" ref={name} defaultValue={row.title ?? ""} maxLength={200} dir="auto" />
+          <button type="button" class="allow" onClick={() => {
+            const title = name.current?.value.trim() ?? "";
+            manage("rename", { text: title }, { title });
+          }}>Rename</button>
+        </div>
+      )}
+      {part.value === "share" && <Sharing id={row.sessionId} fail={fail} />}
+      {part.value === "move" && (
+        <MovePart row={row} machines={around.live.machines} fail={fail} moved={({ sessionId, message, machine, machineId, notices }) => {
+          close();
+          around.live.learn([{ sessionId, machine, machineId }]);
+          around.announce(message);
+          moved(sessionId, [message, ...(notices ?? [])].join(" "));
+        }} />
+      )}
+    </>
+  );
+}
+
+/** With whom it is shared, and what changes that. */
+function Sharing({ id, fail }: { id: string; fail(error: unknown): void }): VNode {
+  const field = useFreshId();
+  const shares = useSignal<readonly Share[]>([]);
+  const person = useSignal("");
+  const access = useSignal("watch");
+  const changed = useRef(false);
+  useEffect(() => {
+    // What was read before a change may come after its answer.
+    void get<{ shares: Share[] }>(sessionPath(id, "shares")).then((all) => changed.current || (shares.value = all.shares), fail);
+  }, []);
+  const change = (method: string, name: string): void => void send<{ shares: Share[] }>(method, sessionPath(id, "shares", encodeURIComponent(name)),
+    method === "PUT" ? { access: access.value } : {}).then((all) => {
+      if (person.value.trim() === name) person.value = "";
+      changed.current = true;
+      shares.value = all.shares;
+    }, fail);
+  return (
+    <div>
+      <label for={field}>Share with</label>
+      <input id={field} type="text" maxLength={200} autocomplete="off" spellcheck={false} placeholder="a name, or group:NAME" value={person.value} onInput={(event) => (person.value = event.currentTarget.value)} />
+      <select aria-label="What they may do" value={access.value} onChange={(event) => (access.value = event.currentTarget.value)}>
+        <option value="watch">may watch</option><option value="answer">may answer and write</option>
+      </select>
+      <button type="button" onClick={() => person.value.trim() && change("PUT", person.value.trim())}>Share</button>
+      <ul class="shares" role="list">
+        {shares.value.map((share) => (
+          <li key={share.with}>
+            <span>{visible(share.with)} may {share.access === "answer" ? "answer and write" : "watch"}</span>
+            <button type="button" class="quiet" aria-label={`Stop sharing with ${share.with}`} onClick={() => change("DELETE", share.with)}>Stop sharing</button>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** Mode and model of a session, beside its next message. */
+export function ModeAndModel({ row, around }: { row: ReadonlySignal<SessionRow>; around: Surroundings }): VNode | null {
+  const id = useFreshId();
+  const problem = useSignal("");
+  const { sessionId, sharedBy, permissionMode, model } = row.value;
+  if (sharedBy) return null;
+  const current = permissionMode ?? "default";
+  const manage = (action: "mode" | "model", text: string, change: Partial<SessionRow>): void => {
+    problem.value = "";
+    post(sessionPath(sessionId, "manage"), { action, text }).then(() => {
+      around.live.learn([{ sessionId, ...change }]);
+      around.announce(`The ${action} was changed.`);
+    }, (error: unknown) => (problem.value = messageOf(error)));
+  };
+  return (
+    <div class="session-chips">
+      <Problem>{problem.value}</Problem>
+      <select aria-label="Permissions" value={current} onChange={(event) => manage("mode", event.currentTarget.value, { permissionMode: event.currentTarget.value })}>
+        {[...new Set([...around.modes, current])].map((mode) => <option key={mode} value={mode}>{`${mode}: ${modeWords(mode)}`}</option>)}
+      </select>
+      <input type="text" aria-label="Model" autocomplete="off" spellcheck={false} placeholder="model as configured" list={`${id}-models`} defaultValue={model ?? ""} key={model ?? ""}
+        onChange={(event) => manage("model", event.currentTarget.value.trim(), { model: event.currentTarget.value.trim() || null })} />
+      <datalist id={`${id}-models`}>{["default", "opus", "sonnet", "haiku"].map((name) => <option key={name} value={name} />)}</datalist>
+    </div>
+  );
+}

@@ -1,0 +1,75 @@
+// Messages that wait behind the running turn, and those that were sent and that nobody has read.
+
+import { signal, useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { messageOf } from "./api";
+import { splitFiles } from "./attachments";
+import { count } from "./words";
+
+export interface QueuedMessage {
+  messageId: string;
+  text: string;
+  images?: number;
+  /** It was accepted and will not run: the server ended before Claude had read it. */
+  lost?: boolean;
+}
+
+export interface QueueActs {
+  /** Takes a message back; resolves to whether it was not too late. */
+  withdraw(message: QueuedMessage): Promise<boolean>;
+  edit(message: QueuedMessage): void;
+  resend(message: QueuedMessage): void;
+  /** A message that is lost is not wanted any more. */
+  discard(message: QueuedMessage): void;
+}
+
+export class Queue {
+  readonly messages = signal<readonly QueuedMessage[]>([]);
+
+  has(messageId: string): boolean {
+    return this.messages.peek().some((one) => one.messageId === messageId);
+  }
+
+  set(messages: readonly QueuedMessage[]): void {
+    this.messages.value = [...messages];
+  }
+
+  add(message: QueuedMessage): void {
+    if (!this.has(message.messageId)) this.set([...this.messages.peek(), message]);
+  }
+
+  remove(messageId: string): void {
+    if (this.has(messageId)) this.set(this.messages.peek().filter((one) => one.messageId !== messageId));
+  }
+}
+
+export function QueueList({ queue, acts }: { queue: Queue; acts: QueueActs }): VNode {
+  return (
+    <ul class="queue" role="list" aria-label="Messages that wait">
+      {queue.messages.value.map((one) => <Queued key={`${one.messageId}${one.lost ? ":lost" : ""}`} message={one} acts={acts} />)}
+    </ul>
+  );
+}
+
+function Queued({ message, acts }: { message: QueuedMessage; acts: QueueActs }): VNode {
+  const problem = useSignal("");
+  const { text, files } = splitFiles(message.text);
+  const more = [message.images ? count(message.images, "picture") : "", files.length ? count(files.length, "file") : ""].filter(Boolean);
+  const back = (then: () => void): void => void acts.withdraw(message).then((done) => {
+    if (done) then();
+    else problem.value = "Claude has already read it.";
+  }, (error: unknown) => (problem.value = messageOf(error)));
+  const act = (label: string, run: () => void): VNode => <button type="button" class="quiet" onClick={run}>{label}</button>;
+  return (
+    <li class="queued">
+      <p class="prompt" dir="auto">{text || more.join(", ")}</p>
+      <p class="queued-foot">
+        <span class="hint">{message.lost ? "Not read: the server ended before" : "Queued"}{text && more.length ? ` · ${more.join(", ")}` : ""}</span>
+        {message.lost
+          ? <>{act("Send again", () => acts.resend(message))}{act("Edit", () => acts.edit(message))}{act("Discard", () => acts.discard(message))}</>
+          : <>{act("Edit", () => back(() => acts.edit(message)))}{act("Remove", () => back(() => undefined))}</>}
+        <span class="hint" role="status">{problem.value}</span>
+      </p>
+    </li>
+  );
+}

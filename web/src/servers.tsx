@@ -1,0 +1,178 @@
+// The MCP servers that all sessions share: how they are, what is wrong with them, and signing in where one needs that.
+
+import { useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { get, messageOf, post } from "./api";
+import { webAddress } from "./form";
+import type { Live } from "./live";
+import { Problem, useFreshId } from "./ui";
+import { ViewHead } from "./view_head";
+import { count, visible } from "./words";
+
+interface Server {
+  name: string;
+  state: string;
+  reason?: string | null;
+  type?: string | null;
+  scope?: string | null;
+  version?: string | null;
+  tools?: number | string[] | null;
+  /** In a fleet, whose servers are each machine's own. */
+  machine?: string | null;
+  machineId?: string | null;
+}
+
+interface Reports {
+  servers: Server[];
+  problems?: string[] | null;
+  /** Where to sign in. */
+  url?: string | null;
+}
+
+const STATES: Record<string, string> = {
+  pending: "not connected",
+  connected: "connected",
+  failed: "failed",
+  "needs-auth": "sign-in needed",
+  disabled: "off",
+};
+
+export function Servers({ live }: { live: Live }): VNode {
+  const reports = useSignal<Reports | null>(null);
+  const failure = useSignal("");
+  const problem = useSignal("");
+  /** What is under way: a server that fails is tried several times. */
+  const note = useSignal("");
+  /** By the query that says which server it is: the page of a sign-in that was begun here. */
+  const signingIn = useSignal<ReadonlyMap<string, string>>(new Map());
+  const closed = useRef(false);
+  const waiting = useRef(false);
+
+  const end = (key: string): void => {
+    const left = new Map(signingIn.peek());
+    left.delete(key);
+    signingIn.value = left;
+  };
+  /** Whether the server answered. */
+  const load = async (query = ""): Promise<boolean> => {
+    try {
+      const read = await get<Reports>(`/api/mcp-servers${query}`);
+      for (const server of read.servers) if (server.state === "connected") end(queryOf(server));
+      reports.value = read;
+      failure.value = "";
+      return true;
+    } catch (error) {
+      failure.value = messageOf(error);
+      return false;
+    }
+  };
+  const act = async (server: Server, action: string, more: { redirect?: string } = {}): Promise<Reports | null> => {
+    problem.value = "";
+    note.value = `Waiting for ${visible(server.name)}…`;
+    try {
+      const machine = server.machineId ? `?machine=${encodeURIComponent(server.machineId)}` : "";
+      return await post<Reports>(`/api/mcp-servers/${encodeURIComponent(server.name)}${machine}`, { action, ...more });
+    } catch (error) {
+      problem.value = messageOf(error);
+      return null;
+    } finally {
+      note.value = "";
+      await load();
+    }
+  };
+  const signIn = async (server: Server): Promise<void> => {
+    const told = await act(server, "authenticate");
+    if (told?.url) signingIn.value = new Map([...signingIn.peek(), [queryOf(server), told.url]]);
+  };
+  const finish = async (server: Server, redirect: string): Promise<void> => {
+    if (await act(server, "authenticate", { redirect })) end(queryOf(server));
+  };
+  useEffect(() => {
+    /** Whoever comes back from the page of a sign-in wants to see what became of it: at once if it is done, else as soon
+     * as it is, which the server waits for. */
+    const comeBack = async (): Promise<void> => {
+      if (waiting.current) return;
+      waiting.current = true;
+      for (;;) {
+        const key = signingIn.peek().keys().next().value;
+        if (key === undefined || closed.current) break;
+        await load();
+        if (!signingIn.peek().has(key)) continue;
+        if (document.hidden || !(await load(`?${key}`))) break;
+      }
+      waiting.current = false;
+    };
+    const listen = (): void => void comeBack();
+    addEventListener("focus", listen);
+    void load();
+    return () => {
+      closed.current = true;
+      removeEventListener("focus", listen);
+    };
+  }, []);
+  const all = reports.value?.servers ?? [];
+  return (
+    <div class="page">
+      <ViewHead title="MCP servers" live={live} />
+      <div class="page-body">
+        <Problem>{failure.value}</Problem>
+        <Problem>{problem.value}</Problem>
+        <p class="hint" role="status">{note.value}</p>
+        {reports.value !== null && !all.length && <p class="hint">No MCP server is configured. Add one with <code>claude-code-mcp mcp add</code>.</p>}
+        <ul class="cards" role="list">
+          {all.map((server) => (
+            <Card key={queryOf(server)} server={server} address={signingIn.value.get(queryOf(server))} act={(action) => void act(server, action)}
+              signIn={() => void signIn(server)} finish={(redirect) => void finish(server, redirect)} />
+          ))}
+        </ul>
+        {(reports.value?.problems ?? []).map((text) => <p key={text} class="problem">{visible(text)}</p>)}
+      </div>
+    </div>
+  );
+}
+
+function Card({ server, address, act, signIn, finish }: {
+  server: Server; address: string | undefined; act(action: string): void; signIn(): void; finish(redirect: string): void;
+}): VNode {
+  const name = visible(server.name);
+  const tools = Array.isArray(server.tools) ? server.tools.length : server.tools;
+  const facts = [server.machine && `on ${server.machine}`, server.type, server.scope, server.version && `version ${server.version}`, tools ? count(tools, "tool") : ""].filter(Boolean).join(" · ");
+  const button = (label: string, action: string): VNode => <button type="button" aria-label={`${label} ${name}`} onClick={() => act(action)}>{label}</button>;
+  return (
+    <li class="card" data-state={server.state}>
+      <h2>{name} <span class="badge">{STATES[server.state] ?? visible(server.state)}</span></h2>
+      <p class="about">{visible(facts)}</p>
+      {server.reason && <p class="why">{visible(server.reason)}</p>}
+      {address !== undefined && <SignIn address={address} finish={finish} />}
+      <div class="actions">
+        {server.state === "disabled" ? button("Enable", "enable") : (
+          <>
+            {server.state === "needs-auth" && <button type="button" class="allow" aria-label={`Sign in to ${name}`} onClick={signIn}>Sign in</button>}
+            {button(server.state === "pending" ? "Connect" : "Reconnect", "reconnect")}
+            {button("Disable", "disable")}
+          </>
+        )}
+      </div>
+    </li>
+  );
+}
+
+function SignIn({ address, finish }: { address: string; finish(redirect: string): void }): VNode {
+  const id = useFreshId();
+  const redirect = useSignal("");
+  const url = webAddress(address);
+  return (
+    <div class="field">
+      {url === null ? <code class="address">{visible(address)}</code>
+        : <a class="button" href={url.href} title={url.href} target="_blank" rel="noopener noreferrer nofollow">Open the sign-in page</a>}
+      <label for={id}>Did it end on a page that cannot be opened? Paste its address:</label>
+      <input id={id} type="url" autocomplete="off" value={redirect.value} onInput={(event) => (redirect.value = event.currentTarget.value)} />
+      <div class="actions"><button type="button" onClick={() => finish(redirect.value.trim())}>Finish the sign-in</button></div>
+    </div>
+  );
+}
+
+function queryOf(server: Server): string {
+  return new URLSearchParams({ waitFor: server.name, ...(server.machineId ? { machine: server.machineId } : {}) }).toString();
+}
