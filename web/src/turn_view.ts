@@ -152,6 +152,7 @@ export class TurnView {
     if (known !== undefined) {
       known.item = merged(known.item, item);
       known.view.update(known.item, this.live);
+      if (known.parent === null) this.groupLooks();
       return;
     }
     if (this.absent.has(item.id) || (parent !== null && this.absent.has(parent))) return;
@@ -316,8 +317,10 @@ function lookWords(tools: readonly HTMLElement[]): string {
   const names = tools.map((tool) => tool.querySelector(".tool-name")?.textContent ?? "");
   const reads = names.filter((name) => name === "Read" || name === "NotebookRead").length;
   const webs = names.filter((name) => name.startsWith("Web")).length;
+  const failed = tools.filter((tool) => tool.dataset["status"] === "error" || tool.dataset["status"] === "denied").length;
   const searches = names.length - reads - webs;
-  const parts = [reads && `read ${count(reads, "file")}`, searches && `searched ${count(searches, "time")}`, webs && `looked at ${count(webs, "page")}`].filter(Boolean);
+  const parts = [reads && `read ${count(reads, "file")}`, searches && `searched ${count(searches, "time")}`, webs && `looked at ${count(webs, "page")}`,
+    failed && `${failed} failed`].filter(Boolean);
   const words = parts.join(", ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
