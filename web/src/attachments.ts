@@ -21,6 +21,9 @@ export interface Attachment {
   bytes: number;
 }
 
+/** The message that a session was started with here, and its pictures: what tells of the turn does not have them. */
+export const started: { messageId: string; data: readonly string[] } = { messageId: "", data: [] };
+
 /** The attachments with these files behind them, and why some were not taken. */
 export async function withMore(list: readonly Attachment[], files: readonly File[]): Promise<{ all: readonly Attachment[]; refused: string }> {
   let all = list;

@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import { createElement } from "preact";
 import { Activity, type Doing } from "./activity";
 import { agentRoute } from "./agent_view";
-import { dataOf, splitFiles, type Attachment } from "./attachments";
+import { dataOf, splitFiles, started, type Attachment } from "./attachments";
 import { Comments } from "./comments";
 import { Composer, ComposerBox, type Outgoing } from "./composer";
 import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
@@ -107,7 +107,7 @@ export class ConversationView implements Watcher {
     }, () => this.scroller, () => this.readEnd(), {
         image: (turn, number) => this.image(turn, number),
         edit: (turn) => this.rewrite(turn),
-        sent: (messageId) => dataOf(this.attached.get(messageId) ?? []),
+        sent: (messageId) => (messageId === started.messageId ? started.data : dataOf(this.attached.get(messageId) ?? [])),
       });
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
       this.shown.earlier, this.shown.element, this.shown.later, this.away, this.notices, this.asking, this.waiting, this.note);

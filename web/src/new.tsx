@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { post } from "./api";
+import { started } from "./attachments";
 import { Composer, ComposerBox } from "./composer";
 import { dollarAmount } from "./numbers";
 import { modeWords } from "./question";
@@ -46,7 +47,8 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
         amount.current?.focus();
         throw error;
       }
-      const made = await post<{ sessionId: string }>("/api/sessions", body);
+      const made = await post<{ sessionId: string; messageId: string }>("/api/sessions", body);
+      Object.assign(started, { messageId: made.messageId, data: images });
       localStorage.setItem(LAST_DIRECTORY, directory.peek().trim());
       composer.text.value = "";
       go(`/sessions/${made.sessionId}`);
