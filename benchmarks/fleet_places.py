@@ -133,7 +133,8 @@ class MachinePlace(Sandbox):
 
     def remove_data(self) -> None:
         """Removes everything that its product and Claude Code have stored, as a new disk would; its key and the working
-        directories stay. To be called while it does not run."""
+        directories stay. To be called while it does not run; waits for what it has started, which would write again."""
+        until(lambda: not [*self._tree()], f"processes of {self.name} go on without it")
         for directory in (self.root / "state", self.root / "run", self.home / ".claude"):
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -30,6 +30,8 @@ from .fleet_places import LIMIT, FleetPlaces, MachinePlace, Problem, call, make_
 _SESSIONS = 4
 _FROZEN_SECONDS = 11.0
 """Longer than the lease of a machine and the time in which it has the first claim."""
+_LOST_SECONDS = 30.0
+"""After which a machine has found out what it has lost."""
 _NOT_KEPT = ("not_saved",)
 """Codes of turns of which a client is told that they will not be remembered."""
 
@@ -57,7 +59,7 @@ class Round:
         for session in (self.worked, self.at_work, self.asking):
             # A machine that was back soon says itself that a turn was cut short. Asked until it answers: the message
             # that follows would begin another turn.
-            report = await self.until_accepted("claude_get_status", sessionId=session.id)
+            report = await self._status(session)
             session.losses += report.get("status") in ("interrupted", "error")
             await self.say(session, "final")
 
@@ -149,7 +151,7 @@ class Round:
     async def _answer_what_is_open(self) -> None:
         """Nobody was reached perhaps: then the question still waits, or its turn was lost."""
         while True:
-            report = await self.until_accepted("claude_get_status", sessionId=self.asking.id)
+            report = await self._status(self.asking)
             if not any(each["inputId"] == self.asking.question for each in report.get("pendingInputs") or ()):
                 return
             await self.answer()
@@ -168,6 +170,18 @@ class Round:
             if time.monotonic() > deadline:
                 raise Problem(f"{name} is refused for ever: {result}")
             await asyncio.sleep(0.3)
+
+    async def _status(self, session: Conversation) -> dict[str, Any]:
+        """The report of a session; an empty one if its machine has lost it: then its next message goes on with it."""
+        if self.fault != "lose a machine's data":
+            return await self.until_accepted("claude_get_status", sessionId=session.id)
+        deadline = time.monotonic() + _LOST_SECONDS
+        while time.monotonic() < deadline:
+            done, report = await call(self.fleet.gateways[0], "claude_get_status", sessionId=session.id)
+            if done:
+                return report
+            await asyncio.sleep(0.3)
+        return {}
 
     # -- what happens meanwhile ---------------------------------------------------------------------------------
 
