@@ -81,6 +81,7 @@ async def test_both_at_once(server: Service, claude: StartClaude, sandbox: Sandb
 
 
 @pytest.mark.soak  # test_both_at_once
+@pytest.mark.time_limit(3600)
 async def test_both_at_once_two_hundred_times(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
     keyboard, elsewhere = await race(server, claude, sandbox, 200)
     assert keyboard

@@ -32,8 +32,8 @@ from .listener import DIRECTORY
 NAME = "answer-anywhere"
 """Of the plugin and of its marketplace. Claude Code reserves names that begin with `claude-`."""
 PLUGIN_ID = f"{NAME}@{NAME}"
-MIN_VERSION = (2, 1, 0)
-"""The oldest Claude Code on which a hook can answer while the dialog stands."""
+MIN_VERSION = (2, 1, 290)
+"""The oldest Claude Code on which answers from elsewhere were tested; it does not work on 2.1.0."""
 _SOURCE = Path(__file__).parent / "claude_plugin"
 _TIMEOUT = 120.0
 _KEYS = ("extraKnownMarketplaces", "enabledPlugins")
