@@ -70,7 +70,7 @@ def test_doctor_finds_everything_in_order_and_runs_a_turn(environment: dict[str,
     answer = run(environment, "doctor", "--deep")
     assert answer.returncode == 0, answer.stdout
     assert "a turn on the scripted model: answered" in answer.stdout
-    assert "Everything is in order." in answer.stdout
+    assert "Everything works." in answer.stdout
 
 
 def test_doctor_says_what_to_fix(environment: dict[str, str], tmp_path: Path) -> None:

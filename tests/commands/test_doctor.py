@@ -63,7 +63,7 @@ def deep(environment: dict[str, str], *more: str) -> tuple[int, str, dict[str, d
 
 def test_the_deep_check_sends_a_request_with_this_key_to_this_address(environment: dict[str, str]) -> None:
     answer = run(environment, "doctor", "--deep")  # on loopback, where it costs nothing
-    assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "Everything is in order.")
+    assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "Everything works.")
     found = dict(line.removeprefix("ok").strip().split(": ", 1) for line in answer.stdout.splitlines()[1:-1])
     assert found["API"].startswith("it answered in")
     assert environment["ANTHROPIC_BASE_URL"] in found["API"]

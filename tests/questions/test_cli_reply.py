@@ -61,7 +61,7 @@ def test_an_updated_input_replaces_the_old_one() -> None:
     [
         ("Bash", "The user denied this."),
         ("ExitPlanMode", "The user did not approve the plan."),
-        ("AskUserQuestion", "The user chose not to answer; go on with your best judgement."),
+        ("AskUserQuestion", "The user chose not to answer. Continue with your best judgement."),
     ],
 )
 def test_a_denial_always_has_a_message(tool: str, message: str) -> None:

@@ -123,7 +123,7 @@ async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
     turn = await service.create(ASK, options(sandbox))
     session = turn.session
     outcome = await end_of(turn)
-    assert "Nobody answered within 0.3 seconds" in outcome.result
+    assert "No answer within 0.3 seconds" in outcome.result
     assert not made(sandbox)
     assert [one.resolution.closure for one in events(session, QuestionSettled)] == [Closure.EXPIRED]
 

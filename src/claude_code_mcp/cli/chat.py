@@ -57,9 +57,9 @@ _COMPARED = 1000
 
 def add_to(commands: Any) -> None:
     run = add_verb(commands, "run", "run a prompt in a new session, to its end", _run_logged_in)
-    run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; what is piped in follows it")
-    run.add_argument("--cwd", metavar="DIR", help="where it works (default: here)")
-    run.add_argument("--machine", metavar="NAME", help="of a fleet: where it runs; --cwd is a directory there")
+    run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; piped input is appended to it")
+    run.add_argument("--cwd", metavar="DIR", help="working directory (default: the current one)")
+    run.add_argument("--machine", metavar="NAME", help="machine of the fleet to run on; --cwd is a directory there")
     labelled = "of a fleet: on a machine that has this label; repeatable"
     run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
     stays = "of a fleet: it never leaves its machine, and goes on there without the fleet"
@@ -69,23 +69,27 @@ def add_to(commands: Any) -> None:
     run.add_argument("--permission-mode", choices=PERMISSION_MODES, metavar="MODE", help=modes)
     allow = "allowed without asking, such as 'Bash(make *)'"
     run.add_argument("--allow", action="append", type=tool_rule, metavar="RULE", help=allow)
-    run.add_argument("--deny", action="append", type=tool_rule, metavar="RULE", help="denied without asking")
-    run.add_argument("--max-turns", type=positive, metavar="N", help="end after so many answers of the model")
+    run.add_argument(
+        "--deny", action="append", type=tool_rule, metavar="RULE", help="rules that are denied without asking"
+    )
+    run.add_argument("--max-turns", type=positive, metavar="N", help="stop after N answers of the model")
     waits = "at a usage limit: end there (the default), or wait for the reset and continue automatically"
     run.add_argument("--on-limit", choices=("end", "wait"), help=waits)
-    run.add_argument("--worktree", action="store_true", help="in a git worktree and branch of its own")
-    run.add_argument("--detach", action="store_true", help="print the session's id and leave; the turn goes on")
+    run.add_argument("--worktree", action="store_true", help="run in a new git worktree and branch")
+    run.add_argument("--detach", action="store_true", help="print the session id and exit; the turn continues")
     add_own(run)
     _add_unattended(run)
     send = add_verb(commands, "send", "send a message to a session and wait for what comes of it", at_server(_send))
     add_session(send)
-    send.add_argument("message", nargs="*", metavar="MESSAGE", help="the message; what is piped in follows it")
-    send.add_argument("--no-wait", action="store_true", help="return as soon as it is accepted")
+    send.add_argument("message", nargs="*", metavar="MESSAGE", help="the message; piped input is appended to it")
+    send.add_argument("--no-wait", action="store_true", help="return as soon as the message is accepted")
     add_own(send)
     _add_unattended(send)
     attach = add_verb(commands, "attach", "follow a session and type messages to it", at_server(_attach))
     add_session(attach)
-    attach.add_argument("--lines", type=positive, default=20, metavar="N", help="begin with the last N (default 20)")
+    attach.add_argument(
+        "--lines", type=positive, default=20, metavar="N", help="start with the last N lines (default 20)"
+    )
     add_own(attach)
     attach.set_defaults(on_question="wait")
 
@@ -94,8 +98,8 @@ def _add_unattended(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-question",
         choices=("deny", "wait"),
-        help="what happens to a question without a terminal (default: it waits if somebody else is there who can "
-        "answer, else it is denied at once)",
+        help="what to do with questions if there is no terminal (default: wait if another client can answer, "
+        "otherwise deny at once)",
     )
 
 

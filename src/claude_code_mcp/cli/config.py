@@ -59,20 +59,24 @@ that line, until its input ends. `claude-code-mcp config` prints what is in forc
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "config",
-        help="print the settings in force, or how to register this server in a client",
-        description="Without an argument prints the settings in force with the variable that sets each. With the "
-        "name of a client prints what registers this server there.",
+        help="print the effective settings, or the entry for a client",
+        description="Without an argument, prints the effective settings and the variable for each. With the name "
+        "of a client, prints the entry to add to its configuration.",
     )
-    parser.add_argument("client", nargs="?", choices=sorted(HOSTS), help="print the registration for this client")
+    parser.add_argument("client", nargs="?", choices=sorted(HOSTS), help="print the entry for this client")
     parser.add_argument(
-        "--own", action="store_true", help="with CLIENT: a server of its own, not the one that all clients share"
+        "--own", action="store_true", help="with CLIENT: an entry without --shared, for a separate server"
     )
-    parser.add_argument("--url", metavar="URL", help="with CLIENT: the entry for a server that runs with --http there")
-    parser.add_argument("--install", action="store_true", help="with CLIENT: write it after showing what changes")
+    parser.add_argument("--url", metavar="URL", help="with CLIENT: an entry for a server that runs with --http at URL")
+    parser.add_argument(
+        "--install", action="store_true", help="with CLIENT: show the change to its configuration and write it"
+    )
     parser.add_argument("--remove", action="store_true", help="with CLIENT: remove the entry that --install wrote")
-    parser.add_argument("--user", action="store_true", help="with vscode: for all projects, not only for this one")
-    parser.add_argument("--yes", action="store_true", help="with --install and --remove: do not ask")
-    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
+    parser.add_argument(
+        "--user", action="store_true", help="with vscode: use your user profile instead of the current project"
+    )
+    parser.add_argument("--yes", action="store_true", help="with --install and --remove: do not ask for confirmation")
+    parser.add_argument("--markdown", action="store_true", help="print the settings reference as Markdown")
     add_json(parser, "print the settings in force as a JSON object")
     add_config_file(parser)
     parser.set_defaults(run=_run)

@@ -40,21 +40,21 @@ def add_to(commands: Any) -> None:
 def _add_costs(commands: Any) -> None:
     parser = commands.add_parser(
         "costs",
-        help="what the sessions on this machine have cost",
-        description="Adds up what Claude Code wrote down when its processes ended, and what this server has recorded "
-        "of sessions that it ran.",
+        help="show what sessions on this machine cost",
+        description="Adds up the costs that Claude Code recorded at the end of each process and the costs that "
+        "this server recorded for its sessions.",
     )
     parser.add_argument(
         "--by",
         choices=("day", "month", "project", "model", "session", "caller", "group"),
         default="day",
-        help="default: day. caller, group: for the people and programs that a server has served over HTTP",
+        help="default: day. caller and group apply to callers over HTTP",
     )
     parser.add_argument(
-        "--per", choices=("month", "day"), default="month", help="of callers and groups (default: month)"
+        "--per", choices=("month", "day"), default="month", help="for callers and groups (default: month)"
     )
-    parser.add_argument("--days", type=positive, metavar="N", help="of the last N days (default: all)")
-    parser.add_argument("--project", metavar="DIR", help="only the sessions of this directory")
+    parser.add_argument("--days", type=positive, metavar="N", help="only the last N days (default: all)")
+    parser.add_argument("--project", metavar="DIR", help="only sessions in this directory")
     parser.add_argument("--limit", type=positive, default=30, metavar="N", help="at most N lines (default 30)")
     formats = parser.add_mutually_exclusive_group()
     add_json(formats)
@@ -180,15 +180,16 @@ _MAX_BYTES = 10 << 20
 def _add_stats(commands: Any) -> None:
     parser = commands.add_parser(
         "stats",
-        help="show the figures of a running server",
-        description="Asks the shared server of this user or, with an address, the /metrics of a server that runs "
-        "with --http. The token for that is taken from CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
+        help="show the metrics of a running server",
+        description="Reads the metrics of your shared server or, with an address, from /metrics of a server that "
+        "runs with --http. The token is read from CLAUDE_CODE_MCP_METRICS_TOKEN, or from "
+        "CLAUDE_CODE_MCP_TOKEN.",
     )
     parser.add_argument(
-        "where", nargs="?", metavar="HOST:PORT", help="where it listens, or its URL; without it, the shared server"
+        "where", nargs="?", metavar="HOST:PORT", help="address or URL of the server (default: the shared server)"
     )
     formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    formats.add_argument("--raw", action="store_true", help="print the Prometheus text format")
     add_json(formats, "print a list of samples with name, labels and value as JSON")
     parser.set_defaults(run=_run_stats)
 

@@ -76,7 +76,7 @@ def login_of(path: str) -> Login:
         status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
         return Login(bool(status["loggedIn"]), str(status.get("authMethod")))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
-        return Login(has_credentials(), "judged by variables and files")
+        return Login(has_credentials(), "according to variables and files")
 
 
 def has_credentials() -> bool:
@@ -95,7 +95,7 @@ def missing_login(config: Path | None) -> str:
         login = login_of(find_executable(load_settings(file=config).claude_path))
     except ClaudeCodeError:
         return ""  # what is wrong there is reported by the server, which needs more than this
-    advice = f"Nobody is logged in to Claude Code: {ADVICE}. `claude-code-mcp doctor` checks the rest."
+    advice = f"Claude Code is not logged in: run {ADVICE}. `claude-code-mcp doctor` checks everything else."
     return "" if login.exists else advice
 
 
@@ -128,14 +128,15 @@ def add_to(commands: Any) -> None:
 def _add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="check that everything a session needs is there",
-        description="Finds the Claude Code executable, its version and whether somebody is logged in; checks settings, "
-        "policy, tokens, MCP servers, directories and disk; and says what to fix. The exit code is 1 when something "
-        "will not work. With --deep it also runs a whole turn on the scripted model, and asks before it sends one "
-        "small request to the API with the key, address and proxy that sessions would use.",
+        help="check the installation and say how to fix problems",
+        description="Checks the Claude Code executable, its version and login, settings, policy, tokens, MCP "
+        "servers, directories and free disk space, and says how to fix each problem. The exit code is "
+        "1 if something does not work. --deep also runs a complete turn on the scripted model and, "
+        "after asking you, sends one small request to the API with the key, address and proxy that "
+        "sessions use.",
     )
-    parser.add_argument("--deep", action="store_true", help="also run a turn, and a request to the API after a yes")
-    parser.add_argument("--yes", action="store_true", help="with --deep: send the request without asking")
+    parser.add_argument("--deep", action="store_true", help="also run a turn and, after confirmation, one API request")
+    parser.add_argument("--yes", action="store_true", help="with --deep: send the API request without confirmation")
     add_json(parser)
     add_config_file(parser)
     parser.set_defaults(run=_run)
@@ -157,7 +158,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     # That a turn would work is said only where one was tried with this account.
     is_certain = is_deep and not untried
-    print("Everything is in order." if is_certain else "Nothing wrong was found; --deep tries the API too.")
+    print("Everything works." if is_certain else "No problems found. --deep also tries the API.")
     return 0
 
 
@@ -185,7 +186,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
     except ClaudeCodeError as error:
         yield Finding("settings", False, error.message, "correct it, or unset it to use the default")
         return
-    yield Finding("settings", True, "all of them parse")
+    yield Finding("settings", True, "all valid")
     yield from _check_variables(os.environ, sections)
     yield from _check_claude(settings)
     yield from _check_policy(settings)
@@ -221,8 +222,8 @@ def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
 def _check_variables(environment: Mapping[str, str], sections: Iterable[type[Section]]) -> Iterator[Finding]:
     """Only what is wrong: variables that look like settings and are none."""
     for name, meant in unknown_variables(environment, sections).items():
-        fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all that there are"
-        yield Finding("variables", False, f"{name} is set, and there is no such setting", fix)
+        fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all settings"
+        yield Finding("variables", False, f"{name} is set, but there is no such setting", fix)
 
 
 # -- Claude Code and who is logged in ------------------------------------------------------------------------------
@@ -242,15 +243,15 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
     version = _version(path)
     if isinstance(version, str):
         named = "CLAUDE_CODE_PATH must name the `claude` executable"
-        yield Finding(subject, False, f"{path} {version}", named if settings.claude_path else "install it again")
+        yield Finding(subject, False, f"{path} {version}", named if settings.claude_path else "reinstall it")
         return
     detail = f"{version_text(version)} at {path}"
     if version < MINIMUM_VERSION:
-        detail += f", older than {version_text(MINIMUM_VERSION)}, the oldest that works"
+        detail += f", older than {version_text(MINIMUM_VERSION)}, the minimum version"
         yield Finding(subject, False, detail, f"update it: `{path} update`, or install it again")
         return
     if version > TESTED_VERSION:
-        detail += f", newer than {version_text(TESTED_VERSION)}, which this release was tested with"
+        detail += f", newer than {version_text(TESTED_VERSION)}, the version that this release was tested with"
     yield Finding(subject, True, detail)
     yield _check_login(path)
 
@@ -263,7 +264,7 @@ def _version(path: str) -> tuple[int, int, int] | str:
         return f"does not run: {error}"
     version = read_version(process.stdout) if "Claude Code" in process.stdout else None
     if process.returncode or version is None:
-        return "runs, but does not say that it is Claude Code"
+        return "runs, but is not Claude Code"
     return version
 
 
@@ -279,7 +280,7 @@ def claude_code_in_use() -> str:
 
 def _check_login(path: str) -> Finding:
     login = login_of(path)
-    detail = login.method if login.exists else "not logged in: every turn would fail"
+    detail = login.method if login.exists else "not logged in: every turn will fail"
     return Finding("login", login.exists, detail, ADVICE)
 
 
@@ -302,7 +303,7 @@ def _check_tokens(settings: Settings) -> Iterator[Finding]:
     from ..server.transports.callers import load_tokens  # noqa: PLC0415
 
     if settings.http_token is not None or settings.http_tokens_file is not None:
-        yield _check_loads("tokens", lambda: load_tokens(settings), "all of them can be used", "correct it, as it says")
+        yield _check_loads("tokens", lambda: load_tokens(settings), "all usable", "correct the entry as described")
 
 
 def _check_loads(subject: str, load: Callable[[], object], detail: str, fix: str) -> Finding:
@@ -330,14 +331,18 @@ def _check_default_directory(settings: Settings) -> Iterator[Finding]:
     if directory is None:
         return
     usable = os.path.isdir(directory) and os.access(directory, os.R_OK | os.X_OK)
-    detail = directory if usable else f"{directory} is not a directory that can be entered"
-    yield Finding("default directory", usable, detail, "set CLAUDE_CODE_DEFAULT_CWD to one that is there, or unset it")
+    detail = directory if usable else f"{directory} is not an accessible directory"
+    yield Finding(
+        "default directory", usable, detail, "set CLAUDE_CODE_DEFAULT_CWD to an existing directory, or unset it"
+    )
 
 
 def _check_state_directory(directory: Path) -> Finding:
-    finding = _check_writable("state directory", directory, "set CLAUDE_CODE_MCP_STATE_DIR to one that is")
+    finding = _check_writable(
+        "state directory", directory, "set CLAUDE_CODE_MCP_STATE_DIR to a directory that only you can write to"
+    )
     if finding.ok and sys.platform != "win32" and stat.S_IMODE(directory.stat().st_mode) & 0o022:
-        return Finding(finding.subject, False, f"others may write to {directory}", f"chmod 700 {directory}")
+        return Finding(finding.subject, False, f"other users can write to {directory}", f"chmod 700 {directory}")
     return finding
 
 
@@ -345,12 +350,12 @@ def _check_state(directory: Path) -> Finding:
     """Opens the state database as a server would, and reads all of it."""
     database = database_in(directory)
     if not database.path.exists():
-        return Finding("state", True, "nothing is remembered yet")
+        return Finding("state", True, "no state yet")
     try:
         database.check()
     except StateUnavailable as error:
         return Finding("state", False, error.message, "as it says")
-    return Finding("state", True, f"{database.path} is whole")
+    return Finding("state", True, f"{database.path} is intact")
 
 
 def _check_shared_servers() -> Iterator[Finding]:
@@ -363,11 +368,11 @@ def _check_shared_servers() -> Iterator[Finding]:
     try:
         running = [found for found in known if is_held(found)]
     except OSError as error:
-        yield Finding("shared servers", False, str(error), "its file .lock must be yours to write")
+        yield Finding("shared servers", False, str(error), "make its .lock file writable for you")
         return
-    detail = ", ".join(map(_shared_server, running)) or "none runs"
+    detail = ", ".join(map(_shared_server, running)) or "not running"
     if len(running) > 1:
-        detail = f"{len(running)} run, for clients with different settings or of an earlier version: {detail}"
+        detail = f"{len(running)} are running, because clients have different settings or versions: {detail}"
     yield Finding("shared servers", True, detail)
 
 
@@ -411,8 +416,8 @@ def _containment() -> Finding:
     """Says how processes are kept from outliving the server on this platform. Never wrong."""
     kind = containment()
     detail = {
-        "supervisor": "a supervisor ends everything that a session starts with it, also if this server is killed",
-        "marks": "what a session leaves behind is found by a mark, at its end or when the next server starts",
+        "supervisor": "a supervisor ends all processes of a session with the session, even if this server is killed",
+        "marks": "leftover processes of a session are found by a mark when the session ends or the next server starts",
     }[kind]
     return Finding("containment", True, f"{kind}: {detail}")
 
@@ -421,8 +426,8 @@ def _containment() -> Finding:
 
 _REQUEST_TIMEOUT = 120.0
 _TURN_TIMEOUT = 60.0
-_QUESTION = "Send one small request to the API, to see whether this key, address and proxy work? It may cost a cent."
-_NOT_TRIED = "not tried: whether this key, address and proxy work is not known"
+_QUESTION = "Send one small request to the API to check the key, address and proxy? It may cost a cent."
+_NOT_TRIED = "not checked: the key, address and proxy may not work"
 _PACKAGES = ("mcp", "httpx2", "pydantic", "uvicorn", "cryptography", "textual", "claude-agent-sdk")
 _PROGRAMS = ("git", "bwrap", "node")
 _ADDRESS = "ANTHROPIC_BASE_URL"
@@ -450,7 +455,12 @@ def _check_request(executable: str, *, yes: bool) -> Finding:
     except subprocess.TimeoutExpired:
         return Finding(_REQUEST, False, f"no answer within {_REQUEST_TIMEOUT:g} s{route}", _fix(""))
     except (OSError, ValueError) as error:
-        return Finding(_REQUEST, False, f"Claude Code gave no answer that can be read: {error}", "run it by hand")
+        return Finding(
+            _REQUEST,
+            False,
+            f"The answer of Claude Code cannot be parsed: {error}",
+            "run `claude-code-mcp claude` to see what is wrong",
+        )
     text = visible(clip_line(redactor.text(str(answer.get("result") or "")), 300))
     if answer.get("is_error"):
         return Finding(_REQUEST, False, f"{text or 'the request failed'}{route}", _fix(text))
@@ -486,10 +496,10 @@ def _route(environment: Mapping[str, str]) -> str:
 def _fix(text: str) -> str:
     lower = text.lower()
     if "credit" in lower or "limit" in lower or "quota" in lower:
-        return "the account has reached a limit: wait, or see its console"
+        return "the account has reached a limit: wait, or check the account's console"
     if any(word in lower for word in ("api key", "auth", "login", "token", "401", "403")):
         return "`claude-code-mcp claude auth login`, or a valid ANTHROPIC_API_KEY"
-    return f"check the network, {_ADDRESS}, HTTPS_PROXY and, behind a proxy of a company, NODE_EXTRA_CA_CERTS"
+    return f"check the network, {_ADDRESS}, HTTPS_PROXY and, behind a company proxy, NODE_EXTRA_CA_CERTS"
 
 
 async def _check_turn(settings: Settings) -> Finding:
@@ -544,7 +554,7 @@ def _add_claude(commands: Any) -> None:
     """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
     commands.add_parser(
         "claude",
-        help="run the Claude Code that the server would use, for example `claude auth login`",
+        help="run the Claude Code that the server uses, for example `claude auth login`",
         add_help=False,
     )
 

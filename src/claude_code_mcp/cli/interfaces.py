@@ -32,15 +32,16 @@ def add_to(commands: Any) -> None:
 def _add_tui(commands: Any) -> None:
     parser = commands.add_parser(
         "tui",
-        help="watch, answer and steer sessions in the terminal",
-        description="All sessions of the shared server, which is started if need be: conversations as they happen, "
-        "open questions, new sessions. `?` shows the keys. Leaving it ends no session.",
+        help="open the terminal interface for all sessions",
+        description="Shows all sessions of the shared server, which is started if needed: live conversations and "
+        "open questions. You can answer, and start sessions. `?` lists the keys. Sessions continue "
+        "when you quit.",
     )
-    parser.add_argument("session", nargs="?", help="open this one: its id, the beginning of it, or its title")
+    parser.add_argument("session", nargs="?", help="session to open: its id, the start of its id, or its title")
     add_target(parser)
     add_own(parser)
-    parser.add_argument("--light", action="store_true", help="for a light background (Ctrl+T switches)")
-    parser.add_argument("--demo", action="store_true", help="on a scripted model, with no account: see what it does")
+    parser.add_argument("--light", action="store_true", help="use the light theme (Ctrl+T switches)")
+    parser.add_argument("--demo", action="store_true", help="try it on a scripted model, without an account")
     parser.set_defaults(run=_run_tui)
 
 
@@ -94,7 +95,9 @@ def _add_web(commands: Any) -> None:
         "which is started if needed and listens on 127.0.0.1; with --url, to a server that runs with --http. For a "
         "phone use --lan or --tunnel, which also print a QR code if the extra `web` is installed.",
     )
-    parser.add_argument("--url", metavar="URL", help="a server that runs with --http, instead of the shared one")
+    parser.add_argument(
+        "--url", metavar="URL", help="URL of a server that runs with --http (default: the shared server)"
+    )
     parser.add_argument("--token", metavar="TOKEN", help=f"the token for --url (default: {_TOKEN})")
     phone = parser.add_mutually_exclusive_group()
     phone.add_argument(

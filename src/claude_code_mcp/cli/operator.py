@@ -74,32 +74,36 @@ def add_to(commands: Any) -> None:
 def _add_people(commands: Any) -> None:
     parser = commands.add_parser(
         "people",
-        help="who may sign in, and whose name is whose",
-        description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. A "
-        "name belongs to the first person who comes by it, for good: sessions, files and costs go by it. If your "
-        "provider gives it to somebody else, they are refused until it is released here.",
+        help="manage the people who may sign in",
+        description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. "
+        "A name belongs permanently to the first person who uses it, because sessions, files and costs "
+        "are stored under it. If your identity provider assigns the name to another person, they are "
+        "refused until you release it here.",
     )
     below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    invite = below.add_parser("invite", help="invite somebody: prints a link with which they make a passkey, once")
-    invite.add_argument("name", help="what the policy, the costs and the sessions know them by")
+    invite = below.add_parser("invite", help="invite a person: prints a link for creating a passkey, valid once")
+    invite.add_argument("name", help="the person's name in the policy, costs and sessions")
     invite.add_argument(
         "--group", action="append", default=[], metavar="GROUP", help="a group of the policy; repeatable"
     )
-    link = below.add_parser("link", help="another link for somebody, for one more passkey on another device")
+    link = below.add_parser("link", help="print another link for a person, for a passkey on another device")
     link.add_argument("name")
     for made in (invite, link):
         made.add_argument(
-            "--hours", type=positive, default=int(INVITE_SECONDS / _HOUR), help="how long the link counts (default: 72)"
+            "--hours",
+            type=positive,
+            default=int(INVITE_SECONDS / _HOUR),
+            help="hours for which the link is valid (default: 72)",
         )
-    listed = below.add_parser("list", help="everybody who is invited, and who has which other name")
-    remove = below.add_parser("remove", help="remove somebody: passkeys, tokens, sign-ins and streams end at once")
+    listed = below.add_parser("list", help="list invited people and the names in use")
+    remove = below.add_parser("remove", help="remove a person: passkeys, tokens, sign-ins and streams end at once")
     remove.add_argument("name")
-    remove.add_argument("--yes", action="store_true", help="do not ask")
+    remove.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     forget = below.add_parser(
         "forget",
         help="release a name",
-        description="Whoever comes by the name next has it, with the sessions and files that go by it. What was "
-        "shared by it or with it ends. A server that runs takes it into account when it is restarted.",
+        description="The next person who uses the name gets it, with its sessions and files. Shares by and with "
+        "the name end. A running server applies this when it is restarted.",
     )
     forget.add_argument("name")
     runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
@@ -259,13 +263,13 @@ def _add_audit(commands: Any) -> None:
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     checking = kinds.add_parser(
         "verify",
-        help="whether lines were changed, removed or inserted",
-        description="Follows the hash chain through the file and those that were put aside for it. It ends with the "
-        "chain of the last line: note it elsewhere, and ask for it later with --expect, to know that nothing before it "
-        "was exchanged, and that the end was not cut off.",
+        help="check whether lines were changed, removed or inserted",
+        description="Verifies the hash chain of the file and of its rotated files, and prints the hash of the last "
+        "line. Store that hash elsewhere and pass it later with --expect: then you know that nothing "
+        "before it was replaced and that the end was not cut off.",
     )
-    checking.add_argument("file", nargs="?", type=Path, help="default: that of the settings")
-    checking.add_argument("--expect", metavar="CHAIN", help="a value that was noted before and must be there")
+    checking.add_argument("file", nargs="?", type=Path, help="audit file (default: from the settings)")
+    checking.add_argument("--expect", metavar="CHAIN", help="hash of an earlier check that must still be in the chain")
     add_json(checking)
     add_config_file(checking)
     checking.set_defaults(run=_verify)
@@ -331,23 +335,23 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 def _add_backup(commands: Any) -> None:
     parser = commands.add_parser(
         "backup",
-        help="write everything that the server remembers to a file",
-        description="Writes the state directory to one file, also while servers run: sessions and their limits, costs, "
-        "questions, sign-ins, push receivers, the audit trail, and the conversations of callers with a directory of "
-        "their own. The conversations of this user are in ~/.claude and not in it. It holds secrets: keep it as you "
-        "keep keys.",
+        help="back up the server's state to a file",
+        description="Writes the state directory to one file, also while servers run: sessions and their limits, "
+        "costs, questions, sign-ins, push receivers, the audit trail, and the conversations of callers "
+        "who have a separate home directory. Your own conversations are in ~/.claude and are not "
+        "included. The file contains secrets: protect it like a key.",
     )
-    parser.add_argument("file", type=Path, help="where to; it must not be there yet")
+    parser.add_argument("file", type=Path, help="the file to write; it must not exist")
     add_json(parser)
     add_config_file(parser)
     parser.set_defaults(run=_backup)
     parser = commands.add_parser(
         "restore",
-        help="put back what `backup` has written",
-        description="Checks the file, moves the state directory aside and puts the backup in its place. No server may "
-        "be running on that directory.",
+        help="restore a backup",
+        description="Checks the file, moves the state directory aside and restores the backup in its place. No "
+        "server may use that directory.",
     )
-    parser.add_argument("file", type=Path, help="a file that `backup` has written")
+    parser.add_argument("file", type=Path, help="a file written by `backup`")
     add_json(parser)
     add_config_file(parser)
     parser.set_defaults(run=_restore)

@@ -200,7 +200,7 @@ def build_parser(
         epilog=_FIRST_STEPS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the versions and end")
+    parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in dict.fromkeys(COMMANDS[name] for name in names):
         import_module(f".{module}", __package__).add_to(commands)
@@ -293,7 +293,7 @@ _PREAMBLE = {
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "completion",
-        help="print what makes bash, zsh or fish complete our commands",
+        help="print shell completion for bash, zsh or fish",
         description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: eval "
         '"$(claude-code-mcp completion zsh)". For fish: claude-code-mcp completion fish | source.',
     )

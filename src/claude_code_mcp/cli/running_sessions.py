@@ -52,7 +52,7 @@ def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Nam
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", help="its id, the beginning of it, or its title")
+    parser.add_argument("session", help="session id, the start of the id, or title")
 
 
 def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
@@ -238,19 +238,25 @@ def add_to(commands: Any) -> None:
 
 def _add_looking(commands: Any) -> None:
     ps = add_verb(commands, "ps", "list the sessions of the server: state, question, cost", at_running_server(_ps))
-    ps.add_argument("--all", action="store_true", help="those too whose process is closed")
-    ps.add_argument("--ids", action="store_true", help="print whole ids and nothing else")
-    ps.add_argument("--watch", action="store_true", help="go on until Ctrl-C; with --json, a line for each change")
-    ps.add_argument("--interval", type=seconds, default=2.0, metavar="SECONDS", help="with --watch (default 2)")
+    ps.add_argument("--all", action="store_true", help="include sessions without a running process")
+    ps.add_argument("--ids", action="store_true", help="print only the complete ids")
+    ps.add_argument("--watch", action="store_true", help="update until Ctrl-C; with --json, one line per change")
+    ps.add_argument(
+        "--interval",
+        type=seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="seconds between updates with --watch (default 2)",
+    )
     add_verb(commands, "questions", "print every open question, whole", at_running_server(_questions))
     show = add_verb(commands, "show", "print the state, open questions and result of a session", at_server(_show))
     add_session(show)
-    show.add_argument("--transcript", action="store_true", help="the conversation instead")
-    show.add_argument("--full", action="store_true", help="with --transcript: whole inputs, results and diffs")
+    show.add_argument("--transcript", action="store_true", help="print the conversation instead of the events")
+    show.add_argument("--full", action="store_true", help="with --transcript: complete inputs, results and diffs")
     logs = add_verb(commands, "logs", "print what a session has put out", at_running_server(_logs))
     add_session(logs)
     logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
-    logs.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    logs.add_argument("--follow", action="store_true", help="keep printing new lines until Ctrl-C")
 
 
 # -- ps -----------------------------------------------------------------------------------------------------------
@@ -408,18 +414,26 @@ def _add_steering(commands: Any) -> None:
     answer.formatter_class = argparse.RawDescriptionHelpFormatter
     listed = "".join(f"\n  {name:<9}{summary}" for name, summary in _DECISIONS.items())
     answer.description = f"Shows the question, and answers it with one of these decisions:\n{listed}"
-    answer.add_argument("question", metavar="ID", help="its id or the beginning of it, or a session that asks just one")
     answer.add_argument(
-        "decision", nargs="?", choices=sorted(_DECISIONS), metavar="DECISION", help="see above; unset, you are asked"
+        "question", metavar="ID", help="question id, the start of the id, or a session with exactly one question"
     )
-    answer.add_argument("text", nargs="*", metavar="TEXT", help="for deny and say")
+    answer.add_argument(
+        "decision",
+        nargs="?",
+        choices=sorted(_DECISIONS),
+        metavar="DECISION",
+        help="the decision; without it, you are asked",
+    )
+    answer.add_argument("text", nargs="*", metavar="TEXT", help="text for deny and say")
     interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
     add_session(interrupt)
     cancel = add_verb(commands, "cancel", "end a session for good", at_running_server(_cancel))
     add_session(cancel)
     bypass = add_verb(commands, "bypass", f"switch the mode {BYPASS} on or off", at_server(_bypass))
-    bypass.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off", help="unset, says which it is")
-    bypass.add_argument("--yes", action="store_true", help="do not ask")
+    bypass.add_argument(
+        "switch", nargs="?", choices=("on", "off"), metavar="on|off", help="without a value, prints the current one"
+    )
+    bypass.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
 def _add_serve(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve MCP on stdio (the default) or over HTTP",
+        help="serve MCP on stdio (default) or over HTTP",
         description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
         f"bearer token is required unless it listens on loopback only: set {variable_of('http_token', Settings)}, or "
         f"{variable_of('http_tokens_file', Settings)} for several callers.",
@@ -48,18 +48,17 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="serve over HTTP at this address, path /mcp; `systemd`: on the socket that it was started for",
+        help="serve over HTTP at this address, path /mcp; `systemd`: on the socket that systemd passes",
     )
     parser.add_argument(
         "--oauth",
         action="store_true",
-        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth', Settings)})",
+        help=f"with --http: let invited people sign in with passkeys ({variable_of('oauth', Settings)})",
     )
     parser.add_argument(
         "--shared",
         action="store_true",
-        help=f"on stdio, be a client's way to the one server of this user, which is started if need be "
-        f"({variable_of('shared', Settings)})",
+        help=f"on stdio, connect to your shared server, starting it if needed ({variable_of('shared', Settings)})",
     )
     add_config_file(parser)
     for field in SETTINGS_WITH_FLAG:
@@ -145,8 +144,8 @@ def _add_token(commands: Any) -> None:
     parser = commands.add_parser(
         "token",
         help="print a random token for CLAUDE_CODE_MCP_TOKEN",
-        description="Prints a new random token, good as CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_METRICS_TOKEN or in a "
-        "line of CLAUDE_CODE_MCP_TOKENS_FILE. It is stored nowhere.",
+        description="Prints a new random token for CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_METRICS_TOKEN or a line "
+        "of CLAUDE_CODE_MCP_TOKENS_FILE. The token is not stored.",
     )
     add_json(parser)
     parser.set_defaults(run=_print_token)
@@ -169,12 +168,12 @@ _FOLLOW_INTERVAL = 0.3
 def _add_shared(commands: Any) -> None:
     parser = commands.add_parser(
         "shared",
-        help="look at, start and end the server that all clients of this user share",
-        description="The server behind `claude-code-mcp --shared`. Clients start it by themselves, and it ends by "
-        f"itself when nobody has used it for a while ({variable_of('shared_idle_ms', Settings)}).",
+        help="show, start and stop your shared server",
+        description="Manages the server behind `claude-code-mcp --shared`. Clients start it when they need it, and "
+        f"it exits when it has not been used for a while ({variable_of('shared_idle_ms', Settings)}).",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 5 if none does")
+    status = actions.add_parser("status", help="show whether it runs and for which clients; exit code 5 if it does not")
     add_json(status)
     status.set_defaults(run=_status)
     for name, act, summary in (
@@ -184,7 +183,7 @@ def _add_shared(commands: Any) -> None:
     ):
         action = actions.add_parser(name, help=summary)
         action.add_argument(
-            "--http", metavar="HOST:PORT", help="serve over HTTP too; it then stays until it is stopped"
+            "--http", metavar="HOST:PORT", help="also serve over HTTP; the server then runs until it is stopped"
         )
         if name == "run":
             action.add_argument(place.INHERITED, metavar="PATH", help=_INHERITED_HELP)
@@ -192,14 +191,14 @@ def _add_shared(commands: Any) -> None:
             add_json(action)
         add_settings(action)
         action.set_defaults(run=act)
-    stop = actions.add_parser("stop", help="end it, and the processes of its sessions; sessions can be resumed")
-    stop.add_argument("--all", action="store_true", help="those that were started with other settings too")
+    stop = actions.add_parser("stop", help="stop the server and its sessions' processes; sessions can be resumed")
+    stop.add_argument("--all", action="store_true", help="include servers that were started with other settings")
     add_json(stop)
     stop.set_defaults(run=_stop)
     logs = actions.add_parser("logs", help="print its log")
     add_json(logs, "print one JSON object a line")
     logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
-    logs.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
+    logs.add_argument("--follow", action="store_true", help="keep printing new lines until Ctrl-C")
     logs.set_defaults(run=_logs)
 
 

@@ -48,7 +48,7 @@ _MARKS = {
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("sessions", help="list, read and look after Claude Code sessions on this machine")
+    parser = commands.add_parser("sessions", help="list, read and manage Claude Code sessions on this machine")
     _add_listing(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", description="Without one: list.")
     _add_reading(actions)
@@ -57,41 +57,47 @@ def add_to(commands: Any) -> None:
 
 
 def _add_listing(listing: argparse.ArgumentParser) -> None:
-    listing.add_argument("--project", metavar="DIR", help="only those of this directory")
-    listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompts, directory or branch")
-    listing.add_argument("--whole", action="store_true", help="look for the text in whole conversations")
-    listing.add_argument("--archived", action="store_true", help="those that were archived")
-    listing.add_argument("--limit", type=positive, default=20, metavar="N", help="at most N (default 20)")
-    listing.add_argument("--offset", type=positive, default=0, metavar="N", help="without the first N")
+    listing.add_argument("--project", metavar="DIR", help="only sessions in this directory")
+    listing.add_argument(
+        "--text", metavar="TEXT", help="only sessions with this text in the title, prompts, directory or branch"
+    )
+    listing.add_argument("--whole", action="store_true", help="search complete conversations")
+    listing.add_argument("--archived", action="store_true", help="list archived sessions")
+    listing.add_argument(
+        "--limit", type=positive, default=20, metavar="N", help="print at most N sessions (default 20)"
+    )
+    listing.add_argument("--offset", type=positive, default=0, metavar="N", help="skip the first N sessions")
     add_json(listing)
     listing.set_defaults(run=_list)
 
 
 def _add_reading(actions: Any) -> None:
-    _add_listing(actions.add_parser("list", help="pinned ones first, then the newest"))
+    _add_listing(actions.add_parser("list", help="list sessions, pinned ones first, then the newest"))
     show = add_session_command(actions, "show", "print the conversation of one session", _show)
     show.add_argument("--lines", type=positive, default=200, metavar="N", help="the last N lines (default 200)")
-    show.add_argument("--full", action="store_true", help="all of it, with inputs, results and diffs")
-    show.add_argument("--thinking", action="store_true", help="with --full: what the model thought, too")
-    show.add_argument("--agent", metavar="ID", help="with --full: what this subagent did")
+    show.add_argument("--full", action="store_true", help="print everything, with inputs, results and diffs")
+    show.add_argument("--thinking", action="store_true", help="with --full: include thinking")
+    show.add_argument("--agent", metavar="ID", help="with --full: print this subagent's work")
     add_session_command(actions, "follow", "print what is new in a session as it happens, until Ctrl-C", _follow)
 
 
 def _add_care(actions: Any) -> None:
     rename = add_session_command(actions, "rename", "give it a title, as Claude Code does", _change)
-    rename.add_argument("title", help="the title; empty to take it away")
+    rename.add_argument("title", help="the title; empty to remove it")
     tag = add_session_command(actions, "tag", "give it a tag", _change)
-    tag.add_argument("tag", help="the tag; empty to take it away")
+    tag.add_argument("tag", help="the tag; empty to remove it")
     for action, (_, _, description) in _MARKS.items():
         add_session_command(actions, action, description, _change)
     fork = add_session_command(actions, "fork", "copy the conversation under a new id, and print that", _change)
     fork.add_argument("--title", help="the title of the copy")
     export = add_session_command(actions, "export", "write the conversation to a file, without secrets", _change)
     export.add_argument("--format", choices=("markdown", "html"), default="markdown", help="default: markdown")
-    export.add_argument("--output", type=Path, metavar="FILE", help="where to; unset, a file in the state directory")
-    export.add_argument("--thinking", action="store_true", help="what the model thought, too")
+    export.add_argument(
+        "--output", type=Path, metavar="FILE", help="the file to write (default: a file in the state directory)"
+    )
+    export.add_argument("--thinking", action="store_true", help="include thinking")
     delete = add_session_command(actions, "delete", "remove it for good; refused while it is open", _delete)
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _add_sharing(actions: Any) -> None:
@@ -99,7 +105,10 @@ def _add_sharing(actions: Any) -> None:
     share = add_session_command(actions, "share", "let somebody else watch it, or answer too", at_server(_share))
     share.add_argument("name", help="a person, or group:NAME")
     share.add_argument(
-        "--access", choices=("watch", "answer"), default="watch", help="answer: write to it too (default: watch)"
+        "--access",
+        choices=("watch", "answer"),
+        default="watch",
+        help="answer: may also write to the session (default: watch)",
     )
     unshare = add_session_command(
         actions, "unshare", "take that back; what they have open of it ends", at_server(_unshare)

@@ -37,12 +37,13 @@ from .serve import running_servers, stop_servers
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "uninstall",
-        help="remove the entries in clients and all files of this product",
-        description="Removes this server from your clients, ends the shared server and deletes the state of this "
-        "product, after listing all of it. Files of Claude Code itself stay. Quit your clients first.",
+        help="remove the entries in clients and all files of claude-code-mcp",
+        description="Lists everything it would remove and, after confirmation, removes the entries in your "
+        "clients, stops the shared server and deletes the state of claude-code-mcp. Claude Code's own "
+        "files stay. Quit your clients first.",
     )
     parser.add_argument("--keep-state", action="store_true", help="remove only the entries in clients")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_config_file(parser)
     parser.set_defaults(run=_run)
 

@@ -17,7 +17,7 @@ from .conventions import add_json
 def add_session_command(actions: Any, name: str, description: str, run: Any) -> argparse.ArgumentParser:
     """Adds a command about one session below `sessions`."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=description)
-    parser.add_argument("session", help="its id, or the beginning of it")
+    parser.add_argument("session", help="session id, or the start of the id")
     add_json(parser)
     parser.set_defaults(run=run, action=name)
     return parser

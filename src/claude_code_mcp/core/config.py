@@ -69,14 +69,14 @@ class Settings(Section):
     _sections: dict[type[Section], Section] = PrivateAttr(default_factory=dict)
 
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
-    """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
+    """The Claude Code executable. Unset: `claude` on PATH, then the bundled one."""
     permission_timeout_ms: int = Field(300_000, gt=0, validation_alias="PERMISSION_TIMEOUT_MS")
     """How long a question stays open before it counts as denied. While its owner has a page of the console open, or a
     receiver of notifications for questions, the time begins when a page shows the question, at most a day later."""
     questions_wait: bool = Field(False, validation_alias=f"{_OWN}QUESTIONS_WAIT")
-    """Questions of sessions stay open as long as the session, whatever `PERMISSION_TIMEOUT_MS` says."""
+    """Whether questions stay open as long as their session, regardless of `PERMISSION_TIMEOUT_MS`."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
-    """How many Claude Code processes may live at once."""
+    """The maximum number of Claude Code processes at the same time."""
     memory_limit: MemorySize = Field("75%", validation_alias=f"{_OWN}MEMORY_LIMIT")
     """How much memory all Claude Code processes may use together, with what they start: a share of the machine's or the
     container's (`75%`), bytes (`6GiB`), or `off`. Idle ones are parked before more is used; new ones wait."""
@@ -90,20 +90,20 @@ class Settings(Section):
     event_buffer_bytes: int = Field(4 << 20, gt=0, validation_alias=f"{_OWN}EVENT_BUFFER_BYTES")
     """Bytes of events kept per session."""
     session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=f"{_OWN}SESSION_TTL_MS")
-    """How long a session that does nothing stays in memory. Its transcript and its record stay on disk."""
+    """How long an idle session stays in memory. Its transcript and its record stay on disk."""
     running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=f"{_OWN}RUNNING_SESSION_MAX_MS")
-    """How long one turn, or work in the background, may run before it is taken for stuck and ended. The time in which a
-    turn waits for an answer does not count."""
+    """How long a turn, or background work, may run before it counts as stuck and is ended. Time spent waiting for an
+    answer does not count."""
     cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}CLEANUP_INTERVAL_MS")
-    """How often idle and stuck sessions are looked for."""
+    """How often the server looks for idle and stuck sessions."""
     idle_park_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}IDLE_PARK_MS")
     """How long the process of a finished turn is kept warm for the next one."""
     stall_ms: int = Field(120_000, gt=0, validation_alias=f"{_OWN}STALL_MS")
-    """Silence after which a running turn is reported as stalled."""
+    """Time without output after which a running turn is reported as stalled."""
     start_timeout_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}START_TIMEOUT_MS")
-    """How long a new process may take to say that it is ready."""
+    """How long a new process may take to become ready."""
     stop_timeout_ms: int = Field(3_000, gt=0, validation_alias=f"{_OWN}STOP_TIMEOUT_MS")
-    """How long each step of stopping a process may take before the next, harder one."""
+    """How long each step of stopping a process may take before the next, stronger one."""
     spawn_limit: int = Field(
         default_factory=lambda: max(2, os.cpu_count() or 2),
         gt=0,
@@ -111,11 +111,11 @@ class Settings(Section):
     )
     """How many processes may be starting up at the same time."""
     spare_processes: int | None = Field(None, ge=0, le=100, validation_alias=f"{_OWN}SPARE_PROCESSES")
-    """How many Claude Code processes are started ahead for the next session that is just like the last one, which then
-    need not wait for a start. Each takes a place and memory of its own, and gives both up to any session. Unset: 1 on
-    a server that clients share, else 0."""
+    """How many Claude Code processes are started in advance for a next session with the same options as the last one.
+    Each counts towards `MAX_SESSIONS` and memory until another session needs the room. Unset: 1 on a shared server,
+    otherwise 0."""
     spare_max_age_ms: int = Field(300_000, gt=0, validation_alias=f"{_OWN}SPARE_MAX_AGE_MS")
-    """How long such a process is kept if nobody uses it."""
+    """How long such a process is kept unused."""
     mcp_timeout_ms: int = Field(30_000, gt=0, validation_alias="MCP_TIMEOUT")
     """How long connecting to an MCP server may take."""
     mcp_local_batch: int = Field(3, gt=0, validation_alias="MCP_SERVER_CONNECTION_BATCH_SIZE")
@@ -123,127 +123,128 @@ class Settings(Section):
     mcp_remote_batch: int = Field(20, gt=0, validation_alias="MCP_REMOTE_SERVER_CONNECTION_BATCH_SIZE")
     """How many remote MCP servers are connected to at the same time."""
     mcp_output_tokens: int = Field(25_000, gt=0, validation_alias="MAX_MCP_OUTPUT_TOKENS")
-    """Tokens, of four characters each, from which on the result of a `hub-tools` call is saved to a file that it
-    names instead. Sessions do that by themselves."""
+    """The size, in tokens of four characters, above which the result of a `hub-tools` call is saved to a file and
+    replaced by the file's name. Sessions do this themselves."""
     state_dir: UserPath = Field(
         default_factory=lambda: Path(platformdirs.user_state_dir("claude-code-mcp")),
         validation_alias=f"{_OWN}STATE_DIR",
     )
-    """Where locks, the records of sessions and the day's spending live. All servers of one user must share it."""
+    """The directory of the server's state: locks, session records, costs. All servers of one user must share it."""
 
     max_depth: int = Field(0, ge=0, lt=100, validation_alias=MAX_DEPTH)
-    """How many servers like this one may run inside one another's sessions. 0: Claude Code's own registration of this
-    server is left out of the sessions that it runs, as it always is for callers with a name of their own."""
+    """How deeply servers like this one may be nested in each other's sessions. 0: sessions do not get Claude Code's
+    registration of this server. Callers with their own name never get it."""
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )
-    """Where sessions work that name no directory; unset, where the server was started."""
+    """The working directory of sessions that name none. Unset: the directory in which the server was started."""
     on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
-    """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
-    processes too. Unset: `stop` on stdio, `keep` on HTTP and for the clients of the shared server, except that a client
-    of 2026-07-28 cancels a call over HTTP by closing its stream, which interrupts the turn that the call waits for."""
+    """What happens to a client's running turns when it disconnects: `keep` them, `interrupt` them, or `stop` their
+    processes too. Unset: `stop` on stdio; `keep` over HTTP and on the shared server, except that a client of protocol
+    2026-07-28 cancels a call over HTTP by closing its stream, which interrupts the turn that the call waits for."""
     shared: bool = Field(False, validation_alias=f"{_OWN}SHARED")
-    """Whether a server on stdio is the one that all clients of this user share, as with `--shared`. Only the variable
-    counts, not a file."""
+    """Whether a server on stdio connects to your shared server, as with `--shared`. It can be set by the variable
+    only, not in a file."""
     shared_idle_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}SHARED_IDLE_MS")
-    """How long the shared server stays when it has no client and nothing is at work."""
+    """How long the shared server keeps running without clients and work."""
     runtime_dir: UserPath | None = Field(None, validation_alias=f"{_OWN}RUNTIME_DIR")
-    """Where the shared server has its socket, its lock and its log: a directory that only its owner can enter. Unset:
-    `run` in the state directory. Only the variable counts, not a file."""
+    """The directory of the shared server's socket, lock and log, which only its owner may enter. Unset: `run` in the
+    state directory. It can be set by the variable only, not in a file."""
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
-    """The bearer token that HTTP clients must show; whoever has it is called `default`."""
+    """The bearer token for HTTP clients. The caller with this token is named `default`."""
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
-    """A file with one `name token` per line, for several callers that must not see each other's sessions. It is read
-    again when it changes: whoever is taken out of it is out at once, with everything that runs."""
+    """A file with one `name token` per line, for several callers who do not see each other's sessions. It is read
+    again when it changes: a caller removed from it loses access at once, and everything they run ends."""
     oauth: bool = Field(False, validation_alias=f"{_OWN}OAUTH")
-    """Whether this server is an authorization server too, at which invited people sign in with passkeys, as with
-    `--oauth`; see team.md. Needs the extra `oauth`, and `WEB_URL` where it is not on this machine alone."""
+    """Whether this server is also an authorization server at which invited people sign in with passkeys, as with
+    `--oauth`; see team.md. Needs the extra `oauth` and, beyond loopback, `WEB_URL`."""
     oauth_issuer: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_ISSUER")
-    """The issuer of access tokens that HTTP clients may show beside tokens: the operator's authorization server, at
-    which people sign in. Each person is a caller of their own; see security.md."""
+    """The issuer of access tokens that HTTP clients may use in addition to static tokens: your own authorization
+    server, at which people sign in. Each person is a separate caller; see security.md."""
     oauth_audience: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_AUDIENCE")
-    """What access tokens must be made for, separated by commas. Unset: the address of `/mcp`, at `WEB_URL` if that is
-    set."""
+    """The accepted audiences of access tokens, separated by commas. Unset: the address of `/mcp`, at `WEB_URL` if
+    that is set."""
     oauth_claim: str = Field("sub", min_length=1, validation_alias=f"{_OWN}OAUTH_CLAIM")
     """The claim of an access token that names the person, such as `sub`, `preferred_username` or `email`. It is the
     name in the policy file; it must be one that people cannot choose for themselves."""
     oauth_groups: str = Field("groups", min_length=1, validation_alias=f"{_OWN}OAUTH_GROUPS")
-    """The claim of an access token with the groups of the person, which the policy file gives profiles to."""
+    """The claim of an access token with the person's groups, to which the policy file assigns profiles."""
     oauth_scopes: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_SCOPES")
-    """Scopes that an access token must have, all of them, separated by commas. People who sign in to the console
-    must be granted them too."""
+    """Scopes that an access token must all have, separated by commas. People who sign in to the console need them
+    too."""
     oauth_id_tokens: bool = Field(False, validation_alias=f"{_OWN}OAUTH_ID_TOKENS")
-    """Whether id tokens of the issuer count as access tokens, for a provider whose access tokens cannot be told from
-    them, such as Dex."""
+    """Whether id tokens of the issuer count as access tokens. Needed for providers whose access tokens cannot be
+    distinguished from id tokens, such as Dex."""
     oauth_introspection: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_INTROSPECTION")
-    """The introspection endpoint of the issuer, if its access tokens are not signed ones."""
+    """The introspection endpoint of the issuer, if its access tokens are not signed."""
     oauth_client_id: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}OAUTH_CLIENT_ID")
-    """The id under which the issuer knows this server: for the introspection, and for people who sign in at the
-    console, whose redirect address is `/sign-in/callback` at `WEB_URL`."""
+    """This server's client id at the issuer, for introspection and for people who sign in to the console. The
+    redirect URI is `/sign-in/callback` at `WEB_URL`."""
     oauth_client_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}OAUTH_CLIENT_SECRET")
-    """The secret that belongs to that id."""
+    """The secret for that client id."""
     principal_credentials: Literal["environment", "login"] | UserPath = Field(
         "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
     )
-    """What several callers reach the model with: the `environment` of the server, a copy of the `login` of its user, or
-    a directory with a file for each, `NAME.env` or `NAME.credentials.json`. A single caller has what the user has."""
+    """The model credentials of named callers: the `environment` of the server, a copy of the `login` of its user, or
+    a directory with one file per caller, `NAME.env` or `NAME.credentials.json`. A single caller uses the user's
+    credentials."""
     model_features: tuple[str, ...] = Field((), validation_alias=f"{_OWN}MODEL_FEATURES")
-    """Betas, headers and fields of requests to the model that sandboxed sessions may send besides those that this
-    version knows, separated by commas. A newer Claude Code may need some; a refused request names the missing one."""
+    """Additional betas, headers and request fields that sandboxed sessions may send to the model, separated by
+    commas. A newer Claude Code may need some; a refused request names the missing one."""
     http_allowed_hosts: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_HOSTS")
-    """Host headers that HTTP clients may send beside the address that is served, separated by commas."""
+    """Host headers that HTTP clients may send in addition to the listening address, separated by commas."""
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
     """Origins that browsers may call from, separated by commas."""
     http_proxies: tuple[str, ...] = Field((), validation_alias=f"{_OWN}TRUSTED_PROXIES")
-    """Addresses or networks of the proxies in front of the HTTP server, separated by commas. Only they are believed
-    about where a request is from (`X-Forwarded-For`, `X-Forwarded-Proto`); of all others the peer's address counts."""
+    """Addresses or networks of the proxies in front of the HTTP server, separated by commas. Only their
+    `X-Forwarded-For` and `X-Forwarded-Proto` headers are used; for all other peers, the peer's own address counts."""
 
     proxy_user_header: str | None = Field(None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_USER_HEADER")
-    """The header in which a trusted proxy says whom it has let in to the console, such as `X-Forwarded-User`. From all
-    others it is taken out."""
+    """The header in which a trusted proxy names the signed-in user of the console, such as `X-Forwarded-User`. It is
+    removed from requests of all other peers."""
     proxy_groups_header: str | None = Field(
         None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_GROUPS_HEADER"
     )
-    """The same for the groups of the person, separated by commas, such as `X-Forwarded-Groups`."""
+    """The header with the user's groups, separated by commas, such as `X-Forwarded-Groups`."""
     proxy_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}PROXY_SECRET")
-    """What the proxy sends in `X-Proxy-Secret` beside these headers, which count for nothing without it. Needed where
-    the proxy is on this machine and sessions in a sandbox have the host's network: they have its address too."""
+    """The secret that the proxy sends in `X-Proxy-Secret`. Without it these headers are ignored. Needed if the proxy
+    is on this machine and sandboxed sessions use the host's network, because their requests come from the same
+    address."""
     web: bool = Field(True, validation_alias=f"{_OWN}WEB")
-    """Whether the console is served at `/` where HTTP is served, and on loopback where `claude-code-mcp web` asks the
+    """Whether the console is served: at `/` of an HTTP server, and on loopback when `claude-code-mcp web` asks the
     shared server for it; see web.md."""
     web_url: str | None = Field(None, validation_alias=f"{_OWN}WEB_URL")
-    """Where people reach the console, if not at the address that is served, such as `https://claude.example.org` behind
-    a proxy. Links and pushes lead there, and browsers may call from there."""
+    """The public address of the console, if it differs from the listening address, such as
+    `https://claude.example.org` behind a proxy. Links and notifications use it, and browsers may call from it."""
     web_port: int = Field(0, ge=0, le=65535, validation_alias=f"{_OWN}WEB_PORT")
-    """The port on loopback at which the shared server opens the console on request. 0: the one it had last, if that is
-    free, else any."""
+    """The loopback port of the shared server's console. 0: the last used port if it is free, else any free port."""
     push_private: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PUSH_PRIVATE")
-    """Callers, separated by commas, whose push receivers may be in private networks and without encryption, as the
-    local user's may."""
+    """Callers, separated by commas, whose push receivers may be in private networks and may be unencrypted, like the
+    local user's."""
 
     policy_file: UserPath | None = Field(None, validation_alias=f"{_OWN}POLICY")
-    """A TOML file that says what callers may do; see policy.md. Unset, a built-in profile applies."""
+    """The policy file (TOML), which says what callers may do; see policy.md. Unset: a built-in profile."""
     profile: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}PROFILE")
-    """The profile for callers that the policy file does not name. Unset: what the file says, else `local` on stdio and
-    `remote` on HTTP."""
+    """The profile of callers that the policy file does not name. Unset: the file's default, otherwise `local` on
+    stdio and `remote` over HTTP."""
     audit_file: Literal["off"] | UserPath | None = Field(None, validation_alias=f"{_OWN}AUDIT_FILE")
     """Where the audit trail goes, or `off`. Unset: nowhere on stdio, `audit.jsonl` in the state directory on HTTP."""
     audit_sinks: tuple[str, ...] = Field((), validation_alias=f"{_OWN}AUDIT_SINKS")
-    """Where the lines of the audit trail go beside its file, separated by commas: `stdout` (over HTTP only), `syslog:`
-    (that of this machine), `syslog+udp://HOST:PORT`, `syslog+tcp://HOST:PORT`, or an `https` address for posts."""
+    """Additional destinations of the audit trail, separated by commas: `stdout` (over HTTP only), `syslog:` (of this
+    machine), `syslog+udp://HOST:PORT`, `syslog+tcp://HOST:PORT`, or an `https` URL that receives POST requests."""
     audit_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}AUDIT_TOKEN")
-    """The bearer token for that address."""
+    """The bearer token for that URL."""
     audit_prompts: bool = Field(False, validation_alias=f"{_OWN}AUDIT_PROMPTS")
-    """Whether the audit trail has prompts in full, not only their hash."""
+    """Whether the audit trail contains complete prompts instead of only their hashes."""
     audit_arguments: bool = Field(False, validation_alias=f"{_OWN}AUDIT_ARGUMENTS")
-    """Whether the audit trail has the arguments of calls to MCP servers, up to 2,000 characters of each call."""
+    """Whether the audit trail contains the arguments of calls to MCP servers, up to 2,000 characters per call."""
     audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
-    """The size at which the file of the audit trail is put aside for a new one; five old ones are kept."""
+    """The size at which the audit file is rotated; five old files are kept."""
     otel: bool = Field(False, validation_alias=f"{_OWN}OTEL")
     """Whether to export traces, metrics and logs with OpenTelemetry. Needs the extra `otel`. The usual variables set
     the destination, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
-    """The bearer token for `/metrics`. Unset, any token of a caller will do."""
+    """The bearer token for `/metrics`. Unset: any caller's token."""
     plugins_off: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PLUGINS_OFF")
     """Installed plug-ins that servers do not use, separated by commas. Commands of these plug-ins stay available."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
@@ -251,50 +252,50 @@ class Settings(Section):
     pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the
     servers of the hub), `hub-tools` (all their tools) and `hub-search` (two tools that find and call those)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
-    """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
-    (`all`), or none (`off`)."""
+    """The MCP servers that all sessions share: those in the hub's own file (`own`), also those that Claude Code is
+    configured with (`all`), or none (`off`)."""
     hub_file: UserPath = Field(
         default_factory=lambda: Path(platformdirs.user_config_dir("claude-code-mcp")) / "mcp.json",
         validation_alias=f"{_OWN}HUB_FILE",
     )
-    """Our own file of MCP servers."""
+    """The hub's own file of MCP servers."""
     trusted_projects: tuple[str, ...] = Field((), validation_alias=f"{_OWN}TRUSTED_PROJECTS")
-    """Directories, separated by commas, whose projects may have the hub start the servers of their `.mcp.json` although
-    nobody approved them in Claude Code; those below count too, and `*` is every project."""
+    """Directories, separated by commas, of projects whose `.mcp.json` servers the hub may start without approval in
+    Claude Code. Subdirectories are included; `*` means every project."""
     client_metadata_url: str | None = Field(None, validation_alias=f"{_OWN}CLIENT_METADATA_URL")
-    """The https address of a Client ID Metadata Document: who we are to authorization servers that take such, instead
-    of a registration. See hub.md for what it has to say."""
+    """The https URL of a Client ID Metadata Document, which identifies the hub to authorization servers that support
+    it instead of registration. hub.md describes its content."""
     principal_sign_in: bool | None = Field(None, validation_alias=f"{_OWN}PRINCIPAL_SIGN_IN")
-    """Whether each caller with a token of its own signs in to the servers of the hub for itself. Each then has
-    connections of its own. Unset: where a file names the callers, and nobody else is let in."""
+    """Whether each named caller signs in to the hub's servers separately, with separate connections. Unset: yes if a
+    tokens file is the only way in."""
     identity_provider: str | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER")
-    """The issuer of the organisation's identity provider, for servers with `xaa`."""
+    """The issuer of your organization's identity provider, for servers with `xaa`."""
     identity_provider_client: str = Field(
         "claude-code-mcp", min_length=1, validation_alias=f"{_OWN}IDENTITY_PROVIDER_CLIENT"
     )
-    """The id under which the identity provider knows this program."""
+    """This program's client id at the identity provider."""
     identity_provider_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER_SECRET")
-    """The secret that belongs to that id, if there is one."""
+    """The secret for that client id, if there is one."""
     identity_provider_port: int | None = Field(None, gt=0, lt=65536, validation_alias=f"{_OWN}IDENTITY_PROVIDER_PORT")
-    """The loopback port to which the identity provider sends browsers back, if it allows only one."""
+    """The loopback port of the redirect URI, if the identity provider allows only one."""
     identity_provider_token_file: UserPath | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER_TOKEN_FILE")
-    """A file with an id token that something else keeps current. Unset, `mcp login` of a server with `xaa` signs in at
-    the identity provider."""
+    """A file with an id token that another program renews. Unset: `mcp login` for a server with `xaa` signs in at the
+    identity provider."""
     channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}CHANNELS")
     """Servers of the hub that may push messages into sessions, separated by commas."""
     permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
-    """Servers of the hub that are told of open questions and may answer them, separated by commas."""
+    """Servers of the hub that receive open questions and may answer them, separated by commas."""
     task_ttl_ms: int = Field(86_400_000, gt=0, validation_alias=f"{_OWN}TASK_TTL_MS")
-    """How long a task can be asked about after it has changed last."""
+    """How long a task can be queried after its last change."""
     call_limit_ms: int = Field(55_000, gt=0, validation_alias=f"{_OWN}CALL_LIMIT_MS")
-    """How long `claude_code` and `claude_code_reply` wait for a turn before they return with the session's id. Many
-    clients give a call up after a minute."""
+    """How long `claude_code` and `claude_code_reply` wait for a turn before they return the session id. Many clients
+    end a call after a minute."""
     allow_disk_resume: bool = Field(False, validation_alias=f"{_OWN}ALLOW_DISK_RESUME")
-    """Whether `claude_code_reply` may resume sessions that this server does not have in memory."""
+    """Whether `claude_code_reply` may resume sessions from disk."""
     allow_sensitive_session_details: bool = Field(False, validation_alias=f"{_OWN}ALLOW_SENSITIVE_SESSION_DETAILS")
-    """Whether `claude_code_session` may tell directories, prompts and agents of a session."""
+    """Whether `claude_code_session` may return directories, prompts and agents of a session."""
     max_execution_time_ms: int = Field(300_000, gt=0, validation_alias="CLAUDE_CODE_MAX_EXECUTION_TIME")
-    """How long `claude_code_query` may take before it returns what there is."""
+    """How long `claude_code_query` may take before it returns the messages so far."""
     default_permission_mode: str | None = Field(None, validation_alias="CLAUDE_CODE_DEFAULT_PERMISSION_MODE")
     """The permission mode of `claude_code_query`."""
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")

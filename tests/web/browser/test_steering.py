@@ -81,7 +81,7 @@ def test_mode_model_commands_files_tasks_and_the_answer_are_at_hand(person: Pers
     expect(archived).to_have_count(0, timeout=PATIENCE)
 
 
-UNANSWERED = re.compile(r"Nobody answered within [\d.]+ seconds, so this was denied\.")
+UNANSWERED = re.compile(r"No answer within [\d.]+ seconds, so this was denied\.")
 """How long that was is measured: on a busy machine a little more than the limit."""
 
 

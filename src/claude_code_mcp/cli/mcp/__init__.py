@@ -63,9 +63,10 @@ def _with_kind(argv: list[str]) -> list[str]:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "mcp",
-        help="configure, look at and call the MCP servers of the hub, or try any other",
-        description="The MCP servers that the hub shares: those of our own file, and with --all or "
-        "CLAUDE_CODE_MCP_HUB=all those of ~/.claude.json and .mcp.json too. Only our own file is ever changed.",
+        help="configure, inspect and call MCP servers of the hub, or try another server",
+        description="Manages the MCP servers that the hub shares: the servers in the hub's own file and, with "
+        "--all or CLAUDE_CODE_MCP_HUB=all, those in ~/.claude.json and .mcp.json. Only the hub's own "
+        "file is changed.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_ActionParser)
     _add_configuring(actions)
@@ -77,13 +78,13 @@ def add_to(commands: Any) -> None:
 
 
 def _add_configuring(actions: Any) -> None:
-    parser = actions.add_parser("list", help="what is configured, and where; connects to nothing")
+    parser = actions.add_parser("list", help="list configured servers and their files, without connecting")
     _add_scope(parser)
     add_json(parser)
     parser.set_defaults(run=_configure, action="list")
     parser = actions.add_parser(
         "add",
-        help="configure a server in our own file; takes the lines of `claude mcp add`",
+        help="add a server to the hub's file; takes the arguments of `claude mcp add`",
         usage="%(prog)s NAME [-e NAME=VALUE …] [--force] -- COMMAND [ARGUMENT …]\n"
         "       %(prog)s NAME URL [-t {http,sse,ws}] [-H 'NAME: VALUE' …] [--force]",
         description="${VARIABLE} and ${VARIABLE:-default} are kept as they are and replaced when the server is used. "
@@ -95,7 +96,7 @@ def _add_configuring(actions: Any) -> None:
     parser.set_defaults(run=_configure, action="add")
     parser = actions.add_parser(
         "add-json",
-        help="configure a server in our own file from its entry as JSON",
+        help="add a server to the hub's file from a JSON entry",
         usage="%(prog)s NAME JSON [--force]",
         description='JSON is an entry such as \'{"command": "npx", "args": ["-y", "a-server"]}\', or - to read it from '
         "standard input. -s or --scope is for Claude Code and changes nothing here; --client-secret goes into the "
@@ -103,15 +104,18 @@ def _add_configuring(actions: Any) -> None:
     )
     parser.reads_line = True
     parser.set_defaults(run=_configure, action="add-json")
-    parser = actions.add_parser("import", help="copy the servers of another program into our own file")
+    parser = actions.add_parser("import", help="copy servers from another program into the hub's file")
     parser.add_argument(
         "source",
         metavar="PROGRAM | FILE",
-        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file, also one of a registry",
+        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file (a client's configuration "
+        "or a registry's server.json)",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--force", action="store_true", help="replace those of the same names")
-    parser.add_argument("--project", type=Path, default=Path(), metavar="DIR", help="whose files count too")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these servers")
+    parser.add_argument("--force", action="store_true", help="replace servers with the same names")
+    parser.add_argument(
+        "--project", type=Path, default=Path(), metavar="DIR", help="also read the files of this project"
+    )
     add_json(parser)
     parser.set_defaults(run=_configure, action="import")
     for action, summary in (
@@ -135,7 +139,7 @@ def _add_lists(actions: Any) -> None:
         ("prompts", "the prompts of all servers, or of some"),
     ):
         parser = actions.add_parser(action, help=summary)
-        parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
+        parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these servers")
         add_json(parser)
         _add_seconds(parser, "--connect-timeout", _CONNECT_SECONDS)
         _add_scope(parser)
@@ -146,8 +150,8 @@ def _add_operations(actions: Any) -> None:
     call = actions.add_parser(
         "call",
         help="call a tool",
-        description="Prints what the tool answers; its progress goes to standard error. Ends with 1 when the tool "
-        "says that it failed.",
+        description="Prints the tool's result; progress goes to standard error. The exit code is 1 if the tool "
+        "reports a failure.",
     )
     call.add_argument("server", metavar="SERVER")
     call.add_argument("tool", metavar="TOOL")
@@ -155,12 +159,12 @@ def _add_operations(actions: Any) -> None:
         "arguments",
         nargs="*",
         metavar="JSON | NAME=VALUE",
-        help="one object, - to read it from standard input, or pairs",
+        help="a JSON object, - to read one from standard input, or NAME=VALUE pairs",
     )
     read = actions.add_parser(
         "read",
         help="read a resource",
-        description="Prints what is in the resource; into a file or a pipe as it is, also if it is not text.",
+        description="Prints the content of a resource. Binary content is written unchanged to a file or a pipe.",
     )
     read.add_argument("server", metavar="SERVER")
     read.add_argument("uri", metavar="URI")
@@ -168,16 +172,18 @@ def _add_operations(actions: Any) -> None:
     prompt.add_argument("server", metavar="SERVER")
     prompt.add_argument("prompt", metavar="PROMPT")
     prompt.add_argument("arguments", nargs="*", metavar="JSON | NAME=VALUE", help="its arguments")
-    complete = actions.add_parser("complete", help="what a server suggests for an argument of a prompt or a template")
+    complete = actions.add_parser(
+        "complete", help="show completions for an argument of a prompt or a resource template"
+    )
     complete.add_argument("server", metavar="SERVER")
     complete.add_argument("reference", metavar="PROMPT | TEMPLATE")
     complete.add_argument("argument", metavar="ARGUMENT")
-    complete.add_argument("value", nargs="?", default="", metavar="BEGINNING", help="what is typed already")
-    complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that have a value already")
+    complete.add_argument("value", nargs="?", default="", metavar="BEGINNING", help="the text typed so far")
+    complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that already have a value")
     for parser, action in ((call, "call"), (read, "read"), (prompt, "prompt"), (complete, "complete")):
         parser.options_anywhere = True
         add_json(parser, "print the whole result as JSON")
-        parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
+        parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="timeout in seconds")
         _add_scope(parser)
         parser.set_defaults(run=_use, action=action)
 
@@ -185,14 +191,14 @@ def _add_operations(actions: Any) -> None:
 def _add_watch(actions: Any) -> None:
     parser = actions.add_parser(
         "watch",
-        help="print what a server tells by itself, as it comes",
-        description="Prints notifications of the server until Ctrl-C, or until the server is lost; changes of lists "
-        "and log messages come by themselves, changes of resources for those that are named.",
+        help="print notifications of a server as they arrive",
+        description="Prints notifications until Ctrl-C or until the connection is lost: list changes and log "
+        "messages, and updates of the resources that you name.",
     )
     parser.add_argument("server", metavar="SERVER")
     parser.add_argument("uris", nargs="*", metavar="URI", help="resources to follow")
     add_json(parser, "print one JSON object a line")
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end after this long")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="stop after this many seconds")
     _add_scope(parser)
     parser.set_defaults(run=_use, action="watch")
     parser.options_anywhere = True
@@ -212,16 +218,15 @@ def _add_login_and_logout(actions: Any) -> None:
 def _add_connect(actions: Any) -> None:
     parser = actions.add_parser(
         "connect",
-        help="an interactive client for a configured server, or for any other",
+        help="open an interactive client for a server",
         usage="%(prog)s NAME | URL | KIND …",
-        description="Connects, tells what is there, and reads commands line by line until the end of input, `quit` "
-        "or Ctrl-C. `help` lists them. NAME is a configured server, which is used with its sign-in; KIND says what "
-        "else there is to connect to. In a terminal lines can be edited and completed, if prompt_toolkit is "
-        "installed (the extra `tui`).",
+        description="Connects, lists what the server offers, and reads commands until the end of input, `quit` or "
+        "Ctrl-C. `help` lists the commands. NAME is a configured server, used with its sign-in; KIND "
+        "chooses another way to connect. With the extra `tui`, lines can be edited and completed.",
     )
     parser.finds_kind = True
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True, parser_class=argparse.ArgumentParser)
-    server = kinds.add_parser("server", help="a configured server; `server` may be left out before its name")
+    server = kinds.add_parser("server", help="a configured server; the word `server` is optional")
     server.add_argument("name", metavar="NAME")
     _add_scope(server)
     server.set_defaults(run=_connect, kind="server")
@@ -230,13 +235,17 @@ def _add_connect(actions: Any) -> None:
     )
     # `--header` and `--env` are parsed by the action: argparse would repeat in its message what it cannot parse, which
     # may be a secret.
-    stdio.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the program")
+    stdio.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable for the program"
+    )
     stdio.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
     stdio.set_defaults(run=_connect, kind="stdio", url=None, header=[])
     for kind, summary in _REMOTE_KINDS.items():
         remote = kinds.add_parser(kind, help=summary)
         remote.add_argument("url", metavar="URL")
-        remote.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent every time")
+        remote.add_argument(
+            "--header", action="append", default=[], metavar="'NAME: VALUE'", help="header to send with every request"
+        )
         remote.set_defaults(run=_connect, kind=kind, command=[], env=[])
 
 
@@ -247,9 +256,13 @@ def _add_seconds(parser: argparse.ArgumentParser, flag: str, default: float) -> 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
     """Which configuration files count."""
-    parser.add_argument("--all", action="store_true", help="also the servers that Claude Code is configured with")
+    parser.add_argument("--all", action="store_true", help="include the servers that Claude Code is configured with")
     parser.add_argument(
-        "--project", type=Path, default=Path(), metavar="DIR", help="whose .mcp.json counts (default: this directory)"
+        "--project",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="project whose .mcp.json is read (default: the current directory)",
     )
 
 

@@ -266,7 +266,7 @@ class Broker:
         seconds = round(question.deadline - question.opened_at, 2) if question.deadline else self._timeout
         number, unit = (round(seconds / 60, 1), "minute") if seconds >= 60 else (seconds, "second")
         waited = count_of(number, unit, "g")
-        denial = Answer(allow=False, message=f"Nobody answered within {waited}, so this was denied.")
+        denial = Answer(allow=False, message=f"No answer within {waited}, so this was denied.")
         resolution = Resolution(Closure.EXPIRED, "deadline", denial, denial.message or "", time.time())
         self._close(question_id, resolution, reply(question, denial))
 

@@ -240,7 +240,7 @@ def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
     fields = read_fields(form.get("requestedSchema"))
     message = f"{server} asks: {form.get('message') or 'Please answer.'}"
     if form.get("mode") == "url":
-        address = f"{message} It wants you to open this address in a browser: {form.get('url')} Have you opened it?"
+        address = f"{message} Open this address in a browser: {form.get('url')} Have you opened it?"
         return {"questions": [_question(address, server, [YES, NO])]}
     if not fields:
         return {"questions": [_question(message, server, [YES, NO])]}

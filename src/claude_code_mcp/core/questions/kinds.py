@@ -18,7 +18,7 @@ from .presentation import change_lines, field_lines, fields_in_change, is_descri
 
 WireType = Literal["permission", "plan_review", "user_question"]
 DENY = "Deny"
-REASON = FormField("reason", "Reason", "Told to Claude if you deny")
+REASON = FormField("reason", "Reason", "Reason for Claude if you deny")
 _ONCE, _SESSION = "Allow once", "Allow for this session"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
 _APPROVE_EDITS, ACCEPT_EDITS = "Approve the plan and accept edits", "acceptEdits"
@@ -114,7 +114,7 @@ class Permission(Kind):
         if question.blocked_path:
             yield f"Path: {visible(question.blocked_path)}"
         if question.session_rules:
-            yield f"For this session it would allow: {visible(', '.join(question.session_rules))}"
+            yield f'"For this session" allows: {visible(", ".join(question.session_rules))}'
         change, in_change = question.change, fields_in_change(question)
         for name, value in question.tool_input.items():
             if name not in in_change and not is_described(question.tool_name, name, value, question.description):
@@ -176,7 +176,7 @@ class PlanReview(Kind):
     def text(self, question: Question) -> str:
         plan = question.tool_input.get("plan")
         if not isinstance(plan, str) or not plan:
-            return "Claude Code has a plan and asks for approval:\n\n(Claude gave no text for its plan.)"
+            return "Claude Code asks you to approve its plan: (Claude wrote no text for it.)"
         others = {name: value for name, value in question.tool_input.items() if name != "plan"}
         lines = "".join(f"{line}\n" for name, value in others.items() for line in field_lines(name, value, question.id))
         return f"Claude Code has a plan and asks for approval ({measures(plan)}):\n{lines}\n{visible(plan)}"
@@ -207,7 +207,7 @@ class PlanReview(Kind):
 
     def chosen_mode(self, question: Question, answer: Answer) -> str | None:
         if answer.mode is not None and answer.mode not in question.modes:
-            choices = f"it can be {', '.join(question.modes)}" if question.modes else "none can be chosen here"
+            choices = f"it can be {', '.join(question.modes)}" if question.modes else "it cannot be chosen here"
             raise InvalidArgument(
                 f"permission_mode: {answer.mode!r} cannot follow; {choices}.", field="permission_mode"
             )
@@ -219,7 +219,7 @@ class UserQuestion(Kind):
 
     wire_type = "user_question"
     title = "Question"
-    denial = "The user chose not to answer; go on with your best judgement."
+    denial = "The user chose not to answer. Continue with your best judgement."
     rule_may_allow = False  # a rule has no answer to it
 
     def text(self, question: Question) -> str:
@@ -263,7 +263,7 @@ class UserQuestion(Kind):
 class ServerForm(UserQuestion):
     """A form of an MCP server. It is asked and answered like a question of Claude's, a part for each field."""
 
-    denial = "The user did not fill in the form."
+    denial = "The user did not complete the form."
 
     def text(self, question: Question) -> str:
         return "An MCP server asks:\n" + "\n".join(map(_choice_text, question.choices))  # each part names it

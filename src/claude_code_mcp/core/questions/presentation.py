@@ -273,7 +273,7 @@ def _change_without_secrets(question: Question, tool_input: Any, redactor: Redac
     # Without the signs, which would hide a secret of several lines.
     lines = "\n".join(line[1:] for line in change.diff.split("\n"))
     if tool_input != question.tool_input or redactor.text(lines) != lines:
-        return FileChange(note="The file exists; it has secrets, so the change is not shown in it.")
+        return FileChange(note="The file exists. It contains secrets, so the change is not shown in its context.")
     return change
 
 

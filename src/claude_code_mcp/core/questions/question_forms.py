@@ -45,8 +45,8 @@ def _page_message(page: Page) -> str:
     where = f"characters {page.offset + 1:,} to {page.offset + len(page.text):,} of {page.total:,}"
     if page.next_offset is None:
         return f"The last part: {where}.\n\n{page.text}"
-    rest = f'"{_NEXT}" shows what follows; it can be allowed only after all of it was shown.'
-    return f"THIS IS NOT ALL OF IT: {where}. {rest}\n\n{page.text}"
+    rest = f'"{_NEXT}" shows more. You can allow it only after you have seen all of it.'
+    return f"THIS IS ONLY A PART: {where}. {rest} {page.text}"
 
 
 def answer_of(

@@ -49,26 +49,28 @@ _LONGEST_LABEL = 64
 def add_fleet(commands: Any) -> None:
     parser = commands.add_parser(
         "fleet",
-        help="put several machines behind one address",
-        description="Sessions on several machines, reached at one of them. `fleet up` makes this machine the home of a "
-        "fleet and prints the line that other machines join with.",
+        help="run sessions on several machines behind one address",
+        description="Runs sessions on several machines behind one address. `fleet up` starts a fleet on this "
+        "machine and prints the command with which other machines join.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    up = actions.add_parser("up", help="run the fleet's server, a gateway and a machine of it here, until Ctrl-C")
+    up = actions.add_parser("up", help="run the fleet's server, a gateway and a machine here, until Ctrl-C")
     up.add_argument(
         "--listen",
         metavar="HOST:PORT",
         default=_LISTEN,
-        help=f"where machines connect to, with TLS (default {_LISTEN})",
+        help=f"address for machines to connect to, with TLS (default {_LISTEN})",
     )
     up.add_argument(
-        "--address", metavar="HOST[:PORT]", help="how other machines reach it; unset, the address of this machine"
+        "--address",
+        metavar="HOST[:PORT]",
+        help="address that other machines use (default: the address of this machine)",
     )
-    up.add_argument("--http", metavar="HOST:PORT", help="serve clients over HTTP too, who need a token; path /mcp")
+    up.add_argument("--http", metavar="HOST:PORT", help="also serve clients over HTTP, with tokens; path /mcp")
     up.add_argument(
         "--oauth",
         action="store_true",
-        help=f"with --http: people who are invited sign in here with passkeys ({variable_of('oauth', Settings)})",
+        help=f"with --http: let invited people sign in with passkeys ({variable_of('oauth', Settings)})",
     )
     _add_machine(up)
     _add_nats(up)
@@ -82,11 +84,11 @@ def add_fleet(commands: Any) -> None:
     ):
         action = actions.add_parser(name, help=summary)
         if name in ("drain", "remove"):
-            action.add_argument("machine", metavar="MACHINE", help="its id, or its name if only one has it")
+            action.add_argument("machine", metavar="MACHINE", help="machine id, or its name if it is unique")
         if name == "drain":
-            action.add_argument("--undo", action="store_true", help="let it take sessions again")
+            action.add_argument("--undo", action="store_true", help="let the machine take sessions again")
         if name == "remove":
-            action.add_argument("--yes", action="store_true", help="do not ask")
+            action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         add_json(action)
         if name in ("status", "drain"):
             _add_nats(action)
@@ -97,11 +99,13 @@ def add_fleet(commands: Any) -> None:
 def add_runner(commands: Any) -> None:
     parser = commands.add_parser(
         "runner",
-        help="be a machine of a fleet, until Ctrl-C",
-        description="Connects this machine to a fleet. Only outbound connections are made. The first time it needs "
-        "--join; then it has a key of its own.",
+        help="run as a machine of a fleet, until Ctrl-C",
+        description="Connects this machine to a fleet with outbound connections only. The first start needs "
+        "--join; later starts use the machine's stored key.",
     )
-    parser.add_argument("--join", metavar="TICKET", help="what `fleet ticket` has printed; - reads it from stdin")
+    parser.add_argument(
+        "--join", metavar="TICKET", help="ticket printed by `fleet ticket`; - reads it from standard input"
+    )
     _add_machine(parser)
     _add_nats(parser)
     add_config_file(parser)
@@ -109,26 +113,26 @@ def add_runner(commands: Any) -> None:
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="how people call this machine; unset, its host name")
+    parser.add_argument("--name", metavar="NAME", help="name of this machine (default: its host name)")
     parser.add_argument(
         "--label",
         action="append",
         default=[],
         type=_label,
         metavar="LABEL",
-        help="what sessions can ask for; repeatable",
+        help="label that sessions can ask for; repeatable",
     )
     parser.add_argument(
         "--capacity",
         type=positive,
         metavar="N",
-        help=f"how many sessions it takes (default: {variable_of('max_sessions', Settings)})",
+        help=f"maximum number of sessions (default: {variable_of('max_sessions', Settings)})",
     )
 
 
 def _add_nats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--nats", metavar="URL", help=f"the operator's own NATS servers ({variable_of('fleet_nats', FleetSettings)})"
+        "--nats", metavar="URL", help=f"URLs of your own NATS servers ({variable_of('fleet_nats', FleetSettings)})"
     )
     parser.add_argument(
         "--creds", type=Path, metavar="FILE", help=f"credentials for them ({variable_of('fleet_creds', FleetSettings)})"

@@ -293,7 +293,7 @@ def _subject(principal: str, receiver_id: str) -> str:
 
 
 def _damaged() -> UpstreamUnavailable:
-    return UpstreamUnavailable("What was kept of your push receivers is damaged.")
+    return UpstreamUnavailable("Your stored push receivers are damaged. Remove them and add them again.")
 
 
 def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:

@@ -30,9 +30,11 @@ _REMOVAL_PAUSE = 0.2
 
 def add_move(actions: Any) -> None:
     move = add_session_command(actions, "move", "move it and its working tree to another machine of the fleet", _move)
-    move.add_argument("--to", required=True, metavar="MACHINE", help="name or id; `fleet status` lists them")
-    move.add_argument("--wait", action="store_true", help="after the turn that is running; else it is refused then")
-    move.add_argument("--without-tree", action="store_true", help="also if its files cannot be saved: they stay behind")
+    move.add_argument("--to", required=True, metavar="MACHINE", help="machine name or id; `fleet status` lists them")
+    move.add_argument("--wait", action="store_true", help="wait for the running turn to end instead of refusing")
+    move.add_argument(
+        "--without-tree", action="store_true", help="move the session even if its files cannot be saved and stay behind"
+    )
     add_target(move)
 
 

@@ -15,21 +15,21 @@ class FleetSettings(Section):
     """How this machine reaches a fleet, and what happens to sessions that come to it."""
 
     fleet_nats: str | None = Field(None, validation_alias=f"{_OWN}NATS")
-    """The address of the operator's own NATS servers for the fleet, such as `tls://a,tls://b,tls://c`; unset, `fleet
-    up` runs one itself. Plain text is refused beyond loopback."""
+    """The URLs of your own NATS servers for the fleet, such as `tls://a,tls://b,tls://c`. Unset: `fleet up` runs a
+    server. Unencrypted connections are refused beyond loopback."""
     fleet_creds: UserPath | None = Field(None, validation_alias=f"{_OWN}NATS_CREDS")
     """The file with this machine's credentials for those servers."""
     fleet_reports: Literal["machine", "gateway"] = Field("machine", validation_alias=f"{_OWN}FLEET_REPORTS")
-    """Who writes what this machine reports of itself to those servers: the `machine`, so that it works on while no
-    gateway runs, or a `gateway`, so that its user needs no permission for any store; see fleet.md."""
+    """Who stores this machine's reports on those servers: the `machine` itself, which then works without a running
+    gateway, or a `gateway`, so that the machine's user needs no permission for any store; see fleet.md."""
     fleet_directory: UserPath = Field(
         default_factory=lambda: Path.home() / "claude-code-mcp-sessions", validation_alias=f"{_OWN}FLEET_DIR"
     )
-    """Where the working trees of sessions are checked out that come from another machine of the fleet, each into a
-    directory of its own."""
+    """The directory into which working trees of sessions from other machines of the fleet are checked out, each in a
+    subdirectory."""
     fleet_hooks: UserPath | None = Field(None, validation_alias=f"{_OWN}FLEET_HOOKS")
-    """A directory with programs of the operator that run when a session comes to this machine of a fleet (`checkout`)
-    or leaves it (`post-session`); see fleet.md. Nobody but this user may be able to write to it."""
+    """A directory with programs that run when a session comes to this machine of a fleet (`checkout`) or leaves it
+    (`post-session`); see fleet.md. Only this user may be able to write to it."""
     fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
-    """How long a new session waits at a gateway while all machines that fit are full, before it is refused with
+    """How long a new session waits at a gateway while all suitable machines are full, before it is refused with
     `LIMIT_REACHED`; 0 refuses it at once."""

@@ -190,7 +190,7 @@ def preferences_in(principal: str, document: JsonObject | None) -> Preferences:
 
 
 def _damaged() -> UpstreamUnavailable:
-    return UpstreamUnavailable("What was kept of your push receivers is damaged.")
+    return UpstreamUnavailable("Your stored push receivers are damaged. Remove them and add them again.")
 
 
 def new_id() -> str:
@@ -272,7 +272,7 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
             body = f"Finished: {outcome.result}" if outcome.ok else f"Failed ({outcome.code}): {outcome.detail}"
             return notice("ended", body, event.at + _HOUR)
         case Stalled(seconds=seconds):
-            return notice("stalled", f"Nothing was heard of it for {seconds:.0f} seconds.", event.at + _HOUR)
+            return notice("stalled", f"No output for {seconds} seconds.", event.at + _HOUR)
         case BudgetWarned(line=line):
             return notice("budget", line, event.at + _DAY)
     return None
@@ -280,4 +280,4 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
 
 def trial_notice(at: float) -> Notice:
     """What a person has sent to see that it arrives."""
-    return Notice("test", "", "Claude Code", "This is how you will be told.", at, at + 60)
+    return Notice("test", "", "Claude Code", "This is a test notification.", at, at + 60)

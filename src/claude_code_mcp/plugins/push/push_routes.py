@@ -78,7 +78,7 @@ class PushRoutes:
     def __init__(self, audit: Callable[[AuditEvent], None], push: ReceiverBook) -> None:
         self._record = audit
         self._push = push
-        self._tries = MinuteLimit(lambda _: _TRIES_A_MINUTE, sentence="You may try receivers {most} times a minute")
+        self._tries = MinuteLimit(lambda _: _TRIES_A_MINUTE, sentence="You can send {most} test messages per minute")
 
     def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
         """By method and path below `/api`."""

@@ -25,12 +25,14 @@ def add_diff(actions: Any) -> None:
 
 def add_merge(actions: Any) -> None:
     merge = add_session_command(actions, "merge", "merge its worktree into the branch that it began on", _merge)
-    merge.add_argument("--message", "-m", metavar="TEXT", help="commits what is uncommitted there, with this message")
+    merge.add_argument(
+        "--message", "-m", metavar="TEXT", help="commit uncommitted changes in the worktree with this message"
+    )
 
 
 def add_discard(actions: Any) -> None:
     discard = add_session_command(actions, "discard", "remove its worktree and its branch", _discard)
-    discard.add_argument("--yes", action="store_true", help="do not ask, whatever is lost")
+    discard.add_argument("--yes", action="store_true", help="do not ask for confirmation, even if changes are lost")
 
 
 @contextlib.contextmanager

@@ -263,9 +263,9 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         Tool(
             "claude_code",
             "Run Claude Code",
-            "Run a task in a new Claude Code session and return its result. Nobody is asked by default "
-            "(permissionMode dontAsk): name what may run in allowedTools. If it takes too long for one call, returns "
-            "with status running and the sessionId to go on with.",
+            "Run a task in a new Claude Code session and return its result. By default nothing is asked "
+            "(permissionMode dontAsk): list what may run in allowedTools. If it takes too long for one call, "
+            "returns status running and the sessionId to continue with.",
             ClaudeCode,
             TurnReport,
             claude_code,
@@ -295,7 +295,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         Tool(
             "claude_code_configure",
             "Configure a Claude Code session",
-            "Switch the permission mode bypassPermissions on or off, or see whether it is.",
+            "Switch the permission mode bypassPermissions on or off, or report whether it is on.",
             Configure,
             Configuration,
             claude_code_configure,

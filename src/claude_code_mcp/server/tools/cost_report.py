@@ -162,7 +162,7 @@ def cost_fields(line: Any) -> dict[str, Any]:
 SESSION_COSTS: Tool[Any] = Tool(
     "claude_session_costs",
     "Show what sessions cost",
-    "What the sessions on this machine have cost, by day, project, model or session.",
+    "Costs of the sessions on this machine, by day, project, model or session.",
     CostArguments,
     CostReport,
     session_costs,

@@ -76,8 +76,8 @@ def search_tools() -> Mapping[str, Tool[Any]]:
         Tool(
             "claude_mcp_search",
             "Search the hub's tools",
-            "Find tools of the MCP servers that all sessions share, by words for what they do. Returns their names and "
-            "input schemas, the best first.",
+            "Find tools of the MCP servers that all sessions share by keywords. Returns names and input schemas, "
+            "best match first.",
             Search,
             Found,
             claude_mcp_search,

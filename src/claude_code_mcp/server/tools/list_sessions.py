@@ -25,7 +25,7 @@ class ListSessions(Arguments):
     text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
     whole: bool | None = Field(None, description="Look for text in whole conversations (slow)")
     archived: bool | None = None
-    active: bool | None = Field(None, description="Only those in memory")
+    active: bool | None = Field(None, description="Only sessions in memory")
 
 
 class ListedSession(ToolOutput):
@@ -115,7 +115,7 @@ def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
 LIST_SESSIONS: Tool[Any] = Tool(
     "claude_list_sessions",
     "List sessions",
-    "Claude Code sessions on this machine, pinned ones first, then the newest, interactive ones too.",
+    "List Claude Code sessions on this machine, including interactive ones: pinned ones first, then the newest.",
     ListSessions,
     SessionList,
     list_sessions,

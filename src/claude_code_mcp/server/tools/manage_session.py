@@ -71,7 +71,7 @@ class ManageSession(Arguments):
         None, description="share: default watch; answer: write and answer too"
     )
     confirm: bool | None = Field(
-        None, description="delete, discard, rewind: the person has agreed; else they are asked"
+        None, description="delete, discard, rewind: the person has agreed; otherwise they are asked"
     )
     wait: SkipJsonSchema[bool | None] = None
     """move: after the turn that is running."""

@@ -63,7 +63,7 @@ async def read_session(call: Call, arguments: ReadSession) -> Reply:
 READ_SESSION: Tool[Any] = Tool(
     "claude_read_session",
     "Read a session's conversation",
-    "What was said and done in a session, turn by turn, in pages; also one that runs in a terminal.",
+    "Read what was said and done in a session, turn by turn, in pages. Also reads sessions that run in a terminal.",
     ReadSession,
     SessionText,
     read_session,

@@ -319,7 +319,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "claude_respond",
             "Answer a session's question",
             "Answer a pending input. permission: allow (scope session: similar calls too) or deny with reason. "
-            "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
+            "plan_review: allow (permissionMode: the mode to continue in), or deny with feedback as reason. "
             "user_question: allow with answers.",
             Respond,
             SessionReport,

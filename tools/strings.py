@@ -1,0 +1,139 @@
+"""Prints every text that users read, with its place, as one list to review. `make strings` runs it.
+
+A text is a string in the source that has at least two words and is not a docstring: descriptions of tools and settings,
+results, errors, notices, questions, forms, push messages, `--help`, doctor, the terminal interface and logs.
+Parts that are inserted appear as `{}`. `--area errors` prints one area; the areas are the first column.
+"""
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "src" / "claude_code_mcp"
+_WEB = PACKAGE.parent.parent / "web" / "src"
+_LOG_METHODS = {"debug", "info", "warning", "error", "exception"}
+_AREAS = {
+    "add_argument": "help",
+    "add_argument_group": "help",
+    "add_parser": "help",
+    "Field": "parameters",
+    "Tool": "tools",
+}
+"""The area of the texts in a call, by the name of what is called."""
+_ERROR = re.compile(r"[A-Z]\w*(Error|Argument|Denied|Failed|Reached|Busy|NotFound|Refused|Unavailable)")
+_TEXT = re.compile(r"[A-Za-z]{2,}[ ,:']+\S*[A-Za-z]")
+_NOT_FOR_PEOPLE = re.compile(r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|DROP|WITH|BEGIN)\b")
+
+
+@dataclass(frozen=True, order=True)
+class UserText:
+    """One text, where it is, and the area that it belongs to."""
+
+    area: str
+    file: str
+    line: int
+    text: str
+
+
+def texts_of_package() -> Iterator[UserText]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        yield from _Reader(str(path.relative_to(PACKAGE))).read(tree)
+
+
+def texts_of_console() -> Iterator[UserText]:
+    """The texts of the console's page: quoted strings of several words."""
+    for path in sorted(_WEB.rglob("*.ts")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.lstrip().startswith(("//", "*", "import ")):
+                continue
+            for found in re.finditer(r'"((?:[^"\\]|\\.)+)"|`((?:[^`\\]|\\.)+)`', line):
+                text = found[1] or found[2]
+                if re.search(r"[A-Za-z]{2,} [a-z]", text):
+                    yield UserText("console", f"web/{path.relative_to(_WEB)}", number, text)
+
+
+class _Reader:
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def read(self, tree: ast.Module) -> Iterator[UserText]:
+        yield from self._below(tree, "")
+
+    def _below(self, node: ast.AST, area: str) -> Iterator[UserText]:
+        area = self._area(node) or area
+        for index, child in enumerate(ast.iter_child_nodes(node)):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                # Docstrings are for maintainers, except the ones below the fields of a settings class.
+                if not (isinstance(node, ast.ClassDef) and index and "Settings" in node.name):
+                    continue
+                area_of_child = "settings"
+            else:
+                area_of_child = area
+            if isinstance(child, ast.Constant | ast.JoinedStr):
+                if (text := _text(child)) is not None:
+                    yield UserText(area_of_child or self._usual_area(), self._file, child.lineno, text)
+            else:
+                yield from self._below(child, area_of_child)
+
+    def _area(self, node: ast.AST) -> str:
+        """The area of the texts below a node; empty for the area of its parent."""
+        if isinstance(node, ast.Raise):
+            return "errors"
+        if not isinstance(node, ast.Call):
+            return ""
+        name = ast.unparse(node.func)
+        method = name.rpartition(".")[2]
+        if name.startswith(("log.", "logger.", "logging.")) and method in _LOG_METHODS:
+            return "logs"
+        return _AREAS.get(method) or ("errors" if _ERROR.fullmatch(method) else "")
+
+    def _usual_area(self) -> str:
+        for part, area in (
+            ("doctor", "doctor"),
+            ("plugins/push", "push"),
+            ("plugins/tui", "terminal"),
+            ("questions", "questions"),
+            ("cli/", "commands"),
+            ("commands", "commands"),
+            ("plugins/console", "console"),
+        ):
+            if part in self._file:
+                return area
+        return "results"
+
+
+def _text(node: ast.Constant | ast.JoinedStr) -> str | None:
+    """The text with `{}` for what is inserted; None if it is not for people."""
+    if isinstance(node, ast.JoinedStr):
+        text = "".join(
+            str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+            for part in node.values
+            if isinstance(part, ast.Constant | ast.FormattedValue)
+        )
+    elif isinstance(node.value, str):
+        text = node.value
+    else:
+        return None
+    text = " ".join(text.split())
+    return text if _TEXT.search(text) and not _NOT_FOR_PEOPLE.match(text) else None
+
+
+def user_texts() -> list[UserText]:
+    return sorted([*texts_of_package(), *texts_of_console()])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--area", help="print one area only")
+    chosen = parser.parse_args().area
+    for found in user_texts():
+        if chosen in (None, found.area):
+            print(f"{found.area:10} {found.file}:{found.line}: {found.text}")
+
+
+if __name__ == "__main__":
+    main()
