@@ -140,8 +140,9 @@ def _argument(action: argparse.Action) -> str:
 def entries_page() -> str:
     text = (
         f"# Client entries\n\n{GENERATED}\n\n"
-        "The entry that `claude-code-mcp config CLIENT` prints for each client, for a program on PATH. `--install` "
-        "writes it for you, with the full path of the program. [Clients](clients.md) says what each client supports.\n\n"
+        "The entry that `claude-code-mcp config CLIENT` prints for each client, for a program on PATH. "
+        "`--install` writes it for you, with the full path of the program. "
+        "[Clients](clients.md) says what each client supports.\n\n"
         "Install in one click, if `claude-code-mcp` is on PATH: "
         f"[Cursor]({CURSOR_LINK}), [VS Code]({VSCODE_LINK}).\n"
     )

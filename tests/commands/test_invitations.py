@@ -74,15 +74,15 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (("invite", "a name"), 2, "is no name"),
-        (("invite", "../evil"), 2, "is no name"),
+        (("invite", "a name"), 2, "is not a valid name"),
+        (("invite", "../evil"), 2, "is not a valid name"),
         (("invite", "default"), 2, "a caller with a token"),
         (("invite", "local"), 2, "a caller with a token"),
         (("invite", "operator"), 2, "a caller with a token"),
         (("invite", "bob", "--group", ""), 2, "A group is"),
-        (("link", "nobody"), 2, "There is nobody called nobody"),
-        (("remove", "nobody", "--yes"), 3, "There is nobody called nobody"),
-        (("forget", "nobody"), 3, "Nobody has the name nobody"),
+        (("link", "nobody"), 2, "There is no person named"),
+        (("remove", "nobody", "--yes"), 3, "There is no person named"),
+        (("forget", "nobody"), 3, "The name nobody is not in use"),
     ],
 )
 def test_what_makes_no_sense_is_refused(people: People, arguments: tuple[str, ...], code: int, reason: str) -> None:

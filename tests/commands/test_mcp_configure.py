@@ -84,7 +84,7 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
         (["x", "--headr", "A: s3cret", "https://a/b"], "the command of a server goes after --"),
         (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
         (["x", "--url", "ftp://a/b"], "begins with http://"),
-        (["x", "--url", "https://a/b", "--header", "s3cret"], "--header wants 'NAME: VALUE'"),
+        (["x", "--url", "https://a/b", "--header", "s3cret"], "--header needs 'NAME: VALUE'"),
         (["x", "--env", "s3cret", "--", "x"], "--env wants NAME=VALUE"),
         (["x", "--url", "https://a/b", "--env", "A=s3cret"], "--env is for"),
     ],

@@ -293,7 +293,7 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
         assert "\x1b[31m     2 - two\x1b[0m" in shown
         assert "\x1b[32m     2 + three\x1b[0m" in shown
         terminal.type("\n")
-        terminal.until("An empty line is no answer.")
+        terminal.until("Type an answer.")
         terminal.type("perhaps\n")
         terminal.until("is no answer to this question")
         assert file.read_text() == "one\ntwo\n"

@@ -49,7 +49,7 @@ async def test_a_session_is_shared_and_taken_back(place: SharedPlace, sessions: 
     async with opened(place, session_id=made["sessionId"]) as screen:
         await screen.until(lambda: screen.kinds == ["prompt", "text"])
         await screen.say("/unshare")
-        await screen.shows("It is shared with nobody.")
+        await screen.shows("It is not shared.")
         await screen.say("/share bob")
         await screen.shows("Share it with bob")
         await screen.pilot.press("down", "enter")

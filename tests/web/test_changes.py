@@ -230,5 +230,5 @@ def test_only_text_files_below_the_session_s_directory_are_shown(console: Consol
         )
     }
     # One answer for all of them: it does not tell what there is elsewhere.
-    assert set(refusals.values()) == {"There is no such file in the session's directory, or none that may be read."}
+    assert set(refusals.values()) == {"There is no such file in the session's directory, or you may not read it."}
     assert "not text" in read(alice, "binary").json["error"]["message"]

@@ -57,4 +57,4 @@ def test_a_server_with_http_gives_a_link_to_whoever_has_a_token(console: Console
     assert signed_in.json["principal"] == "bob"
     wrong = run(environment, console.project, "web", "--url", console.base, "--token", "wrong")
     assert wrong.returncode != 0
-    assert "gives no link" in wrong.stderr
+    assert "did not return a link" in wrong.stderr

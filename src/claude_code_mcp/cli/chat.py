@@ -62,7 +62,7 @@ def add_to(commands: Any) -> None:
     run.add_argument("--machine", metavar="NAME", help="machine of the fleet to run on; --cwd is a directory there")
     labelled = "of a fleet: on a machine that has this label; repeatable"
     run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
-    stays = "of a fleet: it never leaves its machine, and goes on there without the fleet"
+    stays = "in a fleet: keep the session on its machine; it continues there without the fleet"
     run.add_argument("--stay", action="store_true", help=stays)
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
     modes = f"{', '.join(mode for mode in PERMISSION_MODES if mode != BYPASS)}, or {BYPASS} after `bypass on`"
@@ -598,7 +598,7 @@ def without_repetition(problem: str, last_line: str) -> str:
     return problem.replace(f": {known}", "", 1) if known and f": {known}" in problem else problem
 
 
-_UNANSWERABLE = "nobody is there to answer it."
+_UNANSWERABLE = "no client can answer it."
 
 
 def who_can_answer(arguments: argparse.Namespace) -> str:

@@ -84,12 +84,12 @@ def add_to(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and (arguments.client or arguments.markdown):
-        raise InvalidArgument("--json is for the settings in force: it goes with neither CLIENT nor --markdown.")
+        raise InvalidArgument("--json prints the effective settings: it cannot be combined with CLIENT or --markdown.")
     of_client = arguments.own or arguments.url or arguments.install or arguments.remove or arguments.user
     if of_client and not arguments.client:
-        raise InvalidArgument("--own, --url, --install, --remove and --user go with the name of a client.")
+        raise InvalidArgument("--own, --url, --install, --remove and --user need the name of a client.")
     if arguments.remove and (arguments.install or arguments.own or arguments.url):
-        raise InvalidArgument("--remove removes any entry of this server: it takes no --install, --own or --url.")
+        raise InvalidArgument("--remove cannot be combined with --install, --own or --url.")
     if arguments.user and arguments.client != "vscode":
         raise InvalidArgument("--user is for vscode: the entry in any other client is for all projects already.")
     if arguments.markdown:

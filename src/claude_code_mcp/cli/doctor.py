@@ -479,9 +479,9 @@ def _ask(executable: str, directory: str) -> dict[str, Any]:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise ValueError(clip_line(done.stderr or done.stdout or "nothing was printed", 200)) from None
+        raise ValueError(clip_line(done.stderr or done.stdout or "no output", 200)) from None
     if not isinstance(answer, dict):
-        raise ValueError("it is no report")
+        raise ValueError("the output is not a report")
     return answer
 
 

@@ -49,7 +49,7 @@ def _run_tui(arguments: argparse.Namespace) -> int:
     if find_spec("textual") is None:
         raise InvalidArgument(f"The terminal interface needs Textual: `{extra_command('tui')}`.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidArgument("tui needs a terminal; `ps`, `questions` and `answer` do without.")
+        raise InvalidArgument("tui needs a terminal. `ps`, `questions` and `answer` work without one.")
     if arguments.demo:
         return _run_demo(arguments.light)
     target = target_of(arguments)
@@ -154,7 +154,7 @@ def _from_shared(where: Place) -> dict[str, Any]:
     try:
         answer, connection = ask_server(where, "web")
     except NotRunning as error:
-        raise Unavailable(f"The shared server gives no link: {error}.") from None
+        raise Unavailable(f"The shared server did not return a link: {error}.") from None
     connection.close()
     if "url" not in answer:
         if answer.get("state") == "starting":
@@ -177,16 +177,16 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
         response = connection.getresponse()
         status, answer = response.status, json.loads(response.read(1 << 20))
     except OSError as error:
-        raise Unavailable(f"{base} gives no link: it cannot be reached ({error.strerror or error}).") from None
+        raise Unavailable(f"{base} cannot be reached ({error.strerror or error}).") from None
     except (http.client.HTTPException, ValueError) as error:
-        raise Unavailable(f"{base} gives no link: what answers there is not claude-code-mcp ({error}).") from None
+        raise Unavailable(f"{base} is not a claude-code-mcp server ({error}).") from None
     finally:
         connection.close()
     if status == http.client.OK:
         return {"url": answer["url"], "address": base, "expiresAt": answer["expiresAt"]}
     if answer.get("signIn", {}).get("open"):
         return {"url": base, "address": base, "expiresAt": None}
-    raise Unavailable(f"{base} gives no link: {answer.get('error', {}).get('message') or status}")
+    raise Unavailable(f"{base} did not return a link: {answer.get('error', {}).get('message') or status}")
 
 
 def _print_link(found: dict[str, Any]) -> None:

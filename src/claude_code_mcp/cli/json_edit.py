@@ -153,7 +153,7 @@ def parse(text: str) -> Value:
     """Where everything stands in a text; ValueError if it is not JSON, but for comments and trailing commas."""
     value, at = _value(text, _skip(text, 0), 0)
     if _skip(text, at) != len(text):
-        raise ValueError(f"there is more behind the end, at character {at}")
+        raise ValueError(f"there is text after the end, at character {at}")
     return value
 
 
@@ -190,7 +190,7 @@ def _object(text: str, at: int, depth: int) -> tuple[Value, int]:
             raise ValueError(f"a name must begin at character {at}")
         name = json.loads(found[0])
         if name in value.members:
-            raise ValueError(f"{name!r} is there twice")
+            raise ValueError(f"{name} appears twice")
         colon = _skip(text, found.end())
         if text[colon : colon + 1] != ":":
             raise ValueError(f"a colon is missing at character {colon}")

@@ -126,7 +126,7 @@ def _invite(arguments: argparse.Namespace) -> int:
     address = _address(settings, people)
     taken = {"default", *load_tokens(settings, may_be_empty=True).values()}
     if arguments.name in taken or is_reserved(arguments.name):
-        raise InvalidArgument(f"{arguments.name} is the name of a caller with a token; nobody else can have it.")
+        raise InvalidArgument(f"{arguments.name} is the name of a caller with a token. Choose another name.")
     secret = people.invite(arguments.name, arguments.group, arguments.hours * _HOUR)
     announce_change(settings.state_dir)
     return _print_link(arguments, address, secret)
@@ -180,7 +180,7 @@ def _list(arguments: argparse.Namespace) -> int:
         owned = [{**camel_names(asdict(name)), "since": iso(name.since)} for name in names]
         print_json({"people": fields, "names": owned})
     elif not found and not names:
-        print("Nobody is invited. `claude-code-mcp people invite NAME` prints a link.")
+        print("No one is invited yet. `claude-code-mcp people invite NAME` prints a link.")
     else:
         _print_invited(found)
         _print_names(names, below=bool(found))
@@ -216,7 +216,7 @@ def _remove(arguments: argparse.Namespace) -> int:
         return int(ExitCode.FAILED)
     removed = people.remove(arguments.name)
     if removed is None:
-        raise NotFound(f"There is nobody called {arguments.name}.")
+        raise NotFound(f"There is no person named {arguments.name}.")
     # After the removal was committed: a server that looks now must not find them.
     announce_change(settings.state_dir)
     _audit_ended_shares(settings, removed)
@@ -228,7 +228,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     settings, _ = _opened(arguments)
     forgotten = PersonNames(database_in(settings.state_dir)).forget(arguments.name)
     if forgotten is None:
-        raise NotFound(f"Nobody has the name {visible(arguments.name)}.")
+        raise NotFound(f"The name {visible(arguments.name)} is not in use.")
     _audit_ended_shares(settings, forgotten)
     fields = {"name": arguments.name, "free": True, "sharesEnded": len(forgotten.shares)}
     return print_outcome(arguments, fields, f"The name {visible(arguments.name)} is free.{_shares_ended(forgotten)}")
@@ -306,7 +306,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             if count:
                 print(f"{count} lines {what}.")
         if report.begins_within:
-            print("It begins within the trail: its first line, and what was before that, cannot be checked.")
+            print("The file starts in the middle of the trail: its first line and earlier lines cannot be checked.")
         if missing:
             print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
     return 0 if report.intact and not missing else 1
@@ -532,7 +532,7 @@ def _restore(arguments: argparse.Namespace) -> int:
     return print_outcome(
         arguments,
         {"state": str(state_dir), "files": files, "before": str(aside) if aside is not None else None},
-        f"{files} files are in {state_dir}." + (f" What was there is in {aside}." if aside is not None else ""),
+        f"{files} files are in {state_dir}." + (f"The previous state is in {aside}." if aside is not None else ""),
     )
 
 
@@ -549,8 +549,8 @@ def refuse_while_served(state_dir: Path) -> None:
     for path in (state_dir / "servers").glob("*.alive"):
         if life.lives(path.stem):
             raise InvalidArgument(
-                f"A server is running on {state_dir}. End it first (`claude-code-mcp shared stop`, or the one that "
-                "serves HTTP), and the clients that have one of their own."
+                f"A server is using {state_dir}. Stop it first: `claude-code-mcp shared stop`, the server for HTTP, "
+                "and clients with a separate server."
             )
 
 
@@ -565,7 +565,7 @@ def _extract(file: Path, target: Path) -> int:
                 parts = Path(entry.name).parts
                 is_file = entry.type == tarfile.REGTYPE and not entry.issparse()  # its holes would fill the disk
                 if not is_file or not parts or ".." in parts or Path(entry.name).is_absolute():
-                    raise InvalidArgument(f"{file} is no backup of claude-code-mcp: {entry.name!r} is in it.")
+                    raise InvalidArgument(f"{file} is not a backup of claude-code-mcp: it contains {entry.name}.")
                 source = archive.extractfile(entry)
                 assert source is not None
                 private_directory((target / entry.name).parent)
@@ -580,5 +580,5 @@ def _extract(file: Path, target: Path) -> int:
     except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
         raise InvalidArgument(f"{file} cannot be read: {error}.") from None
     if not (target / FILE_NAME).is_file():
-        raise InvalidArgument(f"{file} is no backup of claude-code-mcp {__version__}: there is no state in it.")
+        raise InvalidArgument(f"{file} is not a backup of claude-code-mcp {__version__}: it contains no state.")
     return files

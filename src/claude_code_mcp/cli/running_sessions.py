@@ -205,7 +205,7 @@ class Asking:
     def _choose(self, line: str) -> dict[str, Any] | None:
         text = line.strip()
         if not text:
-            raise NoAnswer("An empty line is no answer.")
+            raise NoAnswer("Type an answer.")
         if text.lower() in ("d", "deny"):
             return {"decision": "deny"}
         self._answers.append(_chosen(self._choices[len(self._answers)], text))
@@ -427,7 +427,7 @@ def _add_steering(commands: Any) -> None:
     answer.add_argument("text", nargs="*", metavar="TEXT", help="text for deny and say")
     interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
     add_session(interrupt)
-    cancel = add_verb(commands, "cancel", "end a session for good", at_running_server(_cancel))
+    cancel = add_verb(commands, "cancel", "cancel a session permanently", at_running_server(_cancel))
     add_session(cancel)
     bypass = add_verb(commands, "bypass", f"switch the mode {BYPASS} on or off", at_server(_bypass))
     bypass.add_argument(

@@ -262,7 +262,7 @@ def _status_lines(status: dict[str, Any]) -> Iterator[str]:
     if status.get("web"):
         yield f"  the console is at {status['web']}"
     if status["handover"]:
-        yield f"  ends for version {status['handover']} as soon as nothing is at work"
+        yield f"ends for version {status['handover']} when all sessions are idle"
     yield f"  {count_of(len(clients), 'client')}"
     for entry in clients:
         since = _time(entry["since"])

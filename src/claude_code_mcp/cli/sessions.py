@@ -78,7 +78,7 @@ def _add_reading(actions: Any) -> None:
     show.add_argument("--full", action="store_true", help="print everything, with inputs, results and diffs")
     show.add_argument("--thinking", action="store_true", help="with --full: include thinking")
     show.add_argument("--agent", metavar="ID", help="with --full: print this subagent's work")
-    add_session_command(actions, "follow", "print what is new in a session as it happens, until Ctrl-C", _follow)
+    add_session_command(actions, "follow", "print new output of a session until Ctrl-C", _follow)
 
 
 def _add_care(actions: Any) -> None:
@@ -96,13 +96,15 @@ def _add_care(actions: Any) -> None:
         "--output", type=Path, metavar="FILE", help="the file to write (default: a file in the state directory)"
     )
     export.add_argument("--thinking", action="store_true", help="include thinking")
-    delete = add_session_command(actions, "delete", "remove it for good; refused while it is open", _delete)
+    delete = add_session_command(actions, "delete", "delete a session permanently; refused while it is open", _delete)
     delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _add_sharing(actions: Any) -> None:
     """By way of the server: it decides who may, ends what others have open, and writes the audit trail."""
-    share = add_session_command(actions, "share", "let somebody else watch it, or answer too", at_server(_share))
+    share = add_session_command(
+        actions, "share", "share a session with a person, to watch or to answer", at_server(_share)
+    )
     share.add_argument("name", help="a person, or group:NAME")
     share.add_argument(
         "--access",
@@ -249,7 +251,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         entry = sessions.catalogue.find(session_id)
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
-        if not agreed(f"Delete {session_id} ({title}) for good?"):
+        if not agreed(f"Permanently delete {session_id} ({title})?"):
             return failed("Nothing was deleted.", ExitCode.REFUSED)
     asyncio.run(_deleted(load_settings(), sessions, session_id))
     if arguments.json:

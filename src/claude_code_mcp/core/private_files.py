@@ -99,7 +99,7 @@ def read_secret(path: Path, at_most: int) -> str:
         if sys.platform != "win32" and stat.S_IMODE(found.st_mode) & 0o077:
             raise OSError(errno.EACCES, "can be read by others; `chmod 600` it", str(path))
         if sys.platform != "win32" and found.st_uid not in (os.geteuid(), 0):
-            raise OSError(errno.EACCES, "belongs to somebody else, who could change it", str(path))
+            raise OSError(errno.EACCES, "belongs to another user, who could change it", str(path))
         content = file.read(at_most + 1)
     if len(content) > at_most:
         raise OSError(errno.EFBIG, "is too large", str(path))

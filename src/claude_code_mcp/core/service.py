@@ -398,7 +398,9 @@ class Service:
             caller = self.access.acting(self.current_id(session_id), caller, Access.ANSWER)
             if caller.principal != who:
                 if at_message is not None or on_limit is not None or (options and options.model_fields_set):
-                    raise PermissionDenied(f"Only {caller.principal}, whose session it is, can change how it goes on.")
+                    raise PermissionDenied(
+                        f"Only the owner of the session, {caller.principal}, can change how it continues."
+                    )
                 text = f"[{who}] {text}"
             sender = self._environments.of(caller)
             found = await self._owned(session_id, caller.principal, sender, options)

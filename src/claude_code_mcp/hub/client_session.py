@@ -33,7 +33,7 @@ from .tools import trim_description, trim_tools
 _MAX_ROUNDS = 10
 _LONGEST_UNCLEAR = 60.0
 _NOT_CLEAR = "Several callers share this connection, and it is not clear whom to ask. Repeat the call."
-_NO_MODEL = "Nobody who makes a call here has a model that could answer."
+_NO_MODEL = "The callers here have no model that could answer."
 _current_call: "ContextVar[CallInFlight | None]" = ContextVar("current_call", default=None)
 
 SendAgain = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -252,7 +252,7 @@ async def _input(request: JsonObject, side: CallerSide, roots: Callable[[], Json
         return await (side.ask or cancel_elicitation)(params)
     if method == "sampling/createMessage" and side.sample is not None:
         return await side.sample(params)
-    raise MCPError(types.INVALID_REQUEST, f"The server wants {method}, which is not offered here.")
+    raise MCPError(types.INVALID_REQUEST, f"The server requested {method}, which this client does not support.")
 
 
 async def _addresses_opened(error: MCPError, ask: AskPerson) -> bool:

@@ -442,7 +442,7 @@ def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, A
     try:
         variables = read_env_file(file)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not what it should be"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "has the wrong form"
         raise InvalidEntry(f"envFile: {file} cannot be read: {reason}") from None
     env = entry.get("env")
     return {**entry, "env": {**variables, **env} if isinstance(env, dict) else variables}

@@ -377,7 +377,7 @@ class _Lists:
             denied = content.get(_DENIED)
             # Denials that cannot be read must not pass for none.
             if denied is not None and not isinstance(denied, list):
-                self.unusable = f"{_DENIED} is no list"
+                self.unusable = f"{_DENIED} must be a list"
             self.denied += self._entries(content, _DENIED)
         allowed = [self._entries(content, _ALLOWED) for content in contents if content.get(_ALLOWED) is not None]
         self.allowed += [[entry for entries in allowed for entry in entries]] if allowed else []

@@ -60,7 +60,7 @@ def chosen_entries(documents: Mapping[str, Document], names: Collection[str]) ->
     part of it behind the slash. Raises InvalidArgument where several are meant, where one cannot be used, and where
     nothing is chosen of many: a registry is not installed as a whole."""
     if not names and len(documents) > 1:
-        raise InvalidArgument(f"It is a registry with {len(documents)} servers: name those that are wanted.")
+        raise InvalidArgument(f"The file is a registry with {len(documents)} servers. Name the servers to import.")
     entries: dict[str, dict[str, Any]] = {}
     for wanted in names or documents:
         fitting = [name for name in documents if wanted in (name, short_name(name))]
@@ -79,7 +79,7 @@ def entry_of(document: Document) -> dict[str, Any]:
     """The entry for a server. Raises InvalidArgument where the document offers nothing that can be used here."""
     name = str(document.get("name"))
     if _has_reference(document.get("packages")) or _has_reference(document.get("remotes")):
-        raise InvalidArgument(f"{name}: its document refers to variables with ${{…}}, which none may.")
+        raise InvalidArgument(f"{name}: its document refers to variables with ${{…}}, which is not allowed.")
     inputs = _Inputs(short_name(name))
     for package in _mappings(document.get("packages")):
         transport = package.get("transport")

@@ -78,7 +78,7 @@ def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Aut
         storage = credential_storage(name, config, deps)
         return SilentOAuth(config.url, config.oauth, storage, config.tls, deps.renewals)
     if deps.identity_provider is None:
-        raise OAuthFlowError("cross-app access is asked for, but there is no identity provider")
+        raise OAuthFlowError("cross-app access is configured, but no identity provider is")
     storage, get_assertion = own_storage(name, config, deps), deps.identity_provider.assertion
     return AssertionOAuth(config.url, config.oauth, storage, config.tls, deps.renewals, get_assertion)
 

@@ -60,7 +60,7 @@ _NODE_VERSION = re.compile(r"Node\.js v[0-9.]+\Z")
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,300})", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]{0,1000}>")
 _MEANINGS = {
-    401: "the server wants other credentials",
+    401: "the server requires other credentials",
     400: "the server does not understand the request",
     403: "the server does not allow it with these credentials",
     404: "there is no MCP server at this address",

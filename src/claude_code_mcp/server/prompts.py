@@ -17,7 +17,7 @@ from ..core.config import Settings
 _MAX_VALUE = 100_000
 """Characters of an argument."""
 _MAX_SESSIONS = 8
-_TASK = ("task", "What is to be done, with everything that must be known for it", True)
+_TASK = ("task", "The task, with everything needed to do it", True)
 _DIRECTORY = ("directory", "The project directory", False)
 _MODEL = ("model", "The model", False)
 _MODE = ("mode", "The permission mode", False)
@@ -195,7 +195,7 @@ _ALL = (
         "Review changes",
         "Have a session review a diff with fresh eyes",
         (
-            ("changes", "What is reviewed, such as main...HEAD; default: what is not committed", False),
+            ("changes", "What to review, such as main...HEAD (default: uncommitted changes)", False),
             _DIRECTORY,
             _MODEL,
         ),
@@ -204,7 +204,7 @@ _ALL = (
     _Prompt(
         "continue_session",
         "Continue a session",
-        "Go on with an earlier session",
+        "Continue an earlier session",
         (("session", "The session's id; words of its title find it", True), ("message", "What to tell it", False)),
         _continue,
     ),

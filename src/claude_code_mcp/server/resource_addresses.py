@@ -42,13 +42,13 @@ TEMPLATES = (
     (
         "claude-session-transcript",
         f"{_SESSION}{{id}}/transcript{{?cursor,full,thinking,agent}}",
-        "What was said and done in a session, in pages; cursor -1 is the last turn",
+        "The conversation of a session, in pages; cursor -1 is the last turn",
         MARKDOWN_TYPE,
     ),
     (
         "claude-session-turns",
         f"{_SESSION}{{id}}/turns{{?before,agent}}",
-        "The conversation as JSON, from its end backwards; with agent, that of a subagent",
+        "The conversation as JSON, from the end backwards; with agent, a subagent's conversation",
         JSON_TYPE,
     ),
     (

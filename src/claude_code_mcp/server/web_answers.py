@@ -181,7 +181,7 @@ async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, An
     try:
         value = json_text.decode(b"".join(parts) or b"{}")
     except (ValueError, UnicodeError):
-        raise RequestRefused(400, "INVALID_ARGUMENT", "The request is no JSON.") from None
+        raise RequestRefused(400, "INVALID_ARGUMENT", "The request is not valid JSON.") from None
     if not isinstance(value, dict):
         raise RequestRefused(400, "INVALID_ARGUMENT", "The request must be a JSON object.")
     return value

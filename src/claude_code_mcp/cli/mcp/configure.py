@@ -71,12 +71,12 @@ _WITH_VALUE = {
 }
 _FORCE = "--force"
 _WANTED = {
-    "env": "--env wants NAME=VALUE.",
-    "header": "--header wants 'NAME: VALUE'.",
+    "env": "--env needs NAME=VALUE.",
+    "header": "--header needs 'NAME: VALUE'.",
     "scope": f"--scope is one of {', '.join(SCOPES)}.",
     "transport": f"--transport is one of {', '.join(KINDS)}.",
-    "callback_port": "--callback-port wants a number.",
-    "client_secret": "--client-secret wants the secret: --client-secret=SECRET, or ${VARIABLE}.",
+    "callback_port": "--callback-port needs a number.",
+    "client_secret": "--client-secret needs a value: --client-secret=SECRET, or ${VARIABLE}.",
 }
 
 
@@ -115,7 +115,7 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
         elif line.url is None and _ADDRESS.match(word) and line.transport != "stdio":
             line.url = word
         elif line.url is not None:
-            raise InvalidArgument("There is something behind the address that is no option.")
+            raise InvalidArgument("Only options may follow the URL.")
         else:
             line.command = [word]
     _check(line)
@@ -155,7 +155,7 @@ def read_add_json_line(argv: Sequence[str]) -> AddLine:
         else:
             line.command.append(word)
     if not line.name or len(line.command) != 1:
-        raise InvalidArgument("mcp add-json wants a name and an entry in one argument: mcp add-json NAME 'JSON'.")
+        raise InvalidArgument("mcp add-json needs a name and an entry as one argument: mcp add-json NAME 'JSON'.")
     if line.scope is not None and line.scope not in SCOPES:
         raise InvalidArgument(_WANTED["scope"])
     return line
@@ -179,7 +179,7 @@ def _take_option(
         raise InvalidArgument(f"{shown} is not an option of {action}{where}.")
     if not separator:
         if not rest or rest[0] == "--":
-            raise InvalidArgument(_WANTED.get(target, f"{option} wants a value."))
+            raise InvalidArgument(_WANTED.get(target, f"{option} needs a value."))
         value = rest.pop(0)
     if target in ("env", "header"):
         values: list[str] = getattr(line, target)
@@ -200,7 +200,7 @@ def checked_name(name: str) -> str:
 
 def _check(line: AddLine) -> None:
     if not line.name:
-        raise InvalidArgument("mcp add wants a name first: mcp add NAME -- COMMAND, or mcp add NAME URL.")
+        raise InvalidArgument("mcp add needs a name first: mcp add NAME -- COMMAND, or mcp add NAME URL.")
     if (line.url is None) == (not line.command):
         raise InvalidArgument("Give either an address, or a command after --.")
     if line.transport is not None and line.transport not in KINDS:
@@ -274,7 +274,7 @@ def entries_of(
     present = [file for file in files if file.exists()]
     if not present:
         if source not in PROGRAMS:
-            raise NotFound(f"There is no file {source!r}, and it is none of the known programs: {', '.join(PROGRAMS)}.")
+            raise NotFound(f"{source} is neither a file nor one of the known programs: {', '.join(PROGRAMS)}.")
         raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:

@@ -89,7 +89,7 @@ def _server(arguments: argparse.Namespace) -> ConfiguredServer:
     try:
         name = Path(command[0]).name if arguments.url is None else urlsplit(arguments.url).hostname or arguments.kind
     except ValueError:
-        raise InvalidArgument("This is no address.") from None
+        raise InvalidArgument("This is not a valid URL.") from None
     try:
         return ConfiguredServer(name, parse_entry(name, entry, os.environ), ConfigScope.OWN)
     except InvalidEntry as error:

@@ -314,7 +314,7 @@ async def _login(arguments: argparse.Namespace) -> int:
         tools = await hub.tools(server, arguments.timeout) if status.state == "connected" else []
     if status.state != "connected":
         return print_error(f"{server}: {status.state}: {status.reason}")
-    done = f"Signed in to {server}" if was_asked else f"{server} wants nobody to sign in"
+    done = f"Signed in to {server}" if was_asked else f"{server} needs no sign-in"
     return print_outcome(
         arguments,
         {**_status_data(status, arguments.timeout), "signedIn": was_asked, "tools": len(tools)},

@@ -278,7 +278,7 @@ def _problem(name: str, status: Mapping[str, Any] | None, *, strict: bool) -> Cl
     state = str(status.get("status"))
     if not strict or state == "connected":
         return None
-    reason = str(status.get("error") or {"needs-auth": "it wants somebody to sign in"}.get(state, state))
+    reason = str(status.get("error") or {"needs-auth": "it requires a sign-in"}.get(state, state))
     return UpstreamUnavailable(
         f"{field}: the server did not connect: {reason[:_LONGEST].rstrip('.')}.", field=field, state=state
     )

@@ -160,7 +160,7 @@ class ClaudeProcess:
                 raise ProcessFailed("Claude Code is being stopped.")
             return  # it is about to end, and its end is reported with the reason
         if self._child.unsent > _MAX_UNSENT:
-            raise ProcessFailed("Claude Code does not read what it is sent.")
+            raise ProcessFailed("Claude Code does not read its input.")
         self._child.write(data)
 
     # -- listening --------------------------------------------------------------------------------------------

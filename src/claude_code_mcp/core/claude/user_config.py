@@ -107,7 +107,7 @@ def process_with(session_id: str, config_dir: str) -> int | None:
                 return pid
     except OSError as error:
         raise SessionBusy(
-            f"It cannot be told whether session {session_id} is open in another Claude Code process "
+            f"Cannot determine whether session {session_id} is open in another Claude Code process "
             f"({error.strerror}). Try again.",
             session_id=session_id,
         ) from error

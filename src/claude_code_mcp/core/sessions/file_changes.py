@@ -85,9 +85,7 @@ def file_text(path: str, directory: str, readable: Callable[[str], str]) -> tupl
     except UnicodeDecodeError:
         content = _NOT_TEXT
     if content is None:
-        raise InvalidArgument(
-            "There is no such file in the session's directory, or none that may be read.", field="path"
-        )
+        raise InvalidArgument("There is no such file in the session's directory, or you may not read it.", field="path")
     if not isinstance(content, str):
         reason = "it is not text" if content is _NOT_TEXT else f"it has more than {LARGEST:,} bytes"
         raise InvalidArgument(f"The file cannot be shown: {reason}.", field="path")

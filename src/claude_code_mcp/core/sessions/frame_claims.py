@@ -136,7 +136,7 @@ class FrameClaims:
             case System() if frame.subtype == "init":
                 self._check_id(frame, context)
             case Other() if frame.raw.get("type") == "conversation_reset" and not self._clearings:
-                raise FalseClaim("the conversation was replaced, and nobody has asked for that")
+                raise FalseClaim("the conversation was replaced without a request")
             case ControlRequest():
                 self._check_request(frame, context)
             case ControlResponse():
@@ -187,7 +187,7 @@ class FrameClaims:
         if not isinstance(named, str) or named == self.session_id or not is_session_id(named):
             return
         if not self._clearings:
-            raise FalseClaim("another session's id, and nobody has cleared the conversation")
+            raise FalseClaim("another session's id, without a request to clear the conversation")
         taken = context.why_taken(named)
         if taken is not None:
             raise FalseClaim(f"another session's id: {taken}")

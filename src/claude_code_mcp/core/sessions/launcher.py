@@ -339,8 +339,8 @@ def _connect_timeout(environment: Mapping[str, str]) -> float:
 def _check_worktree(options: SessionOptions) -> None:
     if isinstance(options.worktree, Worktree) and not os.path.isdir(options.worktree.path):
         raise InvalidArgument(
-            f"cwd: the worktree {options.worktree.path} of this session was removed. It can be read, and goes on "
-            "elsewhere as a fork with another cwd.",
+            f"cwd: the worktree {options.worktree.path} of this session was removed. The session is read-only now. "
+            "Fork it with another cwd to continue.",
             field="cwd",
         )
 

@@ -75,7 +75,7 @@ def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
             # Of what was opened: the path may lead to another file by now.
             opened = os.fstat(file.fileno())
             if not stat.S_ISREG(opened.st_mode):
-                raise InvalidArgument(f"{field}: is no plain file.", field=field)
+                raise InvalidArgument(f"{field}: not a regular file.", field=field)
             if opened.st_size > _LARGEST:
                 raise _too_large(field)
             return file.read(_LARGEST + 1)[:_LARGEST]

@@ -43,7 +43,9 @@ class PrincipalLimits:
         limit, admitting = limits.sessions, self._admitting[principal]
         taken = {*admitting, *working}
         if limit is not None and session_id not in taken and len(taken) >= limit:
-            raise LimitReached(f"You have {limit} sessions at work, which is all you may have at once.", limit=limit)
+            raise LimitReached(
+                f"You have {limit} busy sessions, which is your limit. Wait for one to finish.", limit=limit
+            )
         admitting[session_id] += 1
         try:
             yield
@@ -170,5 +172,5 @@ def _budgets_of(group: str | None, limits: Limits | GroupBudget) -> list[Budget]
 
 def _over(budget: Budget, *, spent: bool) -> LimitReached:
     when = "at midnight UTC" if budget.period == "day" else "with the next month, UTC"
-    how = f"spent; it starts anew {when}" if spent else "spent, or reserved for sessions at work"
+    how = f"spent; it resets {when}" if spent else "spent, or reserved for busy sessions"
     return LimitReached(f"{budget.name[0].upper()}{budget.name[1:]} is {how}.", limit=budget.limit)

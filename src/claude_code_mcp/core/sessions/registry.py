@@ -326,7 +326,7 @@ class Sessions:
                 continue
             # One that starts again while others are waited for is found by its process before anything is removed.
             if other.busy or other.activity.background_work or self._senders[other.id]:
-                raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
+                raise SessionBusy(f"Session {other.id} is busy in {directory}.", session_id=other.id)
             other.park()
             await other.closed()
 
@@ -337,7 +337,7 @@ class Sessions:
             return
         session.refuse_if_outside()
         if session.busy or session.activity.background_work or self._senders[session.id]:
-            raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
+            raise SessionBusy(f"Session {session.id} is busy.", session_id=session.id)
         session.park()
         await session.closed()
         # It may have been sent a message while its process was closing.

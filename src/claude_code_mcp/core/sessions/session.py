@@ -280,7 +280,7 @@ class Session:
                 self._adopt_environment(sender)
             if at_message is not None:
                 if self.busy or self.activity.background_work:
-                    raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
+                    raise SessionBusy(f"Session {self.id} cannot be rewound while it is busy.", session_id=self.id)
                 self.park()
             if self.process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
@@ -439,7 +439,7 @@ class Session:
         self.refuse_if_outside()
         self.refuse_if_cancelled()
         if self.busy or self.activity.background_work:
-            raise SessionBusy(f"Session {self.id} is at work.", session_id=self.id)
+            raise SessionBusy(f"Session {self.id} is busy.", session_id=self.id)
         if self._released:
             raise Cancelled("The server is stopping.", session_id=self.id)
 

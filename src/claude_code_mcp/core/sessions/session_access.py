@@ -105,7 +105,7 @@ class SessionAccess:
 
     async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
         """Shares a session of the owner's. InvalidArgument where nothing can be shared, or not with this name."""
-        raise InvalidArgument("Sessions cannot be shared on this server.")
+        raise InvalidArgument("This server does not support sharing sessions.")
 
     async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
         """Shares a session with somebody, or with everybody, no longer; returns with whom it was. What they have open

@@ -390,7 +390,7 @@ class SessionLibrary:
             record = self._records.read(session_id)
             worktree = record.options.worktree if record is not None else None
             if not isinstance(worktree, Worktree):
-                raise InvalidArgument(f"Session {session_id} has no worktree of its own.")
+                raise InvalidArgument(f"Session {session_id} does not use a worktree.")
             yield worktree
 
     # -- export ---------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def resumed_options(
     differing = [name for name, value in changes.items() if value != getattr(recorded, name)]
     if foreign_owner is not None and differing:
         raise PermissionDenied(
-            f"{differing[0]}: the session is {foreign_owner}'s and goes on with the options it was created with.",
+            f"{differing[0]}: the session belongs to {foreign_owner} and keeps the options it was created with.",
             field=differing[0],
         )
     changes = {name: value for name, value in changes.items() if name not in PROMPTS}

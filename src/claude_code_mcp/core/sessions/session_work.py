@@ -113,7 +113,7 @@ class SessionWork:
 
     async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
         """What `discard` would lose as things are now."""
-        async with self._worktree(session_id, caller, "look at what is unsaved") as (_, workplace):
+        async with self._worktree(session_id, caller, "look at uncommitted changes") as (_, workplace):
             return await workplace.unsaved()
 
     async def discard(
@@ -135,7 +135,7 @@ class SessionWork:
         async with self._found(session_id, caller, action) as session:
             worktree = session.options.worktree
             if not isinstance(worktree, Worktree):
-                raise InvalidArgument(f"Session {session.id} has no worktree of its own.", field="action")
+                raise InvalidArgument(f"Session {session.id} does not use a worktree.", field="action")
             enforcer = session.deps.enforcer
             for path in (worktree.path, worktree.repository, worktree.common_dir):
                 if not enforcer.may_work_in(path, caller.principal) or not enforcer.may_change(path, caller.principal):
@@ -176,7 +176,9 @@ class SessionWork:
                 if verdict.decision is Decision.DENY:
                     raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
             if agreed is not None and changed != agreed:
-                raise PermissionDenied(f"This would change {changed}, which nobody has agreed to; nothing was changed.")
+                raise PermissionDenied(
+                    f"This would also change {changed}, which was not confirmed. Nothing was changed."
+                )
             _checked(await ask("rewind_files", user_message_id=checkpoint.message_id))
             return changed
 
@@ -204,7 +206,7 @@ def _with_id(listed: Sequence[Checkpoint], message_id: str) -> Checkpoint:
     for checkpoint in listed:
         if checkpoint.message_id == message_id:
             return checkpoint
-    raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
+    raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]}.", field="text")
 
 
 async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:

@@ -41,8 +41,8 @@ _DROPPED = Outcome(
     detail="The turn before it was interrupted, and this message was dropped before Claude Code had read it.",
 )
 _NOT_SAVED = (
-    "The answer was not saved: {}. The session goes on without this turn, and takes no message until its transcript "
-    "can be written again."
+    "The answer was not saved: {}. The session continues without this turn and accepts messages again when its "
+    "transcript can be written."
 )
 _NEVER_STARTED = "Ended before it had started."
 _TOO_LONG = "The turn took longer than it was given."
@@ -191,7 +191,7 @@ class TurnRunner:
         elif outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.CANCELLED:
             outcome = replace(outcome, code=OutcomeCode.CANCELLED, detail=_CANCELLED)
         if turn.cleared and outcome.ok and not outcome.result:
-            going_on = f"The conversation was cleared. It goes on as session {session.id}."
+            going_on = f"The conversation was cleared. It continues as session {session.id}."
             outcome = replace(outcome, result=going_on)
         if turn.compacted and outcome.ok and not outcome.result:
             outcome = replace(outcome, result=_COMPACTED)
@@ -418,7 +418,7 @@ class TurnRunner:
             self._drop([message for message in session.messages.open if message.id in held_back], turn)
         if not under_way:
             if turn.question_only:
-                self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
+                self.end(Outcome(code, detail="The background task that asked continues without an answer."))
             elif session.process.ready and (process := session.process.process) is not None:
                 try:
                     reply = process.ask("interrupt", cancel_queued=drop_queued)

@@ -576,8 +576,8 @@ def undo_interrupted_restore(state_dir: Path) -> None:
         raise StateUnavailable(f"The state in {state_dir} is being restored at this moment.") from None
     except ValueError:
         raise StateUnavailable(
-            f"A restore of {state_dir} was ended half way, and {note} does not say any more what it had moved. Look "
-            f"for {state_dir}.before-…, move the newest one back, and remove {note}."
+            f"A restore of {state_dir} was interrupted, and {note} does not say what it had moved. Move the newest "
+            f"{state_dir}.before-… directory back, then remove {note}."
         ) from None
 
 

@@ -371,7 +371,7 @@ def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
         raise ValueError("it was written by another version")
     record = SessionRecord.model_validate(raw)
     if record.session_id != session_id:
-        raise ValueError("it is that of another session")
+        raise ValueError("it belongs to another session")
     return record
 
 
@@ -463,7 +463,7 @@ def _reason(error: Exception) -> str:
 
 def _unreadable(session_id: str, why: str) -> RecordUnreadable:
     return RecordUnreadable(
-        f"Session {session_id} is not resumed: the record of what it may do cannot be read ({why}). "
-        "Start a new session instead, or have the operator restore the state from a copy.",
+        f"Session {session_id} is not resumed: the record of its permissions cannot be read ({why}). Start a new "
+        "session, or ask the operator to restore the state from a backup.",
         session_id=session_id,
     )

@@ -224,7 +224,7 @@ class Catalogue:
             (self._history_path in self._unread, "the history of prompts"),
         )
         things = ", ".join(what if number is True else f"{number} {what}" for number, what in parts if number)
-        return f"Not everything could be read ({failures[0]}): {things}. What was known before is shown; try again."
+        return f"Not everything could be read ({failures[0]}): {things}. Earlier data is shown. Try again."
 
     # -- listing --------------------------------------------------------------------------------------------------
 

@@ -468,7 +468,7 @@ async def discover(issuer: str, send: Send) -> OAuthMetadata:
         goes_on, metadata = await handle_auth_metadata_response(await send(create_oauth_metadata_request(url)))
         if metadata is not None:
             if not issuers_match(str(metadata.issuer), issuer):
-                raise OAuthFlowError(f"the metadata of {issuer} is that of {metadata.issuer}")
+                raise OAuthFlowError(f"the metadata of {issuer} names another issuer, {metadata.issuer}")
             return metadata
         if not goes_on:
             break

@@ -39,7 +39,7 @@ _ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 _TIMEOUT = 20.0
 _MARGIN = 30.0
 """Seconds before its end from which on an id token is renewed."""
-_NOT_SIGNED_IN = "nobody has signed in at the identity provider"
+_NOT_SIGNED_IN = "no one has signed in at the identity provider"
 
 
 class _SignedIn(BaseModel):
@@ -86,7 +86,7 @@ class IdentityProvider:
             reason = error_of(answer) or f"HTTP {answer.status_code}"
             if reason in ("invalid_grant", "invalid_token") and self.id_token_file is None:
                 raise NeedsAuth("the sign-in at the identity provider has expired")
-            raise OAuthFlowError(f"the identity provider gives no assertion: {reason}")
+            raise OAuthFlowError(f"the identity provider did not return an assertion: {reason}")
         assertion, kind = body.get("access_token"), body.get("issued_token_type", _ID_JAG)
         if not isinstance(assertion, str) or kind != _ID_JAG:
             raise OAuthFlowError("the identity provider's answer has no assertion in it")
@@ -131,12 +131,12 @@ class IdentityProvider:
         """Brings a person to the provider and keeps the id token. OAuthFlowError where it failed, or was not done in
         time."""
         if self.id_token_file is not None:
-            raise OAuthFlowError(f"the id token is read from {self.id_token_file}; nobody can sign in")
+            raise OAuthFlowError(f"the id token is read from {self.id_token_file}, so there is no sign-in")
         try:
             with anyio.fail_after(timeout):
                 await self._sign_in(show)
         except TimeoutError:
-            raise OAuthFlowError(f"nobody signed in within {timeout:g} s") from None
+            raise OAuthFlowError(f"no sign-in within {timeout} s") from None
         except httpx2.TransportError as error:
             raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
 

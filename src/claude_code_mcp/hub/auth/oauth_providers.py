@@ -142,11 +142,11 @@ class SilentOAuth(StoredOAuth):
     async def _check_refusal(self, response: httpx2.Response, tried: str | None) -> None:
         """Raises NeedsAuth where the server wants a sign-in, or one for a wider scope, which is noted for it."""
         if response.status_code == 401:
-            raise NeedsAuth("the server wants somebody to sign in", tried)
+            raise NeedsAuth("the server requires a sign-in", tried)
         wanted = self._missing_scope(response)
         if wanted is not None:
             await self._storage.update(wanted_scope=wanted)
-            raise NeedsAuth(f"the server wants a sign-in for more: {wanted}", step_up=True)
+            raise NeedsAuth(f"the server requires more permissions: {wanted}. Sign in again", step_up=True)
 
     def _missing_scope(self, response: httpx2.Response) -> str | None:
         """What was granted and what the server wants beside it, where it refuses for that reason."""
@@ -208,7 +208,9 @@ class SilentOAuth(StoredOAuth):
                 "the authorization server does not know the client id of the configuration", self._stored_token
             )
         await self._storage.update(client=None, tokens=None, expires_at=None)
-        raise NeedsAuth("the authorization server has forgotten us; a sign-in registers anew", self._stored_token)
+        raise NeedsAuth(
+            "the authorization server no longer knows this client; sign in again to register", self._stored_token
+        )
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         async with httpx2.AsyncClient(verify=tls_context(self._tls), timeout=_REQUEST_TIMEOUT) as client:

@@ -175,7 +175,7 @@ def api_routes(
         return handle
 
     async def nothing(_: Request, __: WebUser) -> Response:
-        raise RequestRefused(404, "NOT_FOUND", "There is nothing here.")
+        raise RequestRefused(404, "NOT_FOUND", "Not found.")
 
     routes = [Route(f"/api{path}", for_user(handler), methods=[method]) for method, path, handler in handlers]
     # Behind the same checks: without a sign-in nobody learns which addresses exist.

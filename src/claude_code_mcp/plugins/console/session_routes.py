@@ -307,7 +307,7 @@ class SessionRoutes:
         session_id = session_id_of(request)
         if arguments.message is None:
             if arguments.at_message is not None:
-                raise InvalidArgument("atMessage: needs a message to go on with.", field="atMessage")
+                raise InvalidArgument("atMessage: a message to continue with is required.", field="atMessage")
             copy = await self._service.stored.copy(session_id, caller=user.caller, title=arguments.title)
             return answer({"sessionId": copy, "status": None}, 201)
         turn = await self._service.fork(

@@ -166,7 +166,9 @@ class SignInRoutes:
         await arguments_of(request, Nothing)
         if user.sign_in is None and not user.identity.has_operator_token:
             # For the same reason as in `Guard.sign_in`: a link would make a sign-in of an access token.
-            raise RequestRefused(403, "FORBIDDEN", "An access token gives no link; sign in to the console for one.")
+            raise RequestRefused(
+                403, "FORBIDDEN", "An access token cannot create a link. Sign in to the console for one."
+            )
         ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, user.identity)
         self._audit(AuditKind.TICKET_GIVEN, user.principal, device=user.device)
         url = self._link(ticket)

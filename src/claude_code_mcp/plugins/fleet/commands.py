@@ -77,9 +77,9 @@ def add_fleet(commands: Any) -> None:
     add_config_file(up)
     up.set_defaults(run=partial(_serve, _up))
     for name, act, summary in (
-        ("status", _status, "the machines: load, versions, labels, and those that are gone"),
+        ("status", _status, "list the machines: load, versions, labels, and which do not answer"),
         ("ticket", _ticket, "print a ticket for one more machine, good for an hour"),
-        ("drain", _drain, "have a machine finish what it has and take nothing new"),
+        ("drain", _drain, "let a machine finish its sessions and take no new ones"),
         ("remove", _remove, "revoke the key of a machine and forget it"),
     ):
         action = actions.add_parser(name, help=summary)

@@ -61,9 +61,9 @@ GiveAway = Callable[[MachineIdentity], Awaitable[str]]
 """Has a machine give a session away; the id under which it goes on. Raises if it does not."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
-GOES_ON = "Its next message goes on with it at another machine, with its history and its files as they were last saved."
+GOES_ON = "The next message continues it on another machine, with its history and the last saved files."
 KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, on the machine that has it."
-_STAYS = "It was begun to stay on that machine, and goes on when that is back."
+_STAYS = "It is pinned to that machine and continues when the machine is back."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _WAITS_PAUSE = 15.0
@@ -150,7 +150,7 @@ class Dispatch:
         """Those that are there, at least one. Raises UpstreamUnavailable."""
         machines = self._fleet.machines()
         if not machines:
-            raise UpstreamUnavailable("No machine of the fleet is there now.")
+            raise UpstreamUnavailable("No machine of the fleet is connected.")
         return machines
 
     async def chosen(self, placement: PlacementRequest, key: str | None, report: ReportPosition) -> MachineIdentity:

@@ -39,7 +39,7 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         machines = self._machines()
         present = GaugeMetricFamily(
-            f"{_PREFIX}_machine_up", "1 if the machine is there, 0 if it is gone", labels=_LABELS
+            f"{_PREFIX}_machine_up", "1 if the machine answers, 0 if it does not", labels=_LABELS
         )
         for machine in machines:
             present.add_metric((machine.name, machine.id), 1)
@@ -47,7 +47,7 @@ class FleetMetrics(Collector):
             present.add_metric((member.name, member.id), 0)
         yield present
         for name, help_text, value in (
-            ("sessions", "Sessions at work on the machine", lambda machine: machine.sessions),
+            ("sessions", "Busy sessions on the machine", lambda machine: machine.sessions),
             ("capacity", "Sessions that the machine takes", lambda machine: machine.capacity),
             ("free_memory_bytes", "Free memory of the machine", lambda machine: machine.free_memory),
             ("draining", "1 if the machine takes nothing new", lambda machine: int(machine.draining)),

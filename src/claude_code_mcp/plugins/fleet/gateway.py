@@ -203,10 +203,10 @@ class Gateway:
             removal = await Removals(self._connection).note(name)
         except (NatsError, TimeoutError) as error:
             failed = error
-        await self._notify_machines(ending_request(name, removal), f"that {name} is no caller any more")
+        await self._notify_machines(ending_request(name, removal), f"that {name} is no longer a caller")
         if failed is not None:
             # Not kept as done: whoever has called this notes only what was.
-            raise OSError(f"machines that are away will not hear that {name} is no caller any more: {failed!r}")
+            raise OSError(f"machines that do not answer will not learn that {name} is no longer a caller: {failed}")
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
         """A caller is in other groups: what they may do changes at every machine."""

@@ -174,8 +174,8 @@ def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files
 def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:
     began = datetime.fromtimestamp(record.running_since or 0, UTC).isoformat(timespec="seconds")
     detail = (
-        f"The turn that began at {began} was lost with the machine that ran it. What it had done by then may be done; "
-        "the session goes on from the last entry that had left that machine."
+        f"The turn that began at {began} was lost with its machine. Some of its work may be done. The session "
+        "continues from the last entry that the machine had sent."
     )
     if questions:
         named = "; ".join(question.title for question in questions[:_MOST_NAMED])

@@ -109,7 +109,7 @@ class Hooks:
         except OSError as problem:
             raise TreeRefused(f"The hook {path} cannot be looked at: {problem.strerror}.") from None
         if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
-            raise TreeRefused(f"The hook {path} is no program that can be run.")
+            raise TreeRefused(f"The hook {path} is not an executable program.")
         for each in (found, place):
             if each.st_uid not in (0, os.geteuid()) or each.st_mode & 0o022:
                 raise TreeRefused(f"The hook {path} is not used: others than this machine's user can change it.")

@@ -210,7 +210,7 @@ class MachineLink:
             exchange = self._exchanges.get(int(related)) if related else None
             method, id_ = message.get("method"), message.get("id")
         except (ValueError, AttributeError):
-            self._wire.fail("A line is no message of the protocol.")
+            self._wire.fail("A line is not a message of the protocol.")
             return
         if method is None:
             self._settle(message, id_)

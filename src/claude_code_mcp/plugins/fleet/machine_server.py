@@ -109,7 +109,7 @@ class Taken:
     def notices(self) -> list[str]:
         """Each of them as a sentence, that of the turn first."""
         without = (
-            f"The session goes on in an empty directory; its files did not come along: {self.without_tree}"
+            f"The session continues in an empty directory, because its files could not be moved: {self.without_tree}"
             if self.without_tree
             else ""
         )
@@ -313,7 +313,7 @@ def _read(data: bytes) -> dict[str, Any]:
         connection = names.token(asked["connection"])
         return {"ask": ask, "connection": connection, "principal": principal, "groups": groups}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _Refused("what was asked cannot be read") from None
+        raise _Refused("the request cannot be parsed") from None
 
 
 def _described(asked: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ STAYING: Final = frozenset({"claude_create_session", "claude_code"})
 """The tools that can begin a session which stays on its machine."""
 
 MOVE_SCHEMA: Final = {
-    "machine": {"type": "string", "description": "move: name or id of the machine that it goes on with"},
+    "machine": {"type": "string", "description": "move: name or id of the machine to continue on"},
     "wait": {"type": "boolean", "description": "move: after the turn that is running"},
 }
 """What the managing tool has in a fleet alone."""
@@ -260,7 +260,7 @@ def find_machine(machines: Sequence[MachineIdentity], wanted: str) -> MachineIde
     if len(found) == 1:
         return found[0]
     known = ", ".join(sorted(f"{machine.name} ({machine.id})" for machine in (found or machines))) or "none"
-    problem = "is the name of several machines" if found else "is no machine that is there now"
+    problem = "is the name of several machines" if found else "is not a connected machine"
     raise InvalidArgument(f"machine: {wanted[:100]!r} {problem}. There are: {known}.", field="machine")
 
 

@@ -90,8 +90,8 @@ async def joined(
 
 
 _LOST = (
-    "This machine was cut off from the fleet, and another one has taken the session. What the turn had done by then "
-    "may be done; the session goes on there."
+    "This machine was cut off from the fleet, and another one has taken the session, which continues there. Some "
+    "of the turn's work may be done."
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .connection import FleetConnection
     from .session_copy import LeftCopies
 
-_NO_FLEET = "There is no fleet that it could be moved in: `claude-code-mcp fleet up` makes one."
+_NO_FLEET = "Sessions can be moved in a fleet only. `claude-code-mcp fleet up` starts one."
 _REMOVAL_SECONDS = 10.0
 _REMOVAL_PAUSE = 0.2
 
@@ -59,7 +59,9 @@ def _move(arguments: argparse.Namespace) -> int:
         except CallFailed as error:
             return failed(str(error), exit_code_of(error.code))
         except NotRunning as error:
-            raise Unavailable(f"{error}; the session is where it was, or goes on with its next message") from None
+            raise Unavailable(
+                f"{error}; the session is still on its machine, or continues with its next message"
+            ) from None
     return print_outcome(arguments, moved, visible(" ".join([moved["message"], *losses(moved)])))
 
 

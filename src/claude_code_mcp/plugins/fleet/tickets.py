@@ -81,7 +81,7 @@ class Ticket:
             public_key(ticket.seed)
         except (ValueError, TypeError, binascii.Error, nkeys.NkeysError):
             raise InvalidArgument(
-                "That is no ticket; `claude-code-mcp fleet ticket` prints one.", field="join"
+                "That is not a ticket. `claude-code-mcp fleet ticket` prints one.", field="join"
             ) from None
         return ticket
 
@@ -126,7 +126,7 @@ class MachineKey:
         except OSError as problem:
             raise InvalidArgument(f"{file} {problem.strerror}.") from None
         except (ValueError, TypeError):
-            raise InvalidArgument(f"{file} is no key of a machine.") from None
+            raise InvalidArgument(f"{file} is not a machine's key.") from None
 
 
 async def connect_machine(key: MachineKey) -> FleetConnection:
@@ -270,7 +270,7 @@ class KeyRing:
         if issued.used_by and issued.used_by != key:
             raise PermissionDenied("The ticket has been used. Ask for a new one.")
         if not _is_public_key(key):
-            raise InvalidArgument("That is no public key.")
+            raise InvalidArgument("That is not a public key.")
         machine_id = machine_id_of(key)
         if not issued.used_by:
             self.tickets[ticket_id] = replace(issued, used_by=key)

@@ -84,7 +84,7 @@ def _inside(path: str) -> str:
 def _no_option(name: str) -> str:
     """A name that git cannot take for one of its options."""
     if name.startswith("-") or not name.isprintable():
-        raise ValueError("is no name")
+        raise ValueError("is not a name")
     return name
 
 
@@ -126,7 +126,7 @@ class TreeRef(BaseModel):
         try:
             return cls.model_validate(stored)
         except ValueError:
-            raise TreeRefused("The saved tree is damaged: what is said of it cannot be.") from None
+            raise TreeRefused("The saved tree is damaged: its description is inconsistent.") from None
 
 
 class TreeStore:
@@ -260,7 +260,7 @@ class _Checkout:
         how = ("--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
         changed = [line[3:] for line in (await self.read("status", *how)).split("\0") if line]
         if changed:
-            raise TreeRefused(f"{self.place.top} has changes of its own ({_shown(changed)}); nothing was changed.")
+            raise TreeRefused(f"{self.place.top} has local changes ({_shown(changed)}). Nothing was changed.")
 
     async def check_follows(self, ref: TreeRef) -> None:
         """What is checked out here must be contained in what is to come; so must a branch of the same name."""
@@ -420,8 +420,8 @@ class _Checkout:
         _, _, digest = await self.files_tree()
         if digest != ref.digest:
             raise TreeRefused(
-                f"The files in {self.place.top} are not those that were saved, byte by byte: git is configured to "
-                "convert them here. Nothing of the saved tree is lost."
+                f"The files in {self.place.top} differ from the saved ones, because git is configured to convert "
+                "them here. The saved tree is kept."
             )
 
     @contextlib.asynccontextmanager
@@ -500,7 +500,7 @@ def _make_empty(directory: str) -> bool:
     os.makedirs(directory, exist_ok=True)
     found = os.listdir(directory)
     if found and ".git" not in found:
-        raise TreeRefused(f"{directory} has files and is no checkout; nothing was changed.")
+        raise TreeRefused(f"{directory} contains files but is not a checkout. Nothing was changed.")
     return not found
 
 

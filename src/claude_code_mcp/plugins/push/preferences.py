@@ -50,7 +50,7 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ValueError("is no time zone of this machine") from None
+        raise ValueError("is not a time zone of this machine") from None
 
 
 ClockTime = Annotated[str, AfterValidator(_check_time)]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-_NOT_LOOKED = "nobody has looked"
+_NOT_LOOKED = "not checked"
 _UNLIMITED = Resources()
 
 _DIGITS = 32
@@ -320,9 +320,9 @@ class Homes(Isolation):
     def _isolated(self, principal: str) -> bool:
         profile = self._policy.profile(principal)
         if profile.isolation == "sandbox" and self._unavailable is not None:
-            raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
+            raise PermissionDenied(f"Your sessions must run in a sandbox, which is not available: {self._unavailable}.")
         if profile.isolation == "container" and not self._is_isolated(profile):
-            raise PermissionDenied(f"Your sessions must run in a container of {profile.image}, and there is none.")
+            raise PermissionDenied(f"Your sessions must run in a container of {profile.image}, which is not available.")
         return self._is_isolated(profile)
 
     def _is_isolated(self, profile: Profile) -> bool:

@@ -196,7 +196,7 @@ class AccessTokens:
             header = jwt.get_unverified_header(token)
             kind, key_id = header.get("typ", "JWT"), header.get("kid")
             if not isinstance(kind, str) or kind.casefold() not in _TYPES:
-                raise NotGood("it is no token of this kind")
+                raise NotGood("not a token of this kind")
             key = await self._keys.find(key_id if isinstance(key_id, str) else None)
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -222,7 +222,7 @@ class AccessTokens:
             return
         kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
         if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
-            raise NotGood("it is no access token by its own claims")
+            raise NotGood("its claims say that it is not an access token")
         if not _OF_ID_TOKENS.isdisjoint(claims):
             raise NotGood("it is an id token")
         named = claims.get("aud")
@@ -256,7 +256,7 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
     word that is shown as it is."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
-        raise NotGood(f"its claim {claim!r} is no name")
+        raise NotGood(f"its claim {claim} is not a valid name")
     if not 0 < len(name) <= _LONGEST_NAME:
         raise NotGood(f"its claim {claim!r} is too long or empty")
     # Anybody may register with somebody else's address; the issuer says whether it was looked at.
@@ -485,7 +485,7 @@ async def _metadata_of(issuer: str) -> Mapping[str, Any]:
             continue
         if isinstance(found, dict) and found.get("issuer") == issuer:
             return found
-        problem = "its metadata is that of another issuer"
+        problem = "its metadata belongs to another issuer"
     raise UpstreamUnavailable(problem)
 
 

@@ -187,7 +187,7 @@ class InvitedPeople:
         """A new person; returns the secret of the link with which they make their first passkey. InvalidArgument for a
         name that cannot be, or is somebody's already, be it of somebody who has come by a provider or a proxy."""
         if _NAME.fullmatch(name) is None:
-            raise InvalidArgument(f"{name!r} is no name: letters, digits and . _ @ + - are, 64 of them at most.")
+            raise InvalidArgument(f"{name} is not a valid name: use at most 64 letters, digits and . _ @ + -")
         if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
             raise InvalidArgument("A group is a text of 1 to 128 visible characters.")
         values = (secrets.token_hex(16), name, json.dumps([*groups]), self._clock(), 0.0)
@@ -198,8 +198,8 @@ class InvitedPeople:
             owner = db.execute("SELECT issuer FROM person_names WHERE name = ?", (name,)).fetchone()
             if owner is not None and owner[0] != INVITED:
                 raise InvalidArgument(
-                    f"{name} is the name of somebody else, who has come by {owner[0]}; `people forget {name}` gives it "
-                    "free, with the sessions that go by it."
+                    f"{name} belongs to another person, who signed in through {owner[0]}. `people forget {name}` "
+                    "releases it, with its sessions."
                 )
             db.execute("INSERT INTO people VALUES (?, ?, ?, ?, ?)", values)
             row = (name, INVITED, values[0], values[3])
@@ -215,7 +215,7 @@ class InvitedPeople:
         def change(db: "sqlite3.Connection") -> str:
             row = db.execute("SELECT subject FROM people WHERE name = ?", (name,)).fetchone()
             if row is None:
-                raise InvalidArgument(f"There is nobody called {name}.")
+                raise InvalidArgument(f"There is no person named {name}.")
             return self._add_invite(db, row[0], lasts)
 
         return self._database.write(change, durable=True)

@@ -75,5 +75,5 @@ def check_proxy_settings(settings: Settings) -> None:
         )
     if "*" in settings.http_proxies and settings.proxy_user_header is not None:
         raise InvalidArgument(
-            "CLAUDE_CODE_MCP_TRUSTED_PROXIES must name the proxies: with * anybody could say who they are."
+            "CLAUDE_CODE_MCP_TRUSTED_PROXIES must name the proxies: with * any client could claim to be any user."
         )

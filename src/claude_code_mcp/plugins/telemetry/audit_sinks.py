@@ -125,8 +125,8 @@ def _delivery(name: str, token: str | None, *, stdout: bool) -> Delivery:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} cannot be used: {error}.") from None
     raise InvalidArgument(
-        f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} is none of stdout, syslog: (this machine's), syslog+udp://HOST:PORT, "
-        "syslog+tcp://HOST:PORT and https://…"
+        f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name} is not valid. Use stdout, syslog: (this machine's), "
+        "syslog+udp://HOST:PORT, syslog+tcp://HOST:PORT or https://…"
     )
 
 

@@ -123,7 +123,7 @@ class ShownConversation:
             case "budget":
                 self._note(event["warning"])
             case "gap":
-                self._note("Some of what happened here is no longer kept.")
+                self._note("Some earlier events are no longer available.")
             case "expired" | "withdrawn":
                 self._note(_SHOWN_NOTES[event["type"]])
 

@@ -176,7 +176,7 @@ class NewSession(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("New session: Ctrl+S starts it, Tab goes on, Esc closes")
+            yield Label("New session: Ctrl+S starts it, Tab moves on, Esc closes")
             yield Label("Task")
             yield TextArea(id="prompt", tab_behavior="focus")
             yield Label("Directory")
@@ -186,7 +186,7 @@ class NewSession(Dialog):
             yield Label(f"Permission mode: {', '.join(self._modes)} (empty: Claude Code's own choice)")
             yield Input(id="mode", compact=True)
             if self._has_worktrees:
-                yield SignedCheckbox("in a git worktree of its own", id="worktree", compact=True)
+                yield SignedCheckbox("in a new git worktree", id="worktree", compact=True)
             yield Button("Start", id="start", compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

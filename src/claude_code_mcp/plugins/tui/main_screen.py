@@ -224,7 +224,7 @@ class ConversationSearch:
                 break
             found = view.search(text)
         if found:
-            self._screen.notify(f"{found} found; n and N go on.")
+            self._screen.notify(f"{found} found; n and N move between them.")
             view.focus()
         return found
 

@@ -57,7 +57,7 @@ COMMANDS = (
     NamedCommand("share", "let another person watch or answer", "", True),
     NamedCommand("unshare", "stop sharing with a person", "", True),
     NamedCommand("cancel", "end the session: it takes no more messages", "", True),
-    NamedCommand("delete", "remove the session for good", "", True),
+    NamedCommand("delete", "delete the session permanently", "", True),
     NamedCommand("costs", "what sessions have cost", "F4"),
     NamedCommand("mcp", "the MCP servers of the hub", "F5"),
     NamedCommand("list", "hide or show the list of sessions", "Ctrl+B"),

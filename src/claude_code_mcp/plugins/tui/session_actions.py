@@ -31,7 +31,7 @@ _ASKED = {
     "rename": "New title (empty: none)",
     "tag": "New tag (empty: none)",
     "model": "Model, or an alias such as opus (empty: Claude Code's choice)",
-    "merge": "Commit message for what is uncommitted there (empty: only what is committed)",
+    "merge": "Commit message for uncommitted changes (empty: merge commits only)",
 }
 """The actions that need a text, with what is asked for."""
 _PLAIN = ("fork", "pin", "unpin", "archive", "unarchive")
@@ -199,7 +199,7 @@ class SessionActions:
     def for_target(self, act: Callable[[str], Any]) -> None:
         session_id = self._on_screen.target()
         if session_id is None:
-            self._app.notify("There is no session to do that to.", severity="warning")
+            self._app.notify("No session is selected.", severity="warning")
         else:
             self._run(act(session_id))
 
@@ -248,7 +248,7 @@ class SessionActions:
                 return
             names = [share["with"] for share in report.get("sharedWith") or ()]
             if not names:
-                self._app.notify("It is shared with nobody.")
+                self._app.notify("It is not shared.")
                 return
             chosen = await self._app.push_screen_wait(
                 Pick("Take it back from", [(each, visible(each)) for each in names])
@@ -348,7 +348,7 @@ class WorkActions:
         if in_fleet is None:
             return
         if not in_fleet:
-            self._app.notify("There is no fleet that it could be moved in.", severity="warning")
+            self._app.notify("Sessions can be moved in a fleet only.", severity="warning")
             return
         machine = machine or await self._pick_machine(session_id) or ""
         if machine:

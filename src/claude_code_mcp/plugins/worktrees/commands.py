@@ -20,7 +20,7 @@ from .worktree_changes import WorktreeChanges
 
 
 def add_diff(actions: Any) -> None:
-    add_session_command(actions, "diff", "print what it has changed in its worktree", _diff)
+    add_session_command(actions, "diff", "print the changes in a session's worktree", _diff)
 
 
 def add_merge(actions: Any) -> None:

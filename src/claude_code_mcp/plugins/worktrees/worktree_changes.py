@@ -292,7 +292,7 @@ class WorktreeChanges(WorktreeView, Workplace):
             raise _refused("the worktree is in the middle of a merge; have the session finish it")
         inside = [name for state, name in states if state == "??" and name.endswith("/")]
         if inside:
-            raise _refused(f"{inside[0]} is a repository of its own, which would not be committed; move or ignore it")
+            raise _refused(f"{inside[0]} is a separate repository, which would not be committed; move or ignore it")
 
     async def _merged(self, target: str, work: str) -> str:
         """A commit that has both, without touching any file; the one that has both already, if there is one."""
@@ -331,7 +331,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         # Counted again: what was agreed to may be minutes old. And last: the removal looks at nothing itself.
         lost = await self.unsaved()
         if agreed is not None and lost != agreed:
-            raise PermissionDenied(f"This would lose {lost}, which nobody has agreed to; nothing was discarded.")
+            raise PermissionDenied(f"This would lose {lost}, which was not confirmed. Nothing was discarded.")
         await self._remove()
         if not tip or worktree.branch in others:
             return f"The worktree {worktree.path} is removed; the branch {worktree.branch} stays."
@@ -407,7 +407,7 @@ def _is_directory(path: str) -> bool:
     except OSError:
         is_directory = False
     if not is_directory:
-        raise _refused(f"{path} is no directory any more, or cannot be looked at")
+        raise _refused(f"{path} is no longer a directory, or cannot be read")
     return True
 
 

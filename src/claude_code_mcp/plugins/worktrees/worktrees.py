@@ -213,7 +213,7 @@ async def _have_ignored(git: Git, main: str, path: str) -> None:
     reply = await git.run("apply", "--whitespace=nowarn", "-", cwd=main, stdin=_IGNORE_ALL)
     # It fails if the file is there: another session may have been a moment faster.
     if (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
-        raise _invalid(f"git cannot be told to ignore {os.path.dirname(path)}: {reply.reason}")
+        raise _invalid(f"git cannot be configured to ignore {os.path.dirname(path)}: {reply.reason}")
 
 
 def _invalid(reason: str) -> InvalidArgument:

@@ -121,7 +121,7 @@ class Call:
         message = session.delivery(self.state.message or "")
         if message is None:
             raise InvalidArgument(
-                f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
+                f"The answer for this call is no longer available. Continue session {session.id} instead.",
                 session_id=session.id,
             )
         return PendingTurn(session, message)

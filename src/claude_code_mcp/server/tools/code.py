@@ -231,8 +231,8 @@ def _switch_bypass(call: Call, on: bool) -> None:
 
 
 _BYPASS_QUESTION = (
-    "A caller wants to switch permission checks off: Claude Code sessions could then run every command and change "
-    "every file without asking. Allow that?"
+    "A caller asks to switch permission checks off. Claude Code sessions could then run any command and change any "
+    "file without asking. Allow it?"
 )
 
 

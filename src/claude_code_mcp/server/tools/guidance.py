@@ -7,8 +7,9 @@ from ...core.config import Settings
 from ...core.errors import ENABLE_BYPASS, ClaudeCodeError
 
 _INSTRUCTIONS = {
-    "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for its "
-    "end or a question; claude_respond answers questions; claude_send_message goes on with any session.",
+    "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for "
+    "its end or a question; claude_respond answers questions; claude_send_message continues any "
+    "session.",
     "code": "claude_code runs a task and returns its result; claude_code_reply continues it; claude_code_session looks "
     "after what still runs and answers its questions.",
     "query": "claude_code_query runs a prompt and streams its messages.",
@@ -36,7 +37,7 @@ def how_to_answer(settings: Settings) -> str:
 def how_to_wait(settings: Settings) -> str:
     """What to call for a session whose turn goes on in the background."""
     how = "claude_get_status" if "sessions" in settings.toolsets else "claude_code_session, action get with waitSeconds"
-    return f"It goes on in the background: wait for it with {how}, then continue with claude_code_reply."
+    return f"It continues in the background: wait for it with {how}, then continue with claude_code_reply."
 
 
 def point_to_remedy(error: ClaudeCodeError, settings: Settings) -> None:

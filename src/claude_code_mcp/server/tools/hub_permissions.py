@@ -47,7 +47,7 @@ class PermissionQuestions:
             return self._returned_answer(call, place, call.state.permission)
         if not (call.returns_questions or call.can_ask):
             return _denial(
-                f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can allow it: "
+                f"{name} needs a permission, and this client cannot show a question. Allow it with a policy rule: "
                 f'allow = ["{name}"].'
             )
         question = self._open_question(call.principal, place, name, arguments)
@@ -116,4 +116,4 @@ class PermissionQuestions:
 
 
 def _denial(reason: str = "") -> Ruling:
-    return Ruling(Answer(allow=False, message=reason or "Nobody allowed it."), "nobody")
+    return Ruling(Answer(allow=False, message=reason or "It was not allowed."), "nobody")

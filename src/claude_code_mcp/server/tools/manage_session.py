@@ -23,7 +23,7 @@ from .tool import Reply, Tool
 
 _MAX_DIFF = 24_000
 _MAX_FILES = 20
-_EDITS = "What its calls have changed, in their order; what commands have changed is not known.\n"
+_EDITS = "Changes made by its tool calls, in order. Changes made by commands are not known.\n"
 _LEFT_OUT = "\n[older or longer changes are left out]"
 Action = Literal[
     "rename",
@@ -148,7 +148,7 @@ async def give_away(service: Service, caller: Caller, session_id: str, *, wait: 
     which it goes on."""
     give = service.relocation.give_away
     if give is None:
-        raise InvalidArgument("action: there is no fleet here that a session could be moved in.", field="action")
+        raise InvalidArgument("action: sessions can be moved in a fleet only.", field="action")
     async with service.stored.audited_change(session_id, caller, "move") as (found, _):
         session = await service.find(found, caller=caller)
         if wait:
@@ -169,7 +169,7 @@ async def _share(call: Call, arguments: ManageSession) -> Reply:
         done = f"No longer shared with {', '.join(ended)}." if ended else "It was not shared with them."
     sharing = await stored.sharing(session_id, caller=caller)
     listed = "\n".join(f"{share.grantee}: {share.access}" for share in sharing.shares)
-    message = done or listed or "It is shared with nobody."
+    message = done or listed or "It is not shared."
     return Managed(session_id=session_id, message=message, owner=sharing.owner, shared_with=sharing.rows or [])
 
 
@@ -257,7 +257,7 @@ async def _rewind(
         listed = await work.checkpoints(session_id, caller=call.caller)
         agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
         if agreed is None:
-            raise InvalidArgument(f"There is no checkpoint at a message {message_id[:100]!r}.", field="text")
+            raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]}.", field="text")
         question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
         asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
         if asked is not None:
@@ -302,7 +302,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
     """Delete a session. A person must agree, or the caller must say that one has; otherwise PermissionDenied."""
     if not arguments.confirm:
         page = await call.service.stored.read(arguments.session_id, caller=call.caller, size=1)
-        question = f"Delete the session {page.title[:200]!r} ({page.session_id}) for good? It has {page.turns} turns."
+        question = f"Permanently delete {page.title[:200]} ({page.session_id})? It has {page.turns} turns."
         answer = await call.confirmed(question, "Delete it")
         if isinstance(answer, types.InputRequiredResult):
             return answer

@@ -511,7 +511,7 @@ def created_token(state_dir: Path) -> tuple[str, bool]:
 
 
 def _taken(where: str, name: str) -> InvalidArgument:
-    return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+    return InvalidArgument(f"{where}: the name {name} is used twice; every caller needs a different name.")
 
 
 def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
@@ -525,7 +525,7 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
             "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
         )
     if token in tokens:
-        raise InvalidArgument(f"{where} is used twice; every caller needs a token of its own.")
+        raise InvalidArgument(f"{where} is used twice; every caller needs a different token.")
     tokens[token] = name
 
 

@@ -190,7 +190,7 @@ class RunningCalls:
             until = access.expires_at
         except Exception:
             # A stream that cannot be looked at ends, and the others go on being looked at.
-            who = call.identity.principal if call.identity is not None else f"somebody at {call.address}"
+            who = call.identity.principal if call.identity is not None else f"a caller at {call.address}"
             log.exception("could not re-check access of %s; its stream is ended", who)
             until = None
         if call.access is not access:

@@ -234,7 +234,7 @@ class _Front:
         if now < self._next_try:
             return
         if now - self._since > _ANSWER_SECONDS:
-            raise _NoServer(f"nobody answers at {self._place.socket}")
+            raise _NoServer(f"no answer at {self._place.socket}")
         # Before the try, which may raise or find that somebody else is just starting a server.
         self._next_try = now + _RETRY
         try:
@@ -267,7 +267,7 @@ class _Front:
         try:
             welcome = hello.read_welcome(line)
         except ValueError:
-            raise _NoServer("what answers at the socket is no server of ours") from None
+            raise _NoServer("the program at the socket is not a claude-code-mcp server") from None
         if welcome.refused:
             raise _NoServer(welcome.refused)
         if welcome.protocol != hello.PROTOCOL:

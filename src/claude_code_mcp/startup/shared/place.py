@@ -142,7 +142,7 @@ def is_held(place: Place) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        raise NoPlace(f"whether a server runs at {place.socket} cannot be told: {error.strerror or error}") from None
+        raise NoPlace(f"cannot determine whether a server runs at {place.socket}: {error.strerror or error}") from None
     finally:
         if descriptor >= 0:
             os.close(descriptor)

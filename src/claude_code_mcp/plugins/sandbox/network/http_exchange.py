@@ -237,7 +237,7 @@ async def pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *,
         event = await server.event()
         if isinstance(event, h11.InformationalResponse):  # the answer itself follows
             if event.status_code == 101:
-                raise ExchangeFailed("it switched to another protocol, which nobody asked for")
+                raise ExchangeFailed("it switched to another protocol without being asked")
         elif isinstance(event, h11.Response):
             headers = [(name, mask.text(value)) for name, value in end_to_end(event.headers)]
             if last or not _keeps_open(event):

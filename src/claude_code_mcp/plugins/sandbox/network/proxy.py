@@ -368,7 +368,7 @@ class SandboxProxy:
         self, request: h11.Request, target: bytes, host: str, port: int, rule: CredentialRule, *, last: bool
     ) -> tuple[h11.Request, Credential]:
         if is_reflecting(request.method):
-            self._notes.refused(host, port, "a method that sends back what it gets")
+            self._notes.refused(host, port, "a method that echoes the request")
             raise _Refused(403, f"{request.method.decode('latin-1')} is not for a host with a credential.")
         credential = await self._credential(rule)
         usual = _HTTP if last else _HTTPS

@@ -399,7 +399,7 @@ class AuthorizationServer:
             return message("That does not count", "The request names something twice.", 400)
         if self._is_own(request.query_params.get("redirect_uri", "")):
             # Looked at here too: a client that has named a port of the person's own machine may come with any other.
-            return message("This client cannot sign in", "It wants to send you to a page of this server.", 400)
+            return message("This client cannot sign in", "It asks to send you to a page of this server.", 400)
         self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
@@ -407,7 +407,7 @@ class AuthorizationServer:
             # Never sent on to an address that is not the client's: the person is told instead.
             return message(
                 "This client cannot sign in",
-                "It is not known here, or it wants to send you to an address that it has not named before.",
+                "It is not known here, or it asks to send you to an address that it has not registered.",
                 400,
             )
         if location.startswith(f"{self._origin}{CONSENT}?"):
@@ -533,7 +533,7 @@ class AuthorizationServer:
         until = grant_of(person, 0).issued_at + _SIGNED_IN_FOR
         identity = await self._door.let_in(grant_of(person, until), until)
         if identity is None:
-            raise _Stopped(message("You cannot sign in here", "Ask whoever runs this server.", 403))
+            raise _Stopped(message("You cannot sign in here", "Ask the operator of this server.", 403))
         await asyncio.to_thread(self._people.note_sign_in, person.subject, until)
         assert self._link is not None
         return RedirectResponse(await self._link(identity), 303, _NO_STORE)

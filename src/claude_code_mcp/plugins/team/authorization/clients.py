@@ -66,7 +66,7 @@ class KnownClient(OAuthClientInformationFull):
                 return redirect_uri
         elif len(named) == 1:
             return named[0]
-        raise InvalidRedirectUriError("The redirect address is none of those that the client has named.")
+        raise InvalidRedirectUriError("The client has not registered this redirect address.")
 
 
 def _same_on_loopback(wanted: str, named: str) -> bool:
@@ -194,7 +194,7 @@ class ClientDocuments:
         parts = check_url(client_id, private=self._private)
         segments = parts.path.split("/")
         if parts.path in ("", "/") or parts.fragment or "." in segments or ".." in segments:
-            raise ValueError("it is no address of a document")
+            raise ValueError("not the URL of a document")
         async with asyncio.timeout(_TIMEOUT):
             address = await looked_up(parts, self._private)
             document = json_text.decode(await _get(parts, address))

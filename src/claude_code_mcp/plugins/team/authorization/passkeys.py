@@ -212,7 +212,7 @@ def _decoded(credential: str) -> dict[str, Any]:
     """What a browser has sent. ValueError if it is no object, or is nested without end."""
     found = json_text.decode(credential)
     if not isinstance(found, dict):
-        raise ValueError("it is no credential")
+        raise ValueError("not a credential")
     return found
 
 
