@@ -146,7 +146,9 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
     """The tools of the chosen toolsets and of plug-ins. InvalidArgument if two have the same name."""
     tools = dict(tools_of(settings))
     for plugin in plugins:
-        for tool in plugin.tools(settings):
+        with _naming(plugin):
+            offered = list(plugin.tools(settings))
+        for tool in offered:
             if tools.setdefault(tool.name, tool) is not tool:
                 raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
     return tools
@@ -589,12 +591,31 @@ async def running_service(
 @asynccontextmanager
 async def _started_plugin(plugin: Plugin, server: RunningServer) -> AsyncIterator[None]:
     """A plug-in with its observers and channels at work."""
-    async with plugin.running(server):
-        for observer in plugin.observers(server):
-            server.service.observe(observer)
-        for channel in plugin.channels(server):
-            server.service.broker.add_channel(channel)
+    async with AsyncExitStack() as stack:
+        with _naming(plugin):
+            await stack.enter_async_context(plugin.running(server))
+            for observer in plugin.observers(server):
+                server.service.observe(observer)
+            for channel in plugin.channels(server):
+                server.service.broker.add_channel(channel)
+                # Before `running` ends: a channel that is closed is offered nothing.
+                stack.callback(server.service.broker.remove_channel, channel)
         yield
+
+
+@contextmanager
+def _naming(plugin: Plugin) -> Iterator[None]:
+    """What a plug-in raises at the start says which one it was."""
+    try:
+        yield
+    except ClaudeCodeError:
+        raise
+    except Exception as error:
+        log.debug("the plug-in %s failed", plugin.name, exc_info=True)
+        raise InvalidArgument(
+            f"The plug-in {plugin.name} cannot be started ({type(error).__name__}: {error}). Update or uninstall "
+            f"it, or disable it with CLAUDE_CODE_MCP_PLUGINS_OFF={plugin.name}."
+        ) from None
 
 
 def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> dict[str, str | None]:

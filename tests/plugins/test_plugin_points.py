@@ -5,12 +5,13 @@ import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from claude_code_mcp import installed_plugins
-from claude_code_mcp.app import running_service
+from claude_code_mcp.app import running_service, tools_with
 from claude_code_mcp.cli.parser import build_parser, run
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied
@@ -206,6 +207,30 @@ def test_a_plug_in_that_cannot_be_used_stops_the_start(
     offered.update({name: f"{__name__}:{value}" for name, value in points.items()})
     with pytest.raises(InvalidArgument, match=named):
         installed_plugins.enabled_plugins(load_settings({}))
+
+
+class FailsAtStart(Plugin):
+    name = "fails"
+
+    def channels(self, server: RunningServer) -> Iterable[Channel]:
+        raise RuntimeError("no licence")
+
+
+class FailsToList(Plugin):
+    name = "fails"
+
+    def tools(self, settings: Any) -> Iterable[Any]:
+        raise RuntimeError("no licence")
+
+
+async def test_a_plug_in_that_fails_at_the_start_is_named(offered: dict[str, str], tmp_path: Path) -> None:
+    offered["fails"] = f"{__name__}:FailsAtStart"
+    settings = load_settings({}, state_dir=tmp_path)
+    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no licence"):
+        async with running_service(settings, "local", None):
+            pass
+    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no licence"):
+        tools_with([FailsToList()], settings)
 
 
 def test_a_disabled_plug_in_is_not_loaded(offered: dict[str, str]) -> None:
