@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import anyio
 from pydantic import SecretStr
@@ -21,7 +21,6 @@ from .core.audit.session_log import PrivateLogFile, RedactingFormatter, SessionL
 from .core.audit.trail import Audit, RotatingJsonl
 from .core.config import Settings, load_settings, secrets_of, unknown_variables
 from .core.errors import ClaudeCodeError, InvalidArgument
-from .core.installation import extra_command
 from .core.isolation import Isolation
 from .core.model.caller import LOCAL
 from .core.model.events import AuditEvent, AuditKind
@@ -32,7 +31,7 @@ from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
 from .installed_plugins import bundled_plugins, distributions_of, enabled_plugins, sections_of
-from .plugin import Plugin, RunningServer
+from .plugin import HttpPort, Plugin, RunningServer
 from .server.server import McpServer
 from .server.tools.tool import Tool
 from .server.tools.toolsets import tools_of
@@ -47,10 +46,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .core.sessions.replica import SessionReplica
-    from .plugins.console.console import Console, ConsolePort, Consoles
-    from .plugins.telemetry.audit_sinks import AuditSink
-    from .plugins.telemetry.metrics import Metrics
-    from .plugins.telemetry.telemetry import Telemetry
     from .server.message_streams import SendStream
     from .server.transports.authenticator import Authenticator
     from .server.transports.callers import Callers
@@ -92,13 +87,13 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
     with on_signals(serving.cancel):
         async with (
-            running_service(settings, "local", None) as (service, hosting, plugins),
+            running_service(settings, "local", None) as (service, hosting, running),
             stdio_streams(greeted) as (inbox, outbox),
         ):
             server = McpServer(
-                service, "keep", hosting.host, tools_with(plugins, settings)
+                service, "keep", hosting.host, tools_with(running.plugins, settings)
             ).server()  # the server ends with its one client: see below
-            manifest = _renewed_manifest(server, greeted, plugins, outbox)
+            manifest = _renewed_manifest(server, greeted, running.plugins, outbox)
             if manifest is not None:
                 service.start_task(manifest)
             with serving:
@@ -187,9 +182,6 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
-    from .plugins.console.console import serving_consoles  # noqa: PLC0415
-    from .plugins.console.guard import Accounts  # noqa: PLC0415
-    from .plugins.telemetry.metrics import Metrics  # noqa: PLC0415
     from .server.transports import systemd  # noqa: PLC0415
     from .server.transports.callers import TOKEN_FILE, Callers, created_token  # noqa: PLC0415
     from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
@@ -210,23 +202,16 @@ async def run_http(settings: Settings, address: str) -> None:
         announcement = _announcement(settings.state_dir / TOKEN_FILE, token if is_new else None)
     serving_at, principals = (bind.host, bind.port), callers.names
     with on_signals(stop_requested.set):
-        async with (
-            running_service(settings, policy, audit_file, serving_at, principals, others=callers.open) as (
-                service,
-                hosting,
-                plugins,
-            ),
-            serving_consoles(service, lambda: hosting.hub) as consoles,
+        async with running_service(settings, policy, audit_file, serving_at, principals, others=callers.open) as (
+            service,
+            hosting,
+            running,
         ):
-            metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
-            service.observe(metrics)
             mcp_server = McpServer(
-                service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings)
+                service, settings.on_disconnect or "keep", hosting.host, tools_with(running.plugins, settings)
             )
-            accounts = Accounts(callers)
-            open_page = partial(consoles.open, accounts=accounts)
-            async with _http_server(bind, mcp_server, callers, metrics, open_page, listener) as server:
-                stopping = service.start_task(_stop_when_requested(server, consoles, stop_requested))
+            async with _http_server(bind, mcp_server, callers, running, listener) as server:
+                stopping = service.start_task(_stop_when_requested(server, running.plugins, stop_requested))
                 try:
                     # Not by the log, which hides tokens and may be kept.
                     sys.stderr.write(announcement)
@@ -253,39 +238,40 @@ async def _http_server(
     bind: "Address",
     mcp_server: McpServer,
     callers: "Callers",
-    metrics: "Metrics",
-    open_page: "Callable[[Address], Console | None]",
+    running: RunningServer,
     listener: "socket.socket | None" = None,
 ) -> "AsyncIterator[HttpServer]":
-    """A server over HTTP, which the block has to `serve`: the MCP server, its metrics and the page. It listens
-    already, and requests wait. Until the end of the block the callers are followed and the event loop is watched."""
+    """A server over HTTP, which the block has to `serve`: the MCP server, the page and the routes of plug-ins. It
+    listens already, and requests wait. Until the end of the block the callers are followed."""
     from .server.transports.http import HttpServer, http_app  # noqa: PLC0415
 
-    service = mcp_server.service
-    settings = service.settings
+    service, plugins = running.service, running.plugins
 
     def make_app(at: "Address") -> "ASGIApp":
+        port = HttpPort(at, callers, by_socket=running.shared is not None)
+
         def routes() -> "Sequence[BaseRoute]":
-            page = open_page(at)
-            return [*callers.routes(page), *(page.routes() if page is not None else ())]
+            page = only_part(plugins, "a page", lambda plugin: plugin.page(running, port))
+            more = [route for plugin in plugins for route in plugin.routes(running, port)]
+            return [*more, *callers.routes(page), *(page.routes() if page is not None else ())]
 
-        return http_app(mcp_server, settings, at, callers, metrics.render, routes)
+        return http_app(mcp_server, service.settings, at, callers, routes)
 
-    server = HttpServer(bind, make_app, settings=settings, callers=callers, listener=listener)
+    server = HttpServer(bind, make_app, settings=service.settings, callers=callers, listener=listener)
     # Before anything is served: a session that begins must not call back to this very server.
     service.own_addresses.extend(server.own_addresses)
-    watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
+    following = service.start_task(callers.follow(service))
     try:
         yield server
     finally:
-        for task in watching:
-            task.cancel()
+        following.cancel()
 
 
-async def _stop_when_requested(server: "HttpServer", consoles: "Consoles", stop_requested: asyncio.Event) -> None:
+async def _stop_when_requested(server: "HttpServer", plugins: Sequence[Plugin], stop_requested: asyncio.Event) -> None:
     await stop_requested.wait()
     server.stop()
-    consoles.close()
+    for plugin in plugins:
+        plugin.stop()
 
 
 async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
@@ -313,41 +299,44 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
 
 
 async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
-    from .plugins.telemetry.metrics import Metrics  # noqa: PLC0415
 
     callers = await asyncio.to_thread(shared_callers, settings, http)
     principals = {LOCAL, *callers.names} if callers is not None else ()
     policy = shared_policy(settings, http)
-    async with (
-        running_service(
-            settings, policy, None, principals=principals, spares=1, others=callers is not None and callers.open
-        ) as (service, hosting, plugins),
-        _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
-    ):
+    async with running_service(
+        settings,
+        policy,
+        None,
+        principals=principals,
+        spares=1,
+        others=callers is not None and callers.open,
+        shared=shared.name,
+        over_http=http is not None,
+    ) as (service, hosting, running):
+        plugins = running.plugins
         server = McpServer(service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings))
-        metrics = Metrics(lambda: service.sessions(principal=None), hosting.connections)
-        service.observe(metrics)
         # Its own tools are not known to the front, which greets.
         greeted = GreetedInput(leave_manifest=first.manifest, argv=first.arguments)
         manifest = _renewed_manifest(server.server(), greeted, plugins)
         if manifest is not None:
             service.start_task(manifest)
-        async with _http_beside(http, server, callers, metrics, console) as url:
-            shared.open(
-                server,
-                lambda: {"http": url, "web": console.url, **_sessions_at_a_glance(service)},
-                {
-                    "sessions": partial(_states, service),
-                    "metrics": partial(_figures, metrics),
-                    "hub": partial(_servers, hosting),
-                    "web": console.link,
-                    "watched": console.watched,
-                    **queries_of(plugins, RunningServer(service, lambda: hosting.hub)),
-                },
-            )
+
+        async def is_needed(idle: float) -> bool:
+            return any([await plugin.is_needed(idle) for plugin in plugins])
+
+        def status() -> dict[str, Any]:
+            fields = {name: value for plugin in plugins for name, value in plugin.status().items()}
+            return {"http": url, **fields, **_sessions_at_a_glance(service)}
+
+        async with _http_beside(http, server, callers, running) as url:
+            asks: dict[str, Callable[[], Awaitable[Any]]] = {
+                "sessions": partial(_states, service),
+                "hub": partial(_servers, hosting),
+            }
+            shared.open(server, status, {**asks, **queries_of(plugins, running)})
             log.info("version %s serves the clients of this user", __version__)
             idle = settings.shared_idle if http is None else math.inf
-            await _until_dispensable(shared, service, idle, console.in_use)
+            await _until_dispensable(shared, service, idle, is_needed)
 
 
 def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
@@ -375,70 +364,12 @@ def shared_policy(settings: Settings, http: str | None) -> Policy:
     return replace(remote, principals={LOCAL: local.profile(LOCAL), **remote.principals})
 
 
-class _SharedConsole:
-    """The console of a shared server. What it is made of is loaded when its user asks for it, or has used it before."""
-
-    def __init__(self, service: Service, hosting: "HubProvider", name: str, *, own_port: bool) -> None:
-        """`own_port`: it is opened again if it was open before, since nothing else serves it."""
-        self._service = service
-        self._own_port = own_port
-        self._hosting = hosting
-        self._name = name
-        self._consoles: Consoles | None = None
-        self._port: ConsolePort | None = None
-
-    async def __aenter__(self) -> "_SharedConsole":
-        settings = self._service.settings
-        if settings.web and self._own_port and await asyncio.to_thread((settings.state_dir / "web").exists):
-            self._service.start_task(self._load().reopen())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._consoles is not None:
-            self._consoles.close()
-        if self._port is not None:
-            await self._port.close()
-
-    def _load(self) -> "ConsolePort":
-        if self._port is None:
-            from .plugins.console.console import ConsolePort, Consoles  # noqa: PLC0415
-
-            self._consoles = Consoles(self._service, lambda: self._hosting.hub)
-            self._port = ConsolePort(self._consoles, self._service, self._name)
-        return self._port
-
-    def open(self, callers: "Callers", at: "Address") -> "Console | None":
-        """The console at a port that serves callers with tokens."""
-        from .plugins.console.guard import Accounts  # noqa: PLC0415
-
-        self._load()
-        assert self._consoles is not None
-        return self._consoles.open(at, Accounts(callers, by_socket=True))
-
-    @property
-    def url(self) -> str | None:
-        return self._port.url if self._port is not None else None
-
-    async def in_use(self, idle: float) -> bool:
-        """Whether people with a browser need this server."""
-        return self._consoles is not None and await self._consoles.in_use(idle)
-
-    async def watched(self) -> dict[str, Any]:
-        """Whether the user of this server comes to see questions there."""
-        return {"watched": self._consoles is not None and await self._consoles.watched_by(LOCAL)}
-
-    async def link(self) -> dict[str, Any]:
-        """A link to it for the user of this server, who has asked through the socket."""
-        return await self._load().link()
-
-
 @asynccontextmanager
 async def _http_beside(
     http: str | None,
     mcp_server: McpServer,
     callers: "Callers | None",
-    metrics: "Metrics",
-    console: _SharedConsole,
+    running: RunningServer,
 ) -> "AsyncIterator[str | None]":
     """Serves over HTTP meanwhile, if there is an address; yields where."""
     if http is None or callers is None:
@@ -448,7 +379,7 @@ async def _http_beside(
 
     bind = read_address(http)
     check_exposure(bind, callers, mcp_server.service.settings)
-    async with _http_server(bind, mcp_server, callers, metrics, partial(console.open, callers)) as server:
+    async with _http_server(bind, mcp_server, callers, running) as server:
         serving = mcp_server.service.start_task(server.serve())
         try:
             yield server.url
@@ -459,10 +390,6 @@ async def _http_beside(
 
 async def _states(service: Service) -> dict[str, str]:
     return {session.id: str(session.state.value) for session in service.sessions(principal=None)}
-
-
-async def _figures(metrics: "Metrics") -> str:
-    return metrics.render().decode()
 
 
 async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
@@ -532,11 +459,13 @@ async def running_service(
     others: bool = False,
     replica: "SessionReplica | None" = None,
     machine: str | None = None,
-) -> "AsyncIterator[tuple[Service, HubProvider, Sequence[Plugin]]]":
+    shared: str | None = None,
+    over_http: bool = False,
+) -> "AsyncIterator[tuple[Service, HubProvider, RunningServer]]":
     """A running service with its hub, policy, observers and plug-ins; `policy` may be the name of the profile for
     callers that have no other; `others` than the `principals` may call too. Plug-ins end first, then the service, then
     the hubs that its sessions use; the audit trail is closed last, and is complete by then; it names the `machine` of a
-    fleet."""
+    fleet. `shared` is the name of the shared server."""
     plugins = await asyncio.to_thread(enabled_plugins, settings)
     # The bundled ones also if they are disabled: a configuration file may be used with and without them.
     sections = {*sections_of(bundled_plugins()), *sections_of(plugins)}
@@ -568,34 +497,51 @@ async def running_service(
         )
         if SessionLog.is_logged():
             service.observe(SessionLog(), SessionLog.EVENTS, SessionLog.ACTS)
-        audit, telemetry = open_audit(settings, audit_file, machine), _telemetry(settings)
-        closing = [observer for observer in (audit, telemetry) if observer is not None]
-        for observer in closing:
-            service.observe(observer)
+        audit = open_audit(settings, audit_file, plugins, machine)
+        if audit is not None:
+            service.observe(audit)
+        closing: list[Closing] = []
         started = _started(settings, policy, over_http=serving_at is not None)
         service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
             async with service, AsyncExitStack() as started_plugins:
                 hosting.connect(service)
-                server = RunningServer(service, lambda: hosting.hub)
+                server = RunningServer(
+                    service,
+                    lambda: hosting.hub,
+                    plugins,
+                    hosting.connections,
+                    shared,
+                    over_http or serving_at is not None,
+                )
                 for plugin in plugins:
-                    await started_plugins.enter_async_context(_started_plugin(plugin, server))
-                yield service, hosting, plugins
+                    await started_plugins.enter_async_context(_started_plugin(plugin, server, closing))
+                yield service, hosting, server
         finally:
             await hosting.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
-            for observer in closing:
+            # The audit trail last: it is complete by then.
+            for observer in [*closing, *([audit] if audit is not None else [])]:
                 await asyncio.to_thread(observer.close)
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """An observer that is closed in the end."""
+
+    def close(self) -> None: ...
+
+
 @asynccontextmanager
-async def _started_plugin(plugin: Plugin, server: RunningServer) -> AsyncIterator[None]:
-    """A plug-in with its observers and channels at work."""
+async def _started_plugin(plugin: Plugin, server: RunningServer, closing: list[Closing]) -> AsyncIterator[None]:
+    """A plug-in with its observers and channels at work. Adds the observers that are to be closed."""
     async with AsyncExitStack() as stack:
         with _naming(plugin):
             await stack.enter_async_context(plugin.running(server))
             for observer in plugin.observers(server):
                 server.service.observe(observer)
+                if isinstance(observer, Closing):
+                    closing.append(observer)
             for channel in plugin.channels(server):
                 server.service.broker.add_channel(channel)
                 # Before `running` ends: a channel that is closed is offered nothing.
@@ -630,20 +576,9 @@ def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> di
     }
 
 
-def _telemetry(settings: Settings) -> "Telemetry | None":
-    """Traces and metrics, if they are wanted. InvalidArgument if what they need is not installed."""
-    if not settings.otel:
-        return None
-    try:
-        from .plugins.telemetry.telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
-    except ImportError as error:
-        raise InvalidArgument(
-            f"CLAUDE_CODE_MCP_OTEL needs `{extra_command('otel')}`: {error.name} is not installed."
-        ) from None
-    return Telemetry(_redactor.text)
-
-
-def open_audit(settings: Settings, default: Path | None, machine: str | None = None) -> Audit | None:
+def open_audit(
+    settings: Settings, default: Path | None, plugins: Sequence[Plugin], machine: str | None = None
+) -> Audit | None:
     """The audit trail of the settings, in the file `default` if they name none; None if there is to be none.
     InvalidArgument if it cannot be written."""
     path = default if settings.audit_file is None else settings.audit_file
@@ -651,12 +586,7 @@ def open_audit(settings: Settings, default: Path | None, machine: str | None = N
         path = settings.state_dir / "audit.jsonl"
     if path is None or path == "off":
         return None
-    sinks: Sequence[AuditSink] = ()
-    if settings.audit_sinks:
-        from .plugins.telemetry.audit_sinks import make_sinks  # noqa: PLC0415 - takes a while, and few have any
-
-        token = settings.audit_token.get_secret_value() if settings.audit_token is not None else None
-        sinks = make_sinks(settings.audit_sinks, token, stdout=default is not None)
+    sinks = [sink for plugin in plugins for sink in plugin.audit_sinks(settings, stdout=default is not None)]
     try:
         trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
     except OSError as error:

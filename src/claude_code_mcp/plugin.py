@@ -19,10 +19,14 @@ observer or channel is logged and does not affect the others, and a failing `jud
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from .core.audit.trail import LineSink
     from .core.config import Settings
     from .core.isolation import Isolation
     from .core.model.options import SessionOptions
@@ -36,8 +40,12 @@ if TYPE_CHECKING:
     from .core.sessions.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
     from .hub.hub import Hub
+    from .server.api_parts import ApiPart
     from .server.tools.tool import Tool
     from .server.transports.authenticator import Authenticator
+    from .server.transports.callers import Callers
+    from .server.transports.http import Address
+    from .server.transports.identity import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +77,50 @@ class RunningServer:
     service: "Service"
     find_hub: "Callable[[], Hub | None]"
     """The hub of clients without an environment of their own; None while no MCP server is configured."""
+    plugins: "Sequence[Plugin]" = ()
+    """All plug-ins of the server."""
+    connections: "Callable[[], Iterable[tuple[str, str]]]" = tuple
+    """The connections to MCP servers: the server and the state of each."""
+    shared: str | None = None
+    """The name of the shared server, which differs for each set of settings; None for another server."""
+    over_http: bool = False
+    """Whether it serves clients over HTTP."""
+    _parts: "list[ApiPart]" = field(default_factory=list)
 
     @property
     def settings(self) -> "Settings":
         return self.service.settings
+
+    def api_parts(self) -> "Sequence[ApiPart]":
+        """The parts of the API of all plug-ins, made when they are first asked for, on the event loop."""
+        if not self._parts:
+            self._parts.extend(part for plugin in self.plugins for part in plugin.api(self))
+        return self._parts
+
+
+@dataclass(frozen=True, slots=True)
+class HttpPort:
+    """An HTTP server that is about to serve."""
+
+    address: "Address"
+    callers: "Callers"
+    by_socket: bool = False
+    """Whether the user of the shared server is a caller too, who asks for links through its socket."""
+
+
+class WebPage(Protocol):
+    """A page for people, on which they sign in: a `SignInPage` with its routes."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def link_for(self, identity: "Identity", /) -> str: ...
+
+    def check_host(self, request: "Request", /) -> str: ...
+
+    def refused(self) -> None: ...
+
+    def routes(self) -> "Sequence[BaseRoute]": ...
 
 
 class Plugin:
@@ -135,7 +183,13 @@ class Plugin:
         return ()
 
     def observers(self, server: RunningServer) -> "Iterable[Observer]":
-        """Objects that are told of every event and every audited act."""
+        """Objects that are told of every event and every audited act. One that has a method `close` is closed when the
+        service has ended, in a thread."""
+        return ()
+
+    def audit_sinks(self, settings: "Settings", *, stdout: bool) -> "Iterable[LineSink]":
+        """Destinations for the lines of the audit trail besides its file. `stdout` tells whether the server may write
+        to standard output."""
         return ()
 
     # -- HTTP -------------------------------------------------------------------------------------------------
@@ -143,6 +197,18 @@ class Plugin:
     def authenticators(self, settings: "Settings") -> "Iterable[Authenticator]":
         """Ways to authenticate over HTTP besides the operator's tokens. Raise InvalidArgument if the settings cannot be
         used."""
+        return ()
+
+    def page(self, server: RunningServer, port: HttpPort) -> "WebPage | None":
+        """The page on this port. One plug-in may provide it. Blocks on the disk."""
+        return None
+
+    def api(self, server: RunningServer) -> "Iterable[ApiPart]":
+        """Routes below `/api` for people who have signed in to the page."""
+        return ()
+
+    def routes(self, server: RunningServer, port: HttpPort) -> "Iterable[BaseRoute]":
+        """Other routes. They check their callers themselves, with `port.callers`."""
         return ()
 
     # -- clients ----------------------------------------------------------------------------------------------
@@ -155,6 +221,10 @@ class Plugin:
         """Queries that commands can send to the shared server of this user, by name; each returns JSON."""
         return {}
 
+    def status(self) -> "Mapping[str, Any]":
+        """Fields for the status of the shared server of this user."""
+        return {}
+
     # -- life of the server -----------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -162,3 +232,10 @@ class Plugin:
         """Around the life of the server: open connections and start tasks before the `yield`, close them after it.
         Plug-ins start in the order of their names and end in reverse order, before the service closes."""
         yield
+
+    async def is_needed(self, idle: float) -> bool:
+        """Whether the shared server must not end, although it has had no client for `idle` seconds."""
+        return False
+
+    def stop(self) -> None:
+        """The server has been asked to stop: end what clients wait for, such as streams."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.cli import operator, parser
+from claude_code_mcp.cli import backup, parser
 from claude_code_mcp.core.errors import StateUnavailable
 from claude_code_mcp.core.state.database import FILE_NAME, Database, exchanging
 from claude_code_mcp.core.state.session_holders import ServerLife
@@ -261,7 +261,7 @@ def test_what_cannot_be_a_backup_is_refused_in_words(
 
 KILLED_BETWEEN = """
 import os, sys
-from claude_code_mcp.cli import operator, parser
+from claude_code_mcp.cli import backup, parser
 from claude_code_mcp.core.errors import StateUnavailable
 rename, renamed = os.rename, []
 def kill_after_the_first(*names):
@@ -311,8 +311,8 @@ def test_files_without_content_make_no_backup_endless(
     for number in range(30):
         with (theirs / "home" / f"sparse-{number:02}").open("wb") as sparse:
             sparse.truncate(1 << 20)
-    monkeypatch.setattr(operator, "_MOST_BYTES", 3 << 20)
-    monkeypatch.setattr(operator, "_MOST_LEFT_OUT", 5)
+    monkeypatch.setattr(backup, "_MOST_BYTES", 3 << 20)
+    monkeypatch.setattr(backup, "_MOST_LEFT_OUT", 5)
     file = tmp_path / "backup.tar.gz"
     assert run("backup", file, "--json") == 1
     report = capsys.readouterr()

@@ -135,9 +135,9 @@ async def server(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = load_settings({}, state_dir=sandbox.root / "state", default_cwd=str(sandbox.project))
-    async with running_service(settings, "local", None) as (service, hosting, plugins):
-        assert "recorder" in [plugin.name for plugin in plugins]
-        yield RunningServer(service, lambda: hosting.hub)
+    async with running_service(settings, "local", None) as (_, _, server):
+        assert "recorder" in [plugin.name for plugin in server.plugins]
+        yield server
     assert Recorder.notes.index("ended") < Recorder.notes.index("server_stopped")
 
 

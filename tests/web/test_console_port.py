@@ -1,10 +1,12 @@
 """The port that a shared server opens for the console of its user."""
 
 import asyncio
+from contextlib import closing
 
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.plugins.console.console import ConsolePort, serving_consoles
+from claude_code_mcp.plugins.console.console import ConsolePort, Consoles
+from claude_code_mcp.plugins.push.push_of_server import PushOfServer
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -17,7 +19,7 @@ from .console_client import Browser, StreamEvent, until
 async def test_a_console_that_could_not_be_opened_is_opened_by_the_next_request(service: Service) -> None:
     in_the_way = service.settings.state_dir / "web"
     in_the_way.write_text("not a directory")
-    async with serving_consoles(service, lambda: None) as consoles:
+    with closing(Consoles(service, lambda: None, [PushOfServer(service)])) as consoles:
         port = ConsolePort(consoles, service, "name")
         refused = await port.link()
         assert "Not a directory" in refused["error"]
@@ -32,7 +34,7 @@ async def test_a_console_that_could_not_be_opened_is_opened_by_the_next_request(
 
 
 async def test_the_console_is_in_use_while_a_browser_is_signed_in_or_was_used_just_now(service: Service) -> None:
-    async with serving_consoles(service, lambda: None) as consoles:
+    with closing(Consoles(service, lambda: None, [PushOfServer(service)])) as consoles:
         assert not await consoles.in_use(HANG_SECONDS), "nobody has opened it"
         port = ConsolePort(consoles, service, "name")
         link = await port.link()
@@ -60,7 +62,7 @@ async def test_a_question_is_denied_in_time_though_a_browser_is_signed_in(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(permission_timeout_ms=50)
-    async with serving_consoles(service, lambda: None) as consoles:
+    with closing(Consoles(service, lambda: None, [PushOfServer(service)])) as consoles:
         port = ConsolePort(consoles, service, "name")
         await signed_in_browser(port)
         prompt = script("Ask", tool("Bash", command="touch asked"), "Without it, then.")
@@ -74,7 +76,7 @@ async def test_a_question_that_is_pushed_waits_until_a_page_shows_it(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(permission_timeout_ms=50)
-    async with serving_consoles(service, lambda: None) as consoles:
+    with closing(Consoles(service, lambda: None, [PushOfServer(service)])) as consoles:
         port = ConsolePort(consoles, service, "name")
         browser = await signed_in_browser(port)
         receiver = {"kind": "webhook", "url": "http://127.0.0.1:9/hook"}

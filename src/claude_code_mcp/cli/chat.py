@@ -35,14 +35,14 @@ from ..client.conventions import (
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, is_busy, losses
 from ..client.printed_lines import PrintedLines
 from ..client.styled_lines import EDITED, NoAnswer
-from ..client.targets import add_own, target_of
+from ..client.targets import add_own, at_server, target_of
 from ..core.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..core.model.options import BYPASS, PERMISSION_MODES
 from ..core.model.question import QuestionKind
 from ..core.model.text import cut, local_time, visible
 from ..core.model.usage_limits import limit_name
 from ..core.questions.kinds import ACCEPT_EDITS
-from .running_sessions import Asking, add_session, add_verb, at_server, error_text, print_question
+from .running_sessions import Asking, add_session, add_verb, error_text, print_question
 
 _SIGNALLED = 128
 """The exit code of a command that a signal ended is this and the signal's number."""

@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
-from ..client.connections import CallFailed, McpClient, NotRunning
 from ..client.conventions import (
     ExitCode,
-    Unavailable,
     add_json,
     agreed,
-    exit_code_of,
     failed,
     positive,
     print_json,
@@ -30,7 +27,7 @@ from ..client.conventions import (
 )
 from ..client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report, machine_name
 from ..client.styled_lines import NoAnswer, Style, decide, question_lines
-from ..client.targets import add_target, target_of
+from ..client.targets import add_target, at_running_server, at_server
 from ..core.errors import InvalidArgument
 from ..core.model.options import BYPASS
 from ..core.model.outcome import BUSY_STATUSES
@@ -38,8 +35,6 @@ from ..core.model.question import Choice, QuestionKind
 from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
 from ..core.questions.kinds import Reaction, kind_class
 from ..core.sessions.session_row import SessionRow
-
-Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
 
 def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> Any:
@@ -53,28 +48,6 @@ def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Nam
 
 def add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", help="session id, the start of the id, or title")
-
-
-def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    """Runs a verb on a server that must be running already."""
-    return lambda arguments: _run(verb, arguments, target_of(arguments).join)
-
-
-def at_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    """Runs a verb on a server that is started if need be."""
-    return lambda arguments: _run(verb, arguments, target_of(arguments).open)
-
-
-def _run(verb: Verb, arguments: argparse.Namespace, connect: Callable[[], McpClient]) -> int:
-    """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
-    raised."""
-    try:
-        with connect() as client:
-            return verb(LiveSessions(client), arguments)
-    except CallFailed as error:
-        return failed(str(error), exit_code_of(error.code))
-    except NotRunning as error:
-        raise Unavailable(f"{error}; sessions are kept, and the next message to one resumes it") from None
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -13,22 +13,21 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from ..client.conventions import ExitCode, Unavailable, add_config_file, add_json, failed, positive, print_outcome
+from ..client.conventions import ExitCode, add_config_file, add_json, failed, positive, print_outcome
+from ..client.setting_flags import SETTINGS_WITH_FLAG, add_setting, add_settings
+from ..client.shared_server import asked, own_place, places, running_servers, settings_arguments, started
 from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.model.text import count_of
 from ..core.processes.environment import DEPTH, MARK
-from ..core.section import description_of, variable_of
+from ..core.section import variable_of
 from ..startup.greeting.first_answers import GreetedInput
 from ..startup.shared import place
-from ..startup.shared.hello import Hello, new_identity
-
-SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
-"""Fields of `Settings` that can be set on the command line too."""
+from ..startup.shared.hello import Hello
 
 
 def add_to(commands: Any) -> None:
@@ -64,36 +63,6 @@ def _add_serve(commands: Any) -> None:
     for field in SETTINGS_WITH_FLAG:
         add_setting(parser, field)
     parser.set_defaults(run=_run_serve)
-
-
-class _SettingFlag(argparse.Action):
-    """A flag for a setting, whose help is read from the setting when it is shown."""
-
-    @property
-    def help(self) -> str:
-        default = Settings.model_fields[self.dest].default
-        listed = f" Default: {','.join(default)}." if isinstance(default, tuple) else ""
-        return f"{description_of(self.dest, Settings)}{listed} ({variable_of(self.dest, Settings)})".replace("%", "%%")
-
-    @help.setter  # noqa: A003
-    def help(self, _: str | None) -> None:
-        """`argparse` sets it to nothing."""
-
-    def __call__(self, _: object, namespace: argparse.Namespace, value: object, __: object = None) -> None:
-        setattr(namespace, self.dest, value)
-
-
-def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
-    """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
-    setting = Settings.model_fields[field]
-    choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
-    several = isinstance(setting.default, tuple)
-    parser.add_argument(
-        f"--{field.replace('_', '-')}",
-        action=_SettingFlag,
-        choices=None if several else choices,
-        metavar="NAMES" if several else None,
-    )
 
 
 def _run_serve(arguments: argparse.Namespace) -> int:
@@ -160,8 +129,6 @@ def _print_token(arguments: argparse.Namespace) -> int:
 
 
 _INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
-_STOP_SECONDS = 60.0
-_POLL_INTERVAL = 0.05
 _FOLLOW_INTERVAL = 0.3
 
 
@@ -202,43 +169,7 @@ def _add_shared(commands: Any) -> None:
     logs.set_defaults(run=_logs)
 
 
-def add_settings(action: argparse.ArgumentParser) -> None:
-    """The arguments that are settings of the server."""
-    add_config_file(action)
-    for field in SETTINGS_WITH_FLAG:
-        add_setting(action, field)
-
-
 # -- status and logs ------------------------------------------------------------------------------------------
-
-
-def _places() -> list[place.Place]:
-    try:
-        return place.places(os.environ)
-    except OSError as error:
-        raise Unavailable(f"There can be no shared server here: {error}.") from None
-
-
-def _own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
-    try:
-        return place.find_place(arguments, os.environ)
-    except OSError as error:
-        raise Unavailable(f"There can be no shared server here: {error}.") from None
-
-
-def _asked(where: place.Place, ask: str) -> Any:
-    """The answer of the server at a place; None if none runs there. For an ask that ends the server it returns only
-    when its process is gone."""
-    from ..client.connections import NotRunning, ask_server  # noqa: PLC0415 - `serve` does not need it
-
-    try:
-        status, connection = ask_server(where, ask)
-    except NotRunning:
-        return None
-    with connection:
-        if ask != "status":
-            _await_end(connection, status["pid"])
-    return status
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -279,7 +210,7 @@ def _print_line(line: bytes, arguments: argparse.Namespace) -> None:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    file = Path(_own_place()[0].log_file)
+    file = Path(own_place()[0].log_file)
     try:
         with file.open("rb") as log:
             for line in log.read().splitlines()[-arguments.lines :]:
@@ -303,10 +234,10 @@ def _logs(arguments: argparse.Namespace) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    where, fingerprint = _own_place(_settings_arguments(arguments))
-    running = _asked(where, "status")
+    where, fingerprint = own_place(settings_arguments(arguments))
+    running = asked(where, "status")
     if running is None:
-        running = _started(where, fingerprint, arguments)
+        running = started(where, fingerprint, arguments)
         text = f"Started: pid {running['pid']}, {running['socket']}"
     elif arguments.http:
         raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
@@ -315,58 +246,9 @@ def _start(arguments: argparse.Namespace) -> int:
     return print_outcome(arguments, running, text)
 
 
-def running_place(arguments: argparse.Namespace) -> place.Place:
-    """Where the shared server of these settings runs; it is started if it does not."""
-    where, fingerprint = _own_place(_settings_arguments(arguments))
-    if _asked(where, "status") is None:
-        _started(where, fingerprint, arguments)
-    return where
-
-
-def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
-    """Starts a server and returns its status once it serves; the status of another one if that was started first."""
-    from ..client.connections import NotRunning, say_hello  # noqa: PLC0415 - `serve` does not need it
-
-    http = ["--http", arguments.http] if arguments.http else []
-    connection, deadline = place.start(where, http), time.monotonic() + _STOP_SECONDS
-    while connection is None and time.monotonic() < deadline:
-        # Somebody else has the lock. If it serves, that server is
-        # the one; if it is ending, the next try takes the lock.
-        if (running := _asked(where, "status")) is not None:
-            return running
-        time.sleep(_POLL_INTERVAL)  # it is just starting or ending
-        connection = place.start(where, http)
-    if connection is None:
-        raise Unavailable(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
-    client_hello = Hello(
-        directory=place.working_directory(),
-        environment=dict(os.environ),
-        fingerprint=fingerprint,
-        arguments=_settings_arguments(arguments),
-        identity=new_identity(),
-        pid=os.getpid(),
-    )
-    with socket.socket(fileno=connection.detach()) as opened:
-        try:
-            say_hello(opened, client_hello, _STOP_SECONDS)
-        except NotRunning as problem:
-            raise Unavailable(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
-        status = _asked(where, "status")
-    if status is None:
-        raise Unavailable("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
-    return status
-
-
-def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
-    """The arguments that are settings, in the form of flags of `serve`."""
-    flags = [("--config", arguments.config)]
-    flags += [(f"--{field.replace('_', '-')}", getattr(arguments, field)) for field in SETTINGS_WITH_FLAG]
-    return [word for flag, value in flags if value for word in (flag, str(value))]
-
-
 def _stop(arguments: argparse.Namespace) -> int:
-    chosen = _places() if arguments.all else [_own_place()[0]]
-    stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
+    chosen = places() if arguments.all else [own_place()[0]]
+    stopped = [status for where in chosen if (status := asked(where, "stop")) is not None]
     lines = [
         f"Stopped: pid {status['pid']}; {count_of(status.get('busy', 0), 'session')} at work" for status in stopped
     ]
@@ -374,39 +256,10 @@ def _stop(arguments: argparse.Namespace) -> int:
     return 0 if stopped else 1
 
 
-def running_servers() -> list[dict[str, Any]]:
-    """The status of every shared server of this user that runs."""
-    found = _places() if place.possible() else []
-    return [status for where in found if (status := _asked(where, "status")) is not None]
-
-
-def stop_servers() -> None:
-    """Ends every shared server of this user, and returns when their processes are gone."""
-    for where in _places() if place.possible() else []:
-        _asked(where, "stop")
-
-
-def _await_end(connection: socket.socket, pid: int) -> None:
-    """Waits until the server is gone: its end of the connection, and then the process."""
-    deadline = time.monotonic() + _STOP_SECONDS
-    connection.settimeout(_STOP_SECONDS)
-    with contextlib.suppress(OSError):
-        # The connection ends before the process does; only with the process is its lock free for the next server.
-        while connection.recv(4096):
-            pass
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return
-        time.sleep(_POLL_INTERVAL)
-    raise Unavailable(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
-
-
 def _restart(arguments: argparse.Namespace) -> int:
-    where, fingerprint = _own_place(_settings_arguments(arguments))
-    _asked(where, "restart")
-    status = _started(where, fingerprint, arguments)
+    where, fingerprint = own_place(settings_arguments(arguments))
+    asked(where, "restart")
+    status = started(where, fingerprint, arguments)
     return print_outcome(arguments, status, f"Restarted: pid {status['pid']}, {status['socket']}")
 
 
@@ -421,7 +274,7 @@ def _run(arguments: argparse.Namespace) -> int:
         os.set_inheritable(place.LOCK, False)
         listener, lock, first = socket.socket(fileno=place.LISTENER), place.LOCK, None
     else:
-        where, fingerprint = _own_place(_settings_arguments(arguments))
+        where, fingerprint = own_place(settings_arguments(arguments))
         found = place.take_lock(where)
         if found is None:
             raise InvalidArgument(f"A shared server runs already at {where.socket}.")
@@ -431,7 +284,7 @@ def _run(arguments: argparse.Namespace) -> int:
             directory=place.working_directory(),
             environment=dict(os.environ),
             fingerprint=fingerprint,
-            arguments=_settings_arguments(arguments),
+            arguments=settings_arguments(arguments),
         )
     place.write_holder(lock)
     asyncio.run(_serve(listener, where, first, arguments.http, to_file=bool(arguments.inherited)))

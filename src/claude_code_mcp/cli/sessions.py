@@ -21,21 +21,18 @@ from ..client.conventions import (
     failed,
     positive,
     print_json,
-    print_outcome,
 )
-from ..client.live_sessions import LiveSessions
 from ..client.session_files import add_session_command, full_id, library, print_unread
-from ..client.targets import add_target
 from ..core.config import Settings, load_settings
 from ..core.model.caller import LOCAL
 from ..core.model.text import clip_line, sharing_line, visible
+from ..core.policy.policy import Policy
+from ..core.sessions.session_access import SessionAccess
 from ..core.sessions.session_library import SessionLibrary
 from ..core.state.session_marks import Mark
-from ..core.state.state_directory import database_in
 from ..core.transcripts.session_catalogue import Entry
 from ..core.transcripts.transcript_export import Detail
 from ..installed_plugins import enabled_plugins
-from .running_sessions import at_server
 
 _FIRST_LINES = 20
 _PAGE = 1 << 20
@@ -53,7 +50,6 @@ def add_to(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", description="Without one: list.")
     _add_reading(actions)
     _add_care(actions)
-    _add_sharing(actions)
 
 
 def _add_listing(listing: argparse.ArgumentParser) -> None:
@@ -98,26 +94,6 @@ def _add_care(actions: Any) -> None:
     export.add_argument("--thinking", action="store_true", help="include thinking")
     delete = add_session_command(actions, "delete", "delete a session permanently; refused while it is open", _delete)
     delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-
-
-def _add_sharing(actions: Any) -> None:
-    """By way of the server: it decides who may, ends what others have open, and writes the audit trail."""
-    share = add_session_command(
-        actions, "share", "share a session with a person, to watch or to answer", at_server(_share)
-    )
-    share.add_argument("name", help="a person, or group:NAME")
-    share.add_argument(
-        "--access",
-        choices=("watch", "answer"),
-        default="watch",
-        help="answer: may also write to the session (default: watch)",
-    )
-    unshare = add_session_command(
-        actions, "unshare", "take that back; what they have open of it ends", at_server(_unshare)
-    )
-    unshare.add_argument("name", help="a person, or group:NAME")
-    for parser in (share, unshare):
-        add_target(parser)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -266,26 +242,11 @@ async def _deleted(settings: Settings, sessions: SessionLibrary, session_id: str
         await sessions.remove(session_id)
 
 
-# -- sharing ------------------------------------------------------------------------------------------------------
-
-
-def _share(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
-    session_id = sessions.find(arguments.session)
-    report = sessions.manage(session_id, "share", text=arguments.name, access=arguments.access)
-    return print_outcome(arguments, report, visible(report["message"]))
-
-
-def _unshare(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
-    # A name always: without one the tool would take the session back from everybody.
-    report = sessions.manage(sessions.find(arguments.session), "unshare", text=arguments.name)
-    return print_outcome(arguments, report, visible(report["message"]))
-
-
 def _shared_with(session_id: str) -> list[dict[str, str]]:
     """With whom a session of this user is shared, by what is on disk; a remark on stderr if that cannot be read."""
-    from ..plugins.team.shared_sessions import SharedSessions  # noqa: PLC0415
-
-    access = SharedSessions(database_in(load_settings().state_dir), lambda _: ())
+    settings = load_settings()
+    made = (plugin.access(settings, Policy()) for plugin in enabled_plugins(settings))
+    access = next(filter(None, made), SessionAccess())
     try:
         asyncio.run(access.refresh())
     except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.conventions import ExitCode, add_config_file, agreed, failed
+from ..client.shared_server import running_servers, stop_servers
 from ..core.config import Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
 from ..core.installation import PACKAGE, uninstall_command
@@ -20,6 +21,7 @@ from ..core.model.paths import config_directory, user_file
 from ..core.model.text import count_of, visible
 from ..startup.greeting.first_answers import cache_file
 from ..startup.shared import place
+from .backup import refuse_while_served
 from .config import (
     HOSTS,
     VSCODE_USER,
@@ -30,8 +32,6 @@ from .config import (
     remove_by_command,
     remove_from_file,
 )
-from .operator import refuse_while_served
-from .serve import running_servers, stop_servers
 
 
 def add_to(commands: Any) -> None:

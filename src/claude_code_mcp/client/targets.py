@@ -1,8 +1,13 @@
-"""The arguments of a command that is a client of a server: which server it is."""
+"""Commands that are clients of a server: which server it is, and how a command runs on it."""
 
 import argparse
+from collections.abc import Callable
 
-from .connections import Target
+from .connections import CallFailed, McpClient, NotRunning, Target
+from .conventions import Unavailable, exit_code_of, failed
+from .live_sessions import LiveSessions
+
+Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -22,3 +27,25 @@ def add_own(parser: argparse.ArgumentParser) -> None:
 
 def target_of(arguments: argparse.Namespace) -> Target:
     return Target(arguments.url, arguments.token, arguments.config, getattr(arguments, "own", False))
+
+
+def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
+    """Runs a verb on a server that must be running already."""
+    return lambda arguments: _run(verb, arguments, target_of(arguments).join)
+
+
+def at_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
+    """Runs a verb on a server that is started if need be."""
+    return lambda arguments: _run(verb, arguments, target_of(arguments).open)
+
+
+def _run(verb: Verb, arguments: argparse.Namespace, connect: Callable[[], McpClient]) -> int:
+    """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
+    raised."""
+    try:
+        with connect() as client:
+            return verb(LiveSessions(client), arguments)
+    except CallFailed as error:
+        return failed(str(error), exit_code_of(error.code))
+    except NotRunning as error:
+        raise Unavailable(f"{error}; sessions are kept, and the next message to one resumes it") from None

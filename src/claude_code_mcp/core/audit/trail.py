@@ -3,8 +3,8 @@
 Everything is redacted as a whole before long texts are shortened. The file is append-only with rotation, written by a
 thread of its own: `write` never waits; the queue is bounded; an entry that finds no room, or cannot be written, is
 counted as lost, and the count is written as soon as the file takes something again. A line that was cut off stays, and
-the next entry begins a line of its own. `close` writes everything that was accepted. Lines go to other places too if
-the settings name some (`audit_sinks.py`).
+the next entry begins a line of its own. `close` writes everything that was accepted. Lines go to other sinks
+too, if there are any (`LineSink`).
 
 Lines are chained by their hashes: whoever changes, removes or inserts one breaks the chain from there on. Each line
 ends with `"chain"`: the SHA-256 of the chain of the line before it and of the line itself without it. The first line of
@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import json_text
 from ..model.events import (
@@ -51,7 +51,6 @@ from .quota import QUOTAS, AuditQuotas
 if TYPE_CHECKING:
     from filelock import FileLock
 
-    from ...plugins.telemetry.audit_sinks import AuditSink
 
 log = logging.getLogger(__name__)
 _BATCH = 500
@@ -59,10 +58,20 @@ _LINK_LENGTH = 78
 """Characters that the chain adds to a line."""
 
 
+class LineSink(Protocol):
+    """Another destination for the lines of the trail."""
+
+    def put(self, line: str) -> None:
+        """Accepts a line, from any thread, without waiting."""
+
+    def close(self) -> None:
+        """Delivers what is left; may block for a few seconds."""
+
+
 class RotatingJsonl:
     """Several servers may write to one file. When it is full it becomes `name.1`, and so on up to `name.5`."""
 
-    def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: "Sequence[AuditSink]" = ()) -> None:
+    def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: Sequence[LineSink] = ()) -> None:
         """What is in the file goes to the `sinks` too. OSError if the file cannot be written."""
         self.path = path
         self._sinks = sinks

@@ -8,11 +8,10 @@ subscriptions, which browsers tie to the port, go on after a restart.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -28,11 +27,11 @@ from ...core.model.question import Question
 from ...core.private_files import private_directory, read_regular, replace_file
 from ...core.service import Service
 from ...core.state.state_directory import database_in
+from ...server.api_parts import ApiPart
 from ...server.transports.authenticator import HttpService
 from ...server.transports.http import Address, HttpServer, host_check, plain_app
 from ...server.transports.identity import Identity
 from ...server.web_answers import RequestRefused, guarded, refusal
-from ..push.delivery import Push
 from .guard import Accounts, Guard, WebUser
 from .page_files import FILES, PageFiles
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
@@ -168,28 +167,32 @@ _LONGEST_PORT = 16
 
 
 class Consoles:
-    """The consoles of one service; all push leads to the first that is made."""
+    """The consoles of one service; links in notices lead to the first that is made."""
 
-    def __init__(self, service: Service, find_hub: "Callable[[], Hub | None]") -> None:
+    def __init__(self, service: Service, find_hub: "Callable[[], Hub | None]", parts: Sequence[ApiPart] = ()) -> None:
+        """`parts` are those of plug-ins."""
         self._service = service
         self._find_hub = find_hub
         self._made: list[Console] = []
-        self.push = Push(service, service.settings.state_dir / "web")
-        service.observe(self.push)
+        self._parts = parts
         service.broker.add_audience(self._expects)
 
     def console(self, address: Address, accounts: Accounts) -> Console:
         """The console of a server that listens there. Blocks on the disk."""
 
         def routes(still_signed_in: StillSignedIn) -> PageRoutes:
-            return ServiceRoutes(self._service, self._find_hub, still_signed_in, self.push)
+            return ServiceRoutes(self._service, self._find_hub, still_signed_in, self._parts)
 
         made = Console(self._service, accounts, address, routes)
         self._made.append(made)
-        self.push.knows = accounts.has
-        self.push.serve_at(made.url)
-        made.on_move = self.push.move
+        for part in self._parts:
+            part.page_opened(made.url, accounts.has)
+        made.on_move = self._moved
         return made
+
+    def _moved(self, url: str) -> None:
+        for part in self._parts:
+            part.page_moved(url)
 
     def open(self, address: Address, accounts: Accounts) -> Console | None:
         """Such a console; None where the settings want none. Blocks on the disk."""
@@ -206,7 +209,7 @@ class Consoles:
             log.warning("who is signed in cannot be read: %s", error)
             return True
         used = (console.watched() or console.idle_seconds < idle for console in self._made)
-        return any(signed_in) or any(served) or any(used) or self.push.pending
+        return any(signed_in) or any(served) or any(used) or any(part.pending for part in self._parts)
 
     # -- who sees questions ---------------------------------------------------------------------------------------
 
@@ -221,17 +224,21 @@ class Consoles:
         signed in is not enough, which lasts for weeks."""
         if any(console.watched(principal) for console in self._made):
             return True
-        return (await asyncio.to_thread(self.push.preferences.read, principal)).pushes_questions
+        for part in self._parts:
+            if await part.reaches(principal):
+                return True
+        return False
 
     @property
     def first(self) -> Console | None:
         return self._made[0] if self._made else None
 
     def close(self) -> None:
-        """Ends all streams, and whatever push still tries."""
+        """Ends all streams, and the parts."""
         for console in self._made:
             console.close()
-        self.push.close()
+        for part in self._parts:
+            part.close()
 
 
 class OpenConsoles(Protocol):
@@ -338,13 +345,3 @@ class ConsolePort:
         if self._server is not None and self._serving is not None:
             self._server.stop()
             await asyncio.wait([self._serving])
-
-
-@contextlib.asynccontextmanager
-async def serving_consoles(service: Service, find_hub: "Callable[[], Hub | None]") -> AsyncIterator[Consoles]:
-    """Consoles within this context; nothing of them holds up the end of the service."""
-    consoles = Consoles(service, find_hub)
-    try:
-        yield consoles
-    finally:
-        consoles.close()

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.model.caller import LOCAL, Caller
+from ...core.model.caller import LOCAL
+from ...server.api_parts import ApiUser
 from ...server.transports.callers import Callers
 from ...server.transports.identity import Identity
 from ...server.transports.running_calls import FailureLimit
@@ -111,19 +112,11 @@ _LONGEST_SECRET = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class WebUser:
+class WebUser(ApiUser):
     """The authenticated sender of a request. `sign_in` is None if the request came with a token."""
 
     identity: Identity
     sign_in: SignIn | None
-
-    @property
-    def principal(self) -> str:
-        return self.identity.principal
-
-    @property
-    def caller(self) -> Caller:
-        return Caller(self.principal)
 
     @property
     def device(self) -> str:

@@ -4,7 +4,7 @@ from .console import Console, ConsolePort
 from .event_frames import frame, most_urgent_first, page_row
 from .feeds import HEARTBEAT, StreamResponse
 from .guard import Accounts, WebUser
-from .page_routes import Handler, Handlers, PageRoutes, ServiceRoutes, StillSignedIn, api_routes
+from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
 from .session_routes import LISTS, ListRoute
 from .sign_ins import SignIn
 
@@ -14,8 +14,6 @@ __all__ = [
     "Accounts",
     "Console",
     "ConsolePort",
-    "Handler",
-    "Handlers",
     "ListRoute",
     "PageRoutes",
     "ServiceRoutes",

@@ -15,9 +15,8 @@ from starlette.routing import BaseRoute, Route
 from ...core.model.events import AuditEvent, Event, QuestionOpened
 from ...core.model.options import BYPASS
 from ...core.service import Service
+from ...server.api_parts import ApiPart, Handler, Handlers
 from ...server.web_answers import BodyRoom, RequestRefused, guarded
-from ..push.delivery import Push
-from ..push.push_routes import PushRoutes
 from .change_routes import ChangeRoutes
 from .feeds import Feeds, Streams
 from .guard import WebUser
@@ -26,9 +25,6 @@ from .session_routes import QUESTIONS, OverviewRoutes, QuestionRoutes, SessionRo
 if TYPE_CHECKING:
     from ...hub.hub import Hub
 
-Handler = Callable[[Request, WebUser], Awaitable[Response]]
-Handlers = Sequence[tuple[str, str, Handler]]
-"""Method, path below `/api`, and what answers there."""
 StillSignedIn = Callable[[WebUser], Awaitable[bool]]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -63,12 +59,13 @@ class ServiceRoutes:
         service: Service,
         find_hub: "Callable[[], Hub | None]",
         still_signed_in: StillSignedIn,
-        push: Push | None = None,
+        parts: Sequence[ApiPart] = (),
     ) -> None:
-        """`find_hub` returns the hub of the moment, which may come later than the routes."""
+        """`find_hub` returns the hub of the moment, which may come later than the routes; `parts` are those of
+        plug-ins."""
         self._service = service
         self._find_hub = find_hub
-        self._push = push
+        self._parts = parts
         feeds = Feeds(service)
         service.observe(feeds)
         service.observe(self)
@@ -109,18 +106,21 @@ class ServiceRoutes:
             ("POST", path + "/questions/{question}", questions.answer),
             *OverviewRoutes(service, self._find_hub).handlers(),
         ]
-        return [*handlers, *(PushRoutes(service.audit, self._push).handlers() if self._push is not None else ())]
+        return [*handlers, *(handler for part in self._parts for handler in part.handlers())]
 
     async def facts(self, user: WebUser) -> dict[str, Any]:
-        policy, push = self._service.policy_for(user.caller), self._push
-        return {
+        policy = self._service.policy_for(user.caller)
+        facts = {
             "modes": [mode for mode in policy.modes if mode != BYPASS or policy.bypass_usable],
+            "push": False,  # unless a part says otherwise
             "directories": await asyncio.to_thread(policy.directories),
             "bypassPossible": policy.bypass_possible,
             "hub": self._find_hub() is not None,
             "allCosts": policy.sees_all_costs,
-            "vapidPublicKey": await push.vapid_key() if push is not None else None,
         }
+        for part in self._parts:
+            facts |= await part.facts(user)
+        return facts
 
     def clean(self, text: str) -> str:
         return self._service.redaction.text(text)

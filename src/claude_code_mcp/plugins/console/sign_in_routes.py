@@ -13,10 +13,11 @@ from ... import __version__
 from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
+from ...server.api_parts import Handlers
 from ...server.tools.arguments import Arguments
 from ...server.web_answers import Nothing, RequestRefused, answer, arguments_of
 from .guard import Accounts, Guard, WebUser
-from .page_routes import Handlers, PageRoutes
+from .page_routes import PageRoutes
 from .sign_ins import SignIns
 
 _BLOCKS = {("1", "1"): "█", ("1", "0"): "▀", ("0", "1"): "▄", ("0", "0"): " "}

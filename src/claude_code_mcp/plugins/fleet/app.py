@@ -19,7 +19,7 @@ from ...core.config import Settings
 from ...core.errors import InvalidArgument
 from ...core.model.caller import LOCAL
 from ...server.server import McpServer
-from ...server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, read_address
+from ...server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, metrics_route, read_address
 from ...server.transports.unix_socket import STOPPING, SharedSocket
 from ...startup.shared import place
 from ...startup.shared.hello import Hello
@@ -69,8 +69,8 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     audit_file = settings.state_dir / "audit.jsonl"
     async with running_service(
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
-    ) as (service, hosting, plugins):
-        server = McpServer(service, "keep", hosting.host, tools_with(plugins, settings))
+    ) as (service, hosting, running):
+        server = McpServer(service, "keep", hosting.host, tools_with(running.plugins, settings))
         yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if settings.web else None)
 
 
@@ -218,9 +218,13 @@ async def serving_gateway(
             def app(address: Address) -> ASGIApp:
                 def routes() -> Sequence[BaseRoute]:
                     page = consoles.open(address, Accounts(callers, by_socket=True))
-                    return [*callers.routes(page), *(page.routes() if page is not None else ())]
+                    return [
+                        metrics_route(lambda _: metrics.render(), gateway.service, address, callers),
+                        *callers.routes(page),
+                        *(page.routes() if page is not None else ()),
+                    ]
 
-                return http_app(gateway, settings, address, callers, lambda _: metrics.render(), routes, probes)
+                return http_app(gateway, settings, address, callers, routes, probes)
 
             probes = _probes(connection, embedded)
             server = HttpServer(bind, app, settings=settings, callers=callers)

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from ...core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ...core.model.session_id import is_session_id
 from ...core.model.text import csv_of
+from ...server.api_parts import ApiPart, Handler, Handlers
 from ...server.web_answers import (
     ANSWER_HEADERS,
     RequestRefused,
@@ -34,8 +35,6 @@ from ...server.web_answers import (
 from ..console.interface import (
     HEARTBEAT,
     LISTS,
-    Handler,
-    Handlers,
     ListRoute,
     StillSignedIn,
     StreamResponse,
@@ -44,7 +43,6 @@ from ..console.interface import (
     most_urgent_first,
     page_row,
 )
-from ..push.interface import PushRoutes
 from .dispatch import GOES_ON, KEPT_THERE, Dispatch, StaysThere
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
@@ -78,7 +76,7 @@ class FleetRoutes:
         fleet: FleetView,
         groups_of: Callable[[str], Collection[str]],
         still_signed_in: StillSignedIn,
-        push: PushRoutes | None = None,
+        push: ApiPart | None = None,
     ) -> None:
         self._nats = nats
         self._push = push

@@ -1,7 +1,7 @@
 """The routes on push: where and when somebody wants to be told that a session needs them."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -14,10 +14,10 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
 from ...core.rate_limit import MinuteLimit
+from ...server.api_parts import ApiPart, ApiUser, Handlers
 from ...server.outbound_urls import check_url
 from ...server.tools.arguments import Arguments
 from ...server.web_answers import Nothing, answer, arguments_of
-from ..console.guard import WebUser
 from .delivery import Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
 from .receivers import KINDS, ReceiverDetails
@@ -72,7 +72,7 @@ class ReceiverBook(Protocol):
     async def vapid_key(self) -> str | None: ...
 
 
-class PushRoutes:
+class PushRoutes(ApiPart):
     """The handlers."""
 
     def __init__(self, audit: Callable[[AuditEvent], None], push: ReceiverBook) -> None:
@@ -80,8 +80,7 @@ class PushRoutes:
         self._push = push
         self._tries = MinuteLimit(lambda _: _TRIES_A_MINUTE, sentence="You can send {most} test messages per minute")
 
-    def handlers(self) -> list[tuple[str, str, Callable[[Request, WebUser], Awaitable[Response]]]]:
-        """By method and path below `/api`."""
+    def handlers(self) -> Handlers:
         return [
             ("GET", "/push", self.show),
             ("PUT", "/push", self.change),
@@ -90,10 +89,10 @@ class PushRoutes:
             ("POST", "/push/receivers/{receiver}/test", self.test),
         ]
 
-    async def show(self, _: Request, user: WebUser) -> Response:
+    async def show(self, _: Request, user: ApiUser) -> Response:
         return await self._answer(await self._push.read(user.principal))
 
-    async def change(self, request: Request, user: WebUser) -> Response:
+    async def change(self, request: Request, user: ApiUser) -> Response:
         arguments = await arguments_of(request, PreferenceArguments)
 
         def changed(current: Preferences) -> Preferences:
@@ -104,7 +103,7 @@ class PushRoutes:
         self._audit(user, action="change", events=",".join(chosen.events), quiet=chosen.quiet_hours is not None)
         return await self._answer(chosen)
 
-    async def add(self, request: Request, user: WebUser) -> Response:
+    async def add(self, request: Request, user: ApiUser) -> Response:
         arguments = await arguments_of(request, ReceiverArguments)
         receiver = self._receiver(arguments, self._push.may_reach_private(user.principal))
         await self._push.update(user.principal, partial(with_receiver, receiver=receiver))
@@ -131,14 +130,14 @@ class PushRoutes:
         fields = {"url": details.url, "device": device, **kind.fields(details)}
         return Receiver(id=new_id(), kind=arguments.kind, created_at=time.time(), **fields)
 
-    async def remove(self, request: Request, user: WebUser) -> Response:
+    async def remove(self, request: Request, user: ApiUser) -> Response:
         receiver_id = str(request.path_params["receiver"])
         await self._push.update(user.principal, partial(without_receiver, receiver_id=receiver_id))
         self._push.forget(user.principal, receiver_id)
         self._audit(user, action="remove")
         return answer({})
 
-    async def test(self, request: Request, user: WebUser) -> Response:
+    async def test(self, request: Request, user: ApiUser) -> Response:
         await arguments_of(request, Nothing)
         chosen = await self._push.read(user.principal)
         wanted = str(request.path_params["receiver"])
@@ -173,7 +172,7 @@ class PushRoutes:
             "lastError": status.error,
         }
 
-    def _audit(self, user: WebUser, **details: Any) -> None:
+    def _audit(self, user: ApiUser, **details: Any) -> None:
         details["device"] = user.device
         self._record(AuditEvent(AuditKind.PUSH_CHANGED, user.principal, details=details))
 

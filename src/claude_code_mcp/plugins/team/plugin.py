@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...plugin import Plugin
+from ...plugin import Command, Plugin
 
 if TYPE_CHECKING:
     from ...core.config import Settings
@@ -16,6 +16,14 @@ class TeamPlugin(Plugin):
     """People sign in, and share sessions with one another."""
 
     name = "team"
+
+    def commands(self) -> "Sequence[Command]":
+        module = "claude_code_mcp.plugins.team.commands"
+        return (
+            Command("people", f"{module}:add_people"),
+            Command("sessions share", f"{module}:add_share"),
+            Command("sessions unshare", f"{module}:add_unshare"),
+        )
 
     def access(self, settings: "Settings", policy: "Policy") -> "SessionAccess | None":
         from ...core.state.state_directory import database_in  # noqa: PLC0415 - of a plug-in only this module is light

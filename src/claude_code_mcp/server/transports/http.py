@@ -389,12 +389,11 @@ def http_app(
     settings: Settings,
     address: Address,
     callers: Callers,
-    metrics: Callable[[str | None], bytes] | None = None,
     more: Callable[[], Sequence[BaseRoute]] = tuple,
     probes: Probes = Probes(),  # noqa: B008 - it cannot be changed
 ) -> Starlette:
-    """The ASGI application; `metrics` renders what `/metrics` shows, `more` makes routes that check their callers
-    themselves. All that a caller has open here ends with its token."""
+    """The ASGI application; `more` makes routes that check their callers themselves. All that a caller has open here
+    ends with its token."""
     security, server, service = _security(settings, address), mcp_server.server(), mcp_server.service
 
     def audit_refusal() -> None:
@@ -427,8 +426,6 @@ def http_app(
     routes.append(Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"]))
     if callers.required and challenge is None:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
-    if metrics is not None:
-        routes.append(metrics_route(metrics, settings, callers, security, audit_refusal))
     auth = _auth(challenge, address) if callers.required else None
     app = server.streamable_http_app(
         streamable_http_path=PATH,
@@ -561,16 +558,13 @@ async def _no_registration(_: Request) -> Response:
 
 
 def metrics_route(
-    render: Callable[[str | None], bytes],
-    settings: Settings,
-    callers: Callers,
-    security: TransportSecuritySettings,
-    refused: Callable[[], None],
+    render: Callable[[str | None], bytes], service: HttpService, address: Address, callers: Callers
 ) -> Route:
     """The route of `/metrics`. It takes its own token if there is one, else that of any caller, and needs none where
     callers need none. `render` is told which caller it is that looks; None for the operator."""
+    settings = service.settings
     own = settings.metrics_token.get_secret_value().encode() if settings.metrics_token is not None else None
-    origin_check = TransportSecurityMiddleware(security)
+    origin_check = TransportSecurityMiddleware(_security(settings, address))
 
     async def viewer(token: str) -> tuple[bool, str | None]:
         """Whether somebody with this token may look, and which caller that is."""
@@ -587,7 +581,7 @@ def metrics_route(
             return rejection
         allowed, caller = await viewer(_bearer(request))
         if not allowed:
-            refused()
+            service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
             return PlainTextResponse("Unauthorized", 401, {"WWW-Authenticate": "Bearer"})
         return Response(render(caller), media_type=_METRICS_TYPE)
 

@@ -1,4 +1,4 @@
-"""`tui` and `web`: the terminal interface, and a link to the console in the browser."""
+"""`web`: a link to the console in the browser."""
 
 import argparse
 import http.client
@@ -8,86 +8,22 @@ import sys
 import time
 import webbrowser
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
-from ..client.connections import McpClient, NotRunning, address_of, ask_server
-from ..client.conventions import Unavailable, add_json, print_json, print_outcome
-from ..client.live_sessions import LiveSessions
-from ..client.targets import add_own, add_target, target_of
-from ..core.claude.executable import find_executable
-from ..core.config import load_settings
-from ..core.errors import InvalidArgument
-from ..core.installation import extra_command
-from ..core.processes.environment import OWN_PREFIX
-from ..startup.shared.place import Place
-from .serve import add_settings, running_place
-
-
-def add_to(commands: Any) -> None:
-    _add_tui(commands)
-    _add_web(commands)
-
-
-def _add_tui(commands: Any) -> None:
-    parser = commands.add_parser(
-        "tui",
-        help="open the terminal interface for all sessions",
-        description="Shows all sessions of the shared server, which is started if needed: live conversations and "
-        "open questions. You can answer, and start sessions. `?` lists the keys. Sessions continue "
-        "when you quit.",
-    )
-    parser.add_argument("session", nargs="?", help="session to open: its id, the start of its id, or its title")
-    add_target(parser)
-    add_own(parser)
-    parser.add_argument("--light", action="store_true", help="use the light theme (Ctrl+T switches)")
-    parser.add_argument("--demo", action="store_true", help="try it on a scripted model, without an account")
-    parser.set_defaults(run=_run_tui)
-
-
-def _run_tui(arguments: argparse.Namespace) -> int:
-    if find_spec("textual") is None:
-        raise InvalidArgument(f"The terminal interface needs Textual: `{extra_command('tui')}`.")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidArgument("tui needs a terminal. `ps`, `questions` and `answer` work without one.")
-    if arguments.demo:
-        return _run_demo(arguments.light)
-    target = target_of(arguments)
-    session_id = None
-    if arguments.session is not None:
-        with target.open() as client:
-            session_id = LiveSessions(client).find(arguments.session)
-    return _run_app(target.open, os.getcwd(), session_id=session_id, light=arguments.light)
-
-
-def _run_demo(light: bool) -> int:
-    from .demo import demo_server  # noqa: PLC0415 - the scripted model is for this alone
-
-    executable = find_executable(load_settings().claude_path)  # refused now, in one line
-    with demo_server(executable) as (server, sessions):
-        started = server.start_sessions(sessions)
-        return _run_app(server.open, str(server.sandbox.project), session_id=started["shop"], light=light)
-
-
-def _run_app(
-    open_client: Callable[[], McpClient], directory: str, *, session_id: str | None = None, light: bool = False
-) -> int:
-    """Runs the interface until the person leaves it; the exit code is 1 if it broke."""
-    from ..plugins.tui.application import Tui  # noqa: PLC0415 - after it is known to be installed
-
-    app = Tui(open_client, directory, session_id=session_id, light=light)
-    app.run()
-    return app.return_code or 0
-
-
-# -- web --------------------------------------------------------------------------------------------------------------
-
+from ...client.connections import NotRunning, address_of, ask_server
+from ...client.conventions import Unavailable, add_json, print_json, print_outcome
+from ...client.setting_flags import add_settings
+from ...client.shared_server import running_place
+from ...core.config import load_settings
+from ...core.errors import InvalidArgument
+from ...core.processes.environment import OWN_PREFIX
+from ...startup.shared.place import Place
 
 _TIMEOUT = 30.0
 _TOKEN = f"{OWN_PREFIX}TOKEN"
 
 
-def _add_web(commands: Any) -> None:
+def add_web(commands: Any) -> None:
     parser = commands.add_parser(
         "web",
         help="print a link to the console, for a browser or a phone",
@@ -139,7 +75,7 @@ def _run_web(arguments: argparse.Namespace) -> int:
 
 
 def _serve_phone(arguments: argparse.Namespace, show: Callable[[Any], None]) -> int:
-    from ..plugins.console.phone import serve_phone  # noqa: PLC0415 - starts programs, which no link needs
+    from .phone import serve_phone  # noqa: PLC0415 - starts programs, which no link needs
 
     where = running_place(arguments)
     state_dir = load_settings(file=arguments.config).state_dir
@@ -190,8 +126,8 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_link(found: dict[str, Any]) -> None:
-    from ..plugins.console.phone_address import HINT, is_only_here  # noqa: PLC0415
-    from ..plugins.console.sign_in_routes import qr_rows, qr_text  # noqa: PLC0415
+    from .phone_address import HINT, is_only_here  # noqa: PLC0415
+    from .sign_in_routes import qr_rows, qr_text  # noqa: PLC0415
 
     only_here = is_only_here(found["address"])
     rows = None if only_here else qr_rows(found["url"])
@@ -208,8 +144,8 @@ def _print_link(found: dict[str, Any]) -> None:
 
 
 def _sign_out_all(arguments: argparse.Namespace) -> int:
-    from ..core.state.state_directory import database_in  # noqa: PLC0415
-    from ..plugins.console.sign_ins import SignIns  # noqa: PLC0415
+    from ...core.state.state_directory import database_in  # noqa: PLC0415
+    from .sign_ins import SignIns  # noqa: PLC0415
 
     ended = SignIns(database_in(load_settings(file=arguments.config).state_dir)).end_all(None)
     return print_outcome(arguments, {"ended": ended}, f"{ended} sign-ins were ended.")

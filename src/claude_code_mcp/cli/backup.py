@@ -1,8 +1,4 @@
-"""`people`, `audit`, `backup` and `restore`: what an operator does in a server's state, whether it runs or not.
-
-`people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere. A server
-that runs hears of invitations and removals at once; that a name was released it takes into account when it is
-restarted. `audit verify`: whether the lines of the audit trail are those that were written.
+"""`backup` and `restore`: the state of a server as one file, whether it runs or not.
 
 A backup is consistent while servers run: the database is copied by SQLite itself, in one transaction, and each other
 file as far as it was written at that moment. What can be made anew (the index of transcripts, sockets, locks) is left
@@ -23,297 +19,26 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 from .. import __version__
 from ..client.conventions import (
-    ExitCode,
-    NotFound,
-    Unavailable,
     add_config_file,
     add_json,
-    agreed,
-    camel_names,
-    positive,
     print_json,
     print_outcome,
-    table,
 )
-from ..core.audit.trail import FILES_KEPT, verify
-from ..core.config import Settings, load_settings
+from ..core.config import load_settings
 from ..core.errors import InvalidArgument
-from ..core.model.caller import is_reserved
-from ..core.model.text import count_of, iso, one_line, visible
+from ..core.model.text import one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
 from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..core.state.session_holders import ServerLife
-from ..core.state.state_directory import PRINCIPALS, database_in
-from ..plugins.team.known_people import (
-    INVITE_SECONDS,
-    InvitedPeople,
-    ListedPerson,
-    PersonName,
-    PersonNames,
-    Removal,
-    announce_change,
-)
-
-_HOUR = 3600.0
-
-
-def add_to(commands: Any) -> None:
-    _add_people(commands)
-    _add_audit(commands)
-    _add_backup(commands)
-
-
-def _add_people(commands: Any) -> None:
-    parser = commands.add_parser(
-        "people",
-        help="manage the people who may sign in",
-        description="Invites people to a server that runs with `serve --http HOST:PORT --oauth`, and removes them. "
-        "A name belongs permanently to the first person who uses it, because sessions, files and costs "
-        "are stored under it. If your identity provider assigns the name to another person, they are "
-        "refused until you release it here.",
-    )
-    below = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    invite = below.add_parser("invite", help="invite a person: prints a link for creating a passkey, valid once")
-    invite.add_argument("name", help="the person's name in the policy, costs and sessions")
-    invite.add_argument(
-        "--group", action="append", default=[], metavar="GROUP", help="a group of the policy; repeatable"
-    )
-    link = below.add_parser("link", help="print another link for a person, for a passkey on another device")
-    link.add_argument("name")
-    for made in (invite, link):
-        made.add_argument(
-            "--hours",
-            type=positive,
-            default=int(INVITE_SECONDS / _HOUR),
-            help="hours for which the link is valid (default: 72)",
-        )
-    listed = below.add_parser("list", help="list invited people and the names in use")
-    remove = below.add_parser("remove", help="remove a person: passkeys, tokens, sign-ins and streams end at once")
-    remove.add_argument("name")
-    remove.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    forget = below.add_parser(
-        "forget",
-        help="release a name",
-        description="The next person who uses the name gets it, with its sessions and files. Shares by and with "
-        "the name end. A running server applies this when it is restarted.",
-    )
-    forget.add_argument("name")
-    runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
-    for parser, run in runs:
-        add_json(parser)
-        add_config_file(parser)
-        parser.set_defaults(run=run)
-
-
-def _opened(arguments: argparse.Namespace) -> tuple[Settings, InvitedPeople]:
-    settings = load_settings(file=arguments.config)
-    private_directory(settings.state_dir)
-    return settings, InvitedPeople(database_in(settings.state_dir))
-
-
-def _invite(arguments: argparse.Namespace) -> int:
-    from ..server.transports.callers import load_tokens  # noqa: PLC0415 - loads the MCP SDK
-
-    settings, people = _opened(arguments)
-    address = _address(settings, people)
-    taken = {"default", *load_tokens(settings, may_be_empty=True).values()}
-    if arguments.name in taken or is_reserved(arguments.name):
-        raise InvalidArgument(f"{arguments.name} is the name of a caller with a token. Choose another name.")
-    secret = people.invite(arguments.name, arguments.group, arguments.hours * _HOUR)
-    announce_change(settings.state_dir)
-    return _print_link(arguments, address, secret)
-
-
-def _link(arguments: argparse.Namespace) -> int:
-    settings, people = _opened(arguments)
-    address = _address(settings, people)
-    return _print_link(arguments, address, people.new_link(arguments.name, arguments.hours * _HOUR))
-
-
-def _address(settings: Settings, people: InvitedPeople) -> str:
-    """Where people reach the server. InvalidArgument if nobody has said so yet; nothing is changed then."""
-    address = settings.web_url or people.address()
-    if address is None:
-        raise InvalidArgument(
-            "It is not known where people reach the server: start it with `claude-code-mcp serve --http HOST:PORT "
-            "--oauth` (or `fleet up`) first, or set CLAUDE_CODE_MCP_WEB_URL."
-        )
-    return address.rstrip("/")
-
-
-def _print_link(arguments: argparse.Namespace, address: str, secret: str) -> int:
-    # Behind the #: browsers do not send that, so the secret is in no log on the way.
-    url, expires_at = f"{address}/invite#{secret}", time.time() + arguments.hours * _HOUR
-    if arguments.json:
-        print_json({"name": arguments.name, "url": url, "expiresAt": iso(expires_at)})
-    else:
-        print(f"Send this link to {arguments.name}. It works once, for {arguments.hours} hours:\n\n  {url}\n")
-        print(f"Their client connects to {address}/mcp")
-    return 0
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    settings, people = _opened(arguments)
-    found = people.everybody()
-    invited = {person.name for person in found}
-    names = [name for name in PersonNames(database_in(settings.state_dir)).all() if name.name not in invited]
-    if arguments.json:
-        fields = [
-            {
-                "name": person.name,
-                "groups": [*person.groups],
-                "invitedAt": iso(person.invited_at),
-                "passkeys": person.passkeys,
-                "lastUsedAt": iso(person.used_at) if person.used_at is not None else None,
-                "openLinks": person.invites,
-            }
-            for person in found
-        ]
-        owned = [{**camel_names(asdict(name)), "since": iso(name.since)} for name in names]
-        print_json({"people": fields, "names": owned})
-    elif not found and not names:
-        print("No one is invited yet. `claude-code-mcp people invite NAME` prints a link.")
-    else:
-        _print_invited(found)
-        _print_names(names, below=bool(found))
-    return 0
-
-
-def _print_invited(people: Sequence[ListedPerson]) -> None:
-    if not people:
-        return
-    rows = [("NAME", "GROUPS", "PASSKEYS", "LAST SIGN-IN")]
-    for person in people:
-        waiting = "invited" if person.invites else "link expired"
-        last = iso(person.used_at) if person.used_at is not None else waiting
-        rows.append((person.name, visible(", ".join(person.groups)), str(person.passkeys), last))
-    print("\n".join(table(rows)))
-
-
-def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
-    """Those who have come by a provider or a proxy, and the names of invited people who were removed."""
-    if not names:
-        return
-    rows = [("NAME", "SUBJECT", "ISSUER", "SINCE")]
-    # What the provider says of people is shown on the operator's terminal.
-    rows += [(visible(name.name), visible(name.subject), visible(name.issuer), iso(name.since)) for name in names]
-    if below:
-        print()
-    print("\n".join(table(rows)))
-
-
-def _remove(arguments: argparse.Namespace) -> int:
-    settings, people = _opened(arguments)
-    if not arguments.yes and not agreed(f"Remove {arguments.name}? Everything of theirs that runs ends at once."):
-        return int(ExitCode.FAILED)
-    removed = people.remove(arguments.name)
-    if removed is None:
-        raise NotFound(f"There is no person named {arguments.name}.")
-    # After the removal was committed: a server that looks now must not find them.
-    announce_change(settings.state_dir)
-    _audit_ended_shares(settings, removed)
-    fields = {"removed": arguments.name, "sharesEnded": len(removed.shares)}
-    return print_outcome(arguments, fields, f"{arguments.name} is removed.{_shares_ended(removed)}")
-
-
-def _forget(arguments: argparse.Namespace) -> int:
-    settings, _ = _opened(arguments)
-    forgotten = PersonNames(database_in(settings.state_dir)).forget(arguments.name)
-    if forgotten is None:
-        raise NotFound(f"The name {visible(arguments.name)} is not in use.")
-    _audit_ended_shares(settings, forgotten)
-    fields = {"name": arguments.name, "free": True, "sharesEnded": len(forgotten.shares)}
-    return print_outcome(arguments, fields, f"The name {visible(arguments.name)} is free.{_shares_ended(forgotten)}")
-
-
-def _shares_ended(removal: Removal) -> str:
-    ended = len(removal.shares)
-    return f" {count_of(ended, 'share')} of theirs, or with them, ended." if ended else ""
-
-
-def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
-    """By this command, which has ended them: a server that runs only hears that there are fewer."""
-    from ..app import open_audit  # noqa: PLC0415 - loads what a server is made of
-    from ..plugins.team.shared_sessions import unshared_with_person  # noqa: PLC0415
-
-    audit = open_audit(settings, settings.state_dir / "audit.jsonl") if removal.shares else None
-    if audit is not None:
-        for share in removal.shares:
-            audit.act(unshared_with_person(share))
-        audit.close()
-
-
-# -- the audit trail ---------------------------------------------------------------------------------------------------
-
-
-def _add_audit(commands: Any) -> None:
-    parser = commands.add_parser(
-        "audit",
-        help="check the audit trail",
-        description="The audit trail of servers over HTTP is in the state directory; see observability.md.",
-    )
-    kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    checking = kinds.add_parser(
-        "verify",
-        help="check whether lines were changed, removed or inserted",
-        description="Verifies the hash chain of the file and of its rotated files, and prints the hash of the last "
-        "line. Store that hash elsewhere and pass it later with --expect: then you know that nothing "
-        "before it was replaced and that the end was not cut off.",
-    )
-    checking.add_argument("file", nargs="?", type=Path, help="audit file (default: from the settings)")
-    checking.add_argument("--expect", metavar="CHAIN", help="hash of an earlier check that must still be in the chain")
-    add_json(checking)
-    add_config_file(checking)
-    checking.set_defaults(run=_verify)
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    path = arguments.file
-    if path is None:
-        settings = load_settings(file=arguments.config)
-        if settings.audit_file == "off":
-            raise InvalidArgument("The audit trail is switched off.")
-        path = settings.audit_file or settings.state_dir / "audit.jsonl"
-    # The oldest first: a line goes on from the one before it.
-    numbered = sorted(
-        (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()),
-        key=lambda file: -int(file.suffix[1:]),
-    )
-    # Nothing was dropped yet, and it is not one of the files that were put aside: the first line of all must be there.
-    whole = not path.suffix[1:].isdigit() and not path.with_name(f"{path.name}.{FILES_KEPT}").exists()
-    try:
-        report = verify([*numbered, path], arguments.expect, whole=whole)
-    except FileNotFoundError:
-        raise NotFound(f"There is no audit trail at {path}.") from None
-    except OSError as error:
-        raise Unavailable(f"The audit trail {path} cannot be read: {error.strerror or error}.") from None
-    missing = arguments.expect is not None and not report.found
-    if arguments.json:
-        print_json({**camel_names(asdict(report)), "intact": report.intact and not missing})
-    else:
-        for finding in report.broken:
-            print(finding)
-        print(f"{report.lines} lines follow each other, up to {report.last or 'none'}.")
-        for count, what in ((report.earlier, "are from before there was a chain"), (report.cut_off, "were cut off")):
-            if count:
-                print(f"{count} lines {what}.")
-        if report.begins_within:
-            print("The file starts in the middle of the trail: its first line and earlier lines cannot be checked.")
-        if missing:
-            print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
-    return 0 if report.intact and not missing else 1
-
-
-# -- backup and restore -----------------------------------------------------------------------------------------------
-
+from ..core.state.state_directory import PRINCIPALS
 
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
 """What is not kept, by its path below the state directory."""
@@ -332,7 +57,7 @@ _CHUNK = 1 << 20
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-def _add_backup(commands: Any) -> None:
+def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "backup",
         help="back up the server's state to a file",

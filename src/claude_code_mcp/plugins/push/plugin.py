@@ -1,0 +1,23 @@
+"""The plug-in: tells people of questions and results where they are."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...plugin import Plugin, RunningServer
+
+if TYPE_CHECKING:
+    from ...server.api_parts import ApiPart
+
+
+class PushPlugin(Plugin):
+    """Sends notices to browsers, phones and webhooks."""
+
+    name = "push"
+
+    def api(self, server: RunningServer) -> "Iterable[ApiPart]":
+        from .push_of_server import PushOfServer  # noqa: PLC0415 - of a plug-in only this module is light
+
+        return [PushOfServer(server.service)]
+
+
+PLUGIN = PushPlugin

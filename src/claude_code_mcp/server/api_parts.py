@@ -1,0 +1,65 @@
+"""Routes below `/api` for people who have signed in to the page, as a plug-in adds them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..core.model.caller import Caller
+from .transports.identity import Identity
+
+
+class ApiUser:
+    """The authenticated sender of a request below `/api`."""
+
+    identity: Identity
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.principal)
+
+    @property
+    def device(self) -> str:
+        """The device on which a person has signed in; empty for a program with a token."""
+        return ""
+
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+"""Called with the request and its `ApiUser`."""
+Handlers = Sequence[tuple[str, str, Handler]]
+"""Method, path below `/api`, and the handler."""
+
+
+class ApiPart:
+    """Override the methods that you need; each does nothing by default."""
+
+    def handlers(self) -> Handlers:
+        return ()
+
+    async def facts(self, user: Any) -> dict[str, Any]:
+        """Fields for `/api/me`."""
+        return {}
+
+    def page_opened(self, url: str, knows: Callable[[str], bool]) -> None:
+        """The first page is served at this address; `knows` tells whether a principal can still sign in. May be called
+        from any thread."""
+
+    def page_moved(self, url: str) -> None:
+        """Links to the page use this address now."""
+
+    async def reaches(self, principal: str) -> bool:
+        """Whether this principal is told of questions while no page is open."""
+        return False
+
+    @property
+    def pending(self) -> bool:
+        """Whether the server must stay to finish something."""
+        return False
+
+    def close(self) -> None:
+        """The server ends."""
