@@ -83,8 +83,8 @@ async def server(
         default_cwd=str(sandbox.project),
         plugins_off=",".join(ALONE.values()),
     )
-    async with running_service(settings, "local", None) as (service, hosting, plugins):
-        yield RunningServer(service, lambda: hosting.hub), {plugin.name: plugin for plugin in plugins}
+    async with running_service(settings, "local", None) as (_, _, running):
+        yield running, {plugin.name: plugin for plugin in running.plugins}
 
 
 async def test_the_examples_work_in_a_server(
