@@ -31,7 +31,7 @@ from claude_code_mcp.testing.script import script, tool
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 POINTS = dict(re.findall(r"^### `(\w+)`$.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 """The example of each extension point."""
-ALONE = {"access": "team", "isolation": "sandbox", "workplaces": "worktrees"}
+ALONE = {"access": "team", "isolation": "sandbox", "workplaces": "worktrees", "page": "console"}
 """Points that one plug-in may provide, and the bundled one that does."""
 
 
