@@ -123,3 +123,14 @@ async def test_the_session_is_on_disk_again_when_the_terminal_is_closed(server: 
     # It is taken over with the next message, as any other session on disk.
     turn = await server.send(question.session_id, script("Go on", text("Taken over.")))
     assert (await turn.outcome()).result == "Taken over."
+
+
+async def test_a_person_who_types_is_at_the_terminal(server: Service, claude: StartClaude) -> None:
+    terminal = claude(ASKS)
+    question = await question_in(server)
+    outside = server.session(question.session_id).outside
+    assert outside is not None
+    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
+    terminal.type("\x1b[B")  # moves within the dialog
+    await eventually(outside.attended, "the person at the keyboard")
+    assert server.broker.pending() == [question]
