@@ -20,6 +20,9 @@ interface ListPage {
 
 const PAGE = 30;
 const SEARCH_DELAY = 250;
+const WHOLE_DELAY = 500;
+/** Characters from which conversations are searched too. */
+const SHORTEST_WHOLE = 3;
 const GONE_HINT = "Its sessions go on elsewhere with their next message, or when it is back.";
 
 /** What is read of the list, and what is chosen from it. */
@@ -94,7 +97,10 @@ export class SessionList {
       this.live.learn([...page.attention, ...page.sessions]);
       this.note.value = "";
       if (!offset) this.mentioned.value = [];
-      if (text && !offset) {
+      if (text.length >= SHORTEST_WHOLE && !offset) {
+        // The server reads every conversation for that: not while somebody still types.
+        await new Promise((resolve) => setTimeout(resolve, WHOLE_DELAY));
+        if (number !== this.request) return;
         const whole = await this.page(0, text, true);
         if (number !== this.request) return;
         const known = new Set(page.sessions.map((row) => row.sessionId));

@@ -127,7 +127,7 @@ export class ToolView {
   private readonly about = h("span", { class: "tool-about" });
   private readonly counts = h("span", { class: "counts" });
   /** The last lines of what a command wrote, where it is folded. */
-  private readonly tail = h("pre", { class: "tail", hidden: true });
+  private readonly tail = h("span", { class: "tail", hidden: true });
   private readonly body = h("div", { class: "tool-body" });
   private touched = false;
   private drawn: Item | null = null;
@@ -137,7 +137,7 @@ export class ToolView {
 
   constructor(private item: Item, private readonly directory: string, private readonly acts: ItemActs) {
     this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
-      h("summary", { on: { click: () => (this.touched = true) } }, this.status, this.name, this.about, this.counts), this.tail, this.body, this.steps);
+      h("summary", { on: { click: () => (this.touched = true) } }, this.status, this.name, this.about, this.counts, this.tail), this.body, this.steps);
     this.update(item, false);
   }
 
@@ -208,7 +208,8 @@ export class ToolView {
       item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
       item.agent && this.acts.agentRoute && h("a", { route: this.acts.agentRoute(item.agent) }, "Open the subagent's conversation"),
       item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
-      item.result && h("div", { class: "result" }, AGENTS.has(name) && item.status === "ok" ? h("div", { class: "markdown report", dir: "auto" }, markdown(reportOf(item.result)))
+      // That a change was made is seen in the change.
+      item.result && !(item.diff && item.status === "ok") && h("div", { class: "result" }, AGENTS.has(name) && item.status === "ok" ? h("div", { class: "markdown report", dir: "auto" }, markdown(reportOf(item.result)))
         : resultView(withoutMarks(item.result), RESULT_LABELS[item.status ?? ""] ?? "result")));
   }
 }

@@ -30,6 +30,7 @@ def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(pe
     expect(run_of_looks.locator(".tool").first).to_be_hidden()
     command = page.locator("details.tool", has_text="Count to four")
     expect(command.locator(".tail")).to_have_text("two\nthree\nfour")
+    expect(command.locator(".tail")).to_be_visible()
     change = page.locator("details.tool", has_text="Edit")
     expect(change.locator("summary .plus")).to_have_text("+1")
     expect(change.locator("summary .minus")).to_have_text("−1")
