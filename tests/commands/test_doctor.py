@@ -157,8 +157,8 @@ def test_a_cli_that_is_newer_than_the_tested_one_is_named_and_is_no_problem(
     [
         ('echo "2.0.99 (Claude Code)"', "older than"),
         ('echo "1.0.128 (Claude Code)"', "older than"),
-        ("echo hello", "does not say that it is Claude Code"),
-        ("exit 3", "does not say that it is Claude Code"),
+        ("echo hello", "is not Claude Code"),
+        ("exit 3", "is not Claude Code"),
     ],
 )
 def test_a_cli_that_is_too_old_or_no_cli_at_all(

@@ -68,7 +68,7 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
     forgotten = json.loads(people("forget", "alice", "--json").stdout)
     assert forgotten == {"name": "alice", "free": True, "sharesEnded": 0}
     assert json.loads(people("list", "--json").stdout) == {"people": [], "names": []}
-    assert "Nobody is invited" in people("list").stdout
+    assert "No one is invited yet" in people("list").stdout
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
         (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
         (["x", "--url", "ftp://a/b"], "begins with http://"),
         (["x", "--url", "https://a/b", "--header", "s3cret"], "--header needs 'NAME: VALUE'"),
-        (["x", "--env", "s3cret", "--", "x"], "--env wants NAME=VALUE"),
+        (["x", "--env", "s3cret", "--", "x"], "--env needs NAME=VALUE"),
         (["x", "--url", "https://a/b", "--env", "A=s3cret"], "--env is for"),
     ],
 )
@@ -240,7 +240,7 @@ def test_comments_and_order_stay_when_a_server_is_added_changed_and_removed(mcp:
     [
         (["add-json", "x", '{"command": "c"}', "--sekret=s3cret"], "--sekret is not an option of mcp add-json"),
         (["add-json", "x", "--env", "s3cret"], "--env is not an option of mcp add-json"),
-        (["add-json", "x", '{"command": "c"}', "s3cret"], "wants a name and an entry in one argument"),
+        (["add-json", "x", '{"command": "c"}', "s3cret"], "needs a name and an entry as one argument"),
         (["connect", "http", "http://127.0.0.1:1/", "--headers", "s3cret"], "unrecognized arguments: --headers"),
     ],
 )

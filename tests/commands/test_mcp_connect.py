@@ -104,7 +104,7 @@ def test_a_question_in_mid_call_is_answered_by_the_next_lines(mcp: Mcp, answers:
         (["stdio", "no-such-program"], 5, "there is no program 'no-such-program'"),
         (["ws", "http://127.0.0.1/"], 2, "begins with ws:// or wss://"),
         (["http", "http://127.0.0.1:1/mcp", "--header", "Authorization: Bearer s3cret"], 5, "is not available"),
-        (["stdio", "--env", "s3cret", "x"], 2, "--env wants NAME=VALUE"),
+        (["stdio", "--env", "s3cret", "x"], 2, "--env needs NAME=VALUE"),
     ],
 )
 def test_a_server_that_is_not_there_is_told_in_one_line(

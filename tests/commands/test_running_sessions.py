@@ -295,7 +295,7 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
         terminal.type("\n")
         terminal.until("Type an answer.")
         terminal.type("perhaps\n")
-        terminal.until("is no answer to this question")
+        terminal.until("is not a valid answer to this question")
         assert file.read_text() == "one\ntwo\n"
         terminal.type("a\n")
         terminal.until("Edited.")

@@ -87,7 +87,7 @@ def test_nothing_is_removed_while_a_server_runs(own: dict[str, str], sandbox: Sa
     finally:
         life.end()
     assert refused.returncode == 2
-    assert "A server is running" in refused.stderr
+    assert "A server is using" in refused.stderr
     assert state.exists()
     assert (sandbox.home / ".cursor" / "mcp.json").exists()
 

@@ -225,7 +225,7 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
         await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/manage", change)),
     ):
         assert (refused.status, refused.code) == (503, "UPSTREAM_UNAVAILABLE")
-        assert "goes on when that is back" in refused.json["error"]["message"]
+        assert "continues when the machine is back" in refused.json["error"]["message"]
     assert [row["id"] for row in await in_thread(machines)] == ["a", "b"]
 
 

@@ -63,13 +63,13 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
             await until_listed(client, later, by_runner, taken, by_server, gone=True)
             # Nobody else goes on with what stays there, and a server of its own machine does.
             problem = await refused(client, "claude_send_message", sessionId=stays, message="go on")
-            assert "goes on when that is back" in problem["message"]
+            assert "continues when the machine is back" in problem["message"]
             there = await asyncio.to_thread(laptop.run, "send", "--own", stays, script("go on", "on its own"))
             assert there.strip() == "on its own"
             # Another machine goes on with one: what is on this disk is an old copy.
             sent = await asyncio.to_thread(server.tried, "send", taken, script("go on", "here"))
             assert (sent.returncode, sent.stdout.strip()) == (0, "here"), sent.stderr
-            assert "goes on in an empty directory; its files did not come along" in sent.stderr
+            assert "continues in an empty directory, because its files could not be moved" in sent.stderr
             done = await asyncio.to_thread(delete, laptop, taken)
             assert done.returncode != 0
             assert "is held by machine" in done.stderr

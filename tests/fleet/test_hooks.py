@@ -66,7 +66,7 @@ async def test_a_checkout_hook_brings_the_history_that_the_fleet_does_not_store(
     ("lines", "reason"),
     [
         ("echo no such mirror >&2; exit 3", "ended with code 3: no such mirror"),
-        ('touch "$CLAUDE_RUNNER_CHECKOUT_PATH/file"', "has files and is no checkout"),
+        ('touch "$CLAUDE_RUNNER_CHECKOUT_PATH/file"', "contains files but is not a checkout"),
     ],
 )
 async def test_a_checkout_that_fails_is_a_reason_not_to_take_the_session(

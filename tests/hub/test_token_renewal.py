@@ -138,7 +138,7 @@ async def test_a_registration_that_was_forgotten_is_made_anew(protected: Protect
     await protected.sign_in()
     protected.authority.clients.clear()
     protected.authority.forget_everybody()
-    with pytest.raises(MCPError, match="has forgotten us"):
+    with pytest.raises(MCPError, match="no longer knows this client"):
         await protected.hub.call("x", "echo")
     assert await protected.sign_in() == "connected"
     assert len(protected.authority.clients) == 1

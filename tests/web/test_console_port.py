@@ -102,5 +102,5 @@ async def test_a_question_that_is_pushed_waits_until_a_page_shows_it(
         row = (await asyncio.to_thread(lambda: browser.get(f"/api/sessions/{turn.session.id}"))).json["session"]
         assert row["needs"] == "unanswered"
         assert row["unanswered"]["description"] == "Run: touch asked"
-        assert "Nobody answered" in row["unanswered"]["reason"]
+        assert "No answer within" in row["unanswered"]["reason"]
         await port.close()

@@ -273,7 +273,7 @@ async def test_a_refresh_token_is_its_clients_and_grants_no_more_than_before(ser
     assert (await client.refresh(tokens["refresh_token"], scope="admin")).json()["error"] == "invalid_scope"
     wrong = await client.refresh(tokens["refresh_token"], resource="https://other.example.org/mcp")
     assert wrong.json()["error"] == "invalid_target"
-    assert (await hello(served, tokens["refresh_token"])).status_code == 401, "it is no access token"
+    assert (await hello(served, tokens["refresh_token"])).status_code == 401, "it is not an access token"
     assert (await client.refresh(tokens["access_token"])).json()["error"] == "invalid_grant"
     assert (await client.refresh(tokens["refresh_token"])).status_code == 200
 
