@@ -15,7 +15,7 @@ import claude_code_mcp
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support.paths import REPOSITORY
-from tests.test_architecture import SEAMS
+from tests.test_architecture import INTERFACES, SEAMS
 
 PACKAGE = Path(claude_code_mcp.__file__).parent
 PLUGINS = sorted(path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py"))
@@ -39,10 +39,13 @@ def without(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     if users:
         pytest.skip(f"still imported by {', '.join(users)}")
     place = tmp_path / "installed"
-    missing = PACKAGE / "plugins" / request.param
+    # With it go the plug-ins that build on it through its interface.
+    interface = f"plugins.{request.param}.interface"
+    gone = {request.param, *(plugin for plugin, used in INTERFACES.items() if interface in used)}
+    missing = {PACKAGE / "plugins" / name for name in gone}
 
     def left_out(directory: str, names: list[str]) -> set[str]:
-        return {name for name in names if name == "__pycache__" or Path(directory, name) == missing}
+        return {name for name in names if name == "__pycache__" or Path(directory, name) in missing}
 
     shutil.copytree(PACKAGE, place / PACKAGE.name, ignore=left_out)
     return request.param, place
