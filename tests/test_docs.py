@@ -43,7 +43,20 @@ TASK = '"Fix the failing test"'
 DIRECTORY = "/src/app"
 """The project of the examples."""
 
-PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "helm", "jq", "kubectl", "npx", "printf", "source", "sudo"}
+PROGRAMS_OF_OTHERS = {
+    "cd",
+    "claude",
+    "eval",
+    "export",
+    "git",
+    "helm",
+    "jq",
+    "kubectl",
+    "npx",
+    "printf",
+    "source",
+    "sudo",
+}
 """What the examples use that is not ours to check."""
 INSTALLERS = {"pip", "pipx", "uv"}
 
