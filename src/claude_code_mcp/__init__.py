@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # what `typing` calls so, for type checkers; importing it would cost every start
 if TYPE_CHECKING:
+    from .core.audit.trail import LineSink
     from .core.claude.command_line import ConversationStart
     from .core.config import Settings, load_settings
     from .core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, QuestionClosed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .core.sessions.workplaces import Workplaces
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
+    from .server.api_parts import ApiPart, ApiUser, Handlers
     from .server.tools.arguments import Arguments
     from .server.tools.call import Call
     from .server.tools.output import ToolOutput
@@ -46,6 +48,8 @@ __all__ = [
     "AccessUntil",
     "AdmittedCaller",
     "Answer",
+    "ApiPart",
+    "ApiUser",
     "Arguments",
     "AuditEvent",
     "AuditKind",
@@ -61,6 +65,7 @@ __all__ = [
     "Decision",
     "Enclosure",
     "Event",
+    "Handlers",
     "Home",
     "Hub",
     "Identity",
@@ -69,6 +74,7 @@ __all__ = [
     "IsolatedCommand",
     "Isolation",
     "Limits",
+    "LineSink",
     "Observer",
     "Outcome",
     "OutcomeCode",
@@ -105,6 +111,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "core.audit.trail": ("LineSink",),
     "core.claude.command_line": ("ConversationStart",),
     "core.config": ("Settings", "load_settings"),
     "core.errors": ("ClaudeCodeError", "InvalidArgument", "PermissionDenied", "QuestionClosed"),
@@ -130,6 +137,7 @@ _MODULES = {
     "core.sessions.workplaces": ("Workplaces",),
     "hub.factory": ("hub_configuration", "make_hub"),
     "hub.hub": ("Hub",),
+    "server.api_parts": ("ApiPart", "ApiUser", "Handlers"),
     "server.tools.arguments": ("Arguments",),
     "server.tools.call": ("Call",),
     "server.tools.output": ("ToolOutput",),
