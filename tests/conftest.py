@@ -171,6 +171,8 @@ def contents_below(directory: Path) -> dict[Path, bytes]:
     """Every file and what is in it. Those that are replaced while this looks are left out."""
     found = {}
     for path in directory.rglob("*"):
-        with contextlib.suppress(IsADirectoryError, FileNotFoundError):
-            found[path] = path.read_bytes()
+        # A socket is no file.
+        if path.is_file():
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = path.read_bytes()
     return found

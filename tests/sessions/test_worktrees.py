@@ -440,7 +440,7 @@ def _nested_repository(repo: Path, worktree: Worktree) -> None:
         (_detached, "a detached HEAD"),
         (_merging, "."),
         (_worktree_elsewhere, "mine checked out instead of its branch"),
-        (_nested_repository, "nested/ is a repository of its own"),
+        (_nested_repository, "nested/ is a separate repository"),
     ],
     ids=lambda value: getattr(value, "__name__", "")[1:] or None,
 )

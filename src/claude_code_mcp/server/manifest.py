@@ -51,10 +51,10 @@ async def renew_manifest(
     lasting = all(is_installed(name, version) for name, version in plugins.items())
     if file is not None and lasting and (used is None or not used.checked or used.results != results):
         await _write(file, results, otherwise, plugins)
-    told = greeted.listed_in
-    if outbox is None or used is None or told is None:
+    version = greeted.listed_in
+    if outbox is None or used is None or version is None:
         return
-    if results["tools/list"][told] != used.result("tools/list", told):
+    if results["tools/list"][version] != used.result("tools/list", version):
         changed = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
         with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has left
             await outbox.send(SessionMessage(changed))

@@ -120,7 +120,7 @@ async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
     ending = await rig.begin(session, tool("mcp__x__ask"), "${tool_result}")
     await session.wait(LONG)
     (question,) = session.questions
-    assert question.kind is QuestionKind.USER_QUESTION
+    assert question.kind is QuestionKind.SERVER_FORM
     assert question.choices[0].question.startswith("x asks: ")
     rig.allow(session, **answer)
     assert json.loads((await ending).result) == expected

@@ -70,14 +70,14 @@ class OutsideSession:
         """The person has sent a message."""
         self._turns += 1
         self.session.first_prompt = self.session.first_prompt or prompt
-        self._tell(TurnStarted(self._turns, "", prompt, at=time.time()))
+        self._report(TurnStarted(self._turns, "", prompt, at=time.time()))
 
     def report_outcome(self, outcome: Outcome) -> None:
         """A turn has ended."""
         self.session.outcome = outcome
-        self._tell(TurnEnded(self._turns, outcome, at=time.time()))
+        self._report(TurnEnded(self._turns, outcome, at=time.time()))
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         # Not in the session's log: its turns are in the transcript, which those who watch such a session read.
         if self.is_joined:
             self.session.deps.notice(self.session.id, self.session.owner, event)

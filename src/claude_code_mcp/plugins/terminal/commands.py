@@ -11,7 +11,7 @@ from ...client.conventions import add_config_file, add_json, print_outcome
 from ...core.config import Settings, load_settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...plugin import Finding
-from .installation import Installation, Status
+from .installation import ConnectionStatus, Installation
 
 _CONNECT = "claude-code-mcp terminal connect"
 
@@ -74,7 +74,7 @@ def check_terminal(settings: Settings) -> Iterable[Finding]:
     if not installation.is_connected():
         return []
     try:
-        found: Status = installation.status()
+        found: ConnectionStatus = installation.status()
     except ClaudeCodeError as problem:
         return [Finding("terminals", ok=False, detail=problem.message, fix=f"run `{_CONNECT}` again")]
     if found.problem is not None:

@@ -57,7 +57,7 @@ class HookEvent:
     @property
     def suggestions(self) -> list[Mapping[str, Any]]:
         found = self.raw.get("permission_suggestions")
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
     @property
     def is_of_subagent(self) -> bool:

@@ -40,7 +40,7 @@ _KEYS = ("extraKnownMarketplaces", "enabledPlugins")
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ConnectionStatus:
     """Whether terminals are connected, and what stands in the way."""
 
     connected: bool
@@ -62,7 +62,7 @@ class Installation:
         self.settings_file = Path(os.path.realpath(self._config_dir / "settings.json"))
         self._claude_path = settings.claude_path
 
-    def status(self) -> Status:
+    def status(self) -> ConnectionStatus:
         claude, version = self._claude()
         problem = None
         if version is not None and version < MIN_VERSION:
@@ -70,7 +70,7 @@ class Installation:
                 f"Claude Code {version_text(version)} cannot be answered from elsewhere: its PermissionRequest hooks "
                 f"need {version_text(MIN_VERSION)} or later. Run `claude update`."
             )
-        return Status(self.is_connected(), claude, version_text(version) if version else None, problem)
+        return ConnectionStatus(self.is_connected(), claude, version_text(version) if version else None, problem)
 
     def is_connected(self) -> bool:
         """Whether Claude Code's settings enable the plugin."""
@@ -80,7 +80,7 @@ class Installation:
             return False
         return isinstance(enabled, dict) and enabled.get(PLUGIN_ID) is True
 
-    def connect(self) -> Status:
+    def connect(self) -> ConnectionStatus:
         """Installs the plugin. InvalidArgument if this Claude Code is too old or the settings cannot be read;
         ProcessFailed, with the settings as before, if Claude Code does not install it."""
         found = self.status()
@@ -190,8 +190,8 @@ class Installation:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ProcessFailed(f"`{shlex.join(command)}` failed: {error}.") from None
         if done.returncode:
-            said = re.sub(r"\s+", " ", done.stderr or done.stdout).strip()
-            raise ProcessFailed(f"`{shlex.join(command)}` failed: {said[:500]}")
+            output = re.sub(r"\s+", " ", done.stderr or done.stdout).strip()
+            raise ProcessFailed(f"`{shlex.join(command)}` failed: {output[:500]}")
         return done.stdout
 
     # -- the settings -------------------------------------------------------------------------------------------------

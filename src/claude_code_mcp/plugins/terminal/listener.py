@@ -27,7 +27,7 @@ _MOST_CONNECTIONS = 500
 _READ_SECONDS = 10.0
 
 
-class Listener:
+class HookListener:
     """Accepts the connections of hooks."""
 
     def __init__(self, terminals: Terminals, start_task: StartTask) -> None:

@@ -42,14 +42,14 @@ class TerminalPlugin(Plugin):
         if sys.platform == "win32" or in_fleet:
             yield
             return
-        from .listener import Listener  # noqa: PLC0415
+        from .listener import HookListener  # noqa: PLC0415
         from .terminals import Terminals  # noqa: PLC0415
 
         terminals = Terminals(server.service)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(
-                    Listener(terminals, server.service.start_task).listening(settings.state_dir)
+                    HookListener(terminals, server.service.start_task).listening(settings.state_dir)
                 )
                 stack.callback(terminals.close)
                 server.service.start_task(terminals.find_open())

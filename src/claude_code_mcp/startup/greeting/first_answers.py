@@ -354,12 +354,12 @@ class Greeting:
 
     def handover(self) -> GreetedInput:
         """What the server has to read, and which of it is answered already."""
-        told = self.listed and self._version is not None and self._manifest.has_handshake(self._version)
+        is_listed = self.listed and self._version is not None and self._manifest.has_handshake(self._version)
         return GreetedInput(
             b"".join(self._kept) + bytes(self._partial),
             frozenset(self._opening),
             manifest=self._manifest,
-            listed_in=self._version if told else None,
+            listed_in=self._version if is_listed else None,
         )
 
     def receive(self, data: bytes) -> bytes:

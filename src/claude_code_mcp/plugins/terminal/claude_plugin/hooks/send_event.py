@@ -74,9 +74,9 @@ def read(most: int) -> bytes | None:
     return b"".join(parts) if size <= most else None
 
 
-def send(server: "_socket.socket", message: bytes, patience: float) -> bool:
+def send(server: "_socket.socket", message: bytes, timeout: float) -> bool:
     try:
-        server.settimeout(patience)
+        server.settimeout(timeout)
         server.sendall(message)
     except OSError:
         server.close()
