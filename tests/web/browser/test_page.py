@@ -170,7 +170,7 @@ def test_every_screen_passes_the_accessibility_checks(
         ("/costs", "main table"),
         ("/servers", "main code"),
         ("/settings", "main fieldset"),
-        ("/design", "main .question .allow"),
+        ("/design", "main .question .deny"),
     ):
         person.page.goto(f"{site.url}/#{route}")
         expect(person.page.locator(ready).first).to_be_visible(timeout=PATIENCE)
@@ -188,7 +188,7 @@ def test_the_page_of_the_design_system_is_photographed_at_every_size(
     """Pictures in the directory of the test, and what a picture of any size must have: nothing is wider than it."""
     person = open_browser(storage_state=signed_in, color_scheme=scheme).arrive("/design")
     page = person.page
-    expect(page.locator("main .question .allow")).to_be_attached(timeout=PATIENCE)
+    expect(page.locator("main .question .deny")).to_be_attached(timeout=PATIENCE)
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         page.locator(".design").evaluate("(body) => { body.scrollTop = 0; }")
