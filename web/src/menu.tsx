@@ -33,7 +33,8 @@ export function SessionMenu(props: Props): VNode {
   };
   useEffect(() => {
     const outside = (event: Event): void => {
-      if (place.current?.open && !place.current.contains(event.target as Node)) close();
+      // By its path: what was pressed may have been replaced by what it opens.
+      if (place.current?.open && !event.composedPath().includes(place.current)) close();
     };
     document.addEventListener("click", outside);
     return () => document.removeEventListener("click", outside);

@@ -47,7 +47,6 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     person.says("Edited.")
     page = person.page
     call = page.locator("details.tool", has_text="app.py").filter(has_text="Edit")
-    call.locator("summary").click()
     call.get_by_role("button", name="Comment on line 2", exact=True).click()
     page.get_by_label("Comment on app.py:2", exact=True).fill("A number, please.")
     expect(page.get_by_role("button", name="Send 1 comment")).to_be_enabled()
