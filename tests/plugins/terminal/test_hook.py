@@ -187,7 +187,7 @@ def test_a_head_that_is_none_is_refused(line: bytes) -> None:
     ],
 )
 def test_an_event_that_names_another_place_is_refused(sandbox: Sandbox, changes: dict[str, Any]) -> None:
-    head = read_head(b"Stop 1 1.0 5\n")
+    head = read_head(b"Stop 1 1.0 5 0\n")
     with pytest.raises(ValueError, match=r".*"):
         read_event(head, json.dumps(event(sandbox) | changes).encode(), str(sandbox.home / ".claude"))
     for broken in (b"[]", b"{", b"[" * 100_000):

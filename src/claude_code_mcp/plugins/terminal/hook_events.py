@@ -31,6 +31,8 @@ class Head:
     pid: int
     started: float
     size: int
+    is_again: bool
+    """Whether another server had the question before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class HookEvent:
     pid: int
     """The Claude Code process, as the hook says."""
     started: float
+    is_again: bool
+    """Whether another server had the question before, so that it may have been answered since."""
     session_id: str
     cwd: str
     raw: Mapping[str, Any]
@@ -75,9 +79,9 @@ class HookEvent:
 
 
 def read_head(line: bytes) -> Head:
-    """ValueError if it is none."""
-    name, pid, started, size = line.decode("ascii").split()
-    head = Head(name, int(pid), float(started), int(size))
+    """ValueError if it is not one."""
+    name, pid, started, size, again = line.decode("ascii").split()
+    head = Head(name, int(pid), float(started), int(size), again == "1")
     if name not in NAMES or not 0 < head.size <= MAX_EVENT or head.pid < 0 or not 0 < head.started < 1e11:
         raise ValueError("not the head of an event")
     return head
@@ -91,7 +95,9 @@ def read_event(head: Head, body: bytes, config_dir: str) -> HookEvent:
         raise ValueError("nested too deeply") from None
     if not isinstance(raw, dict):
         raise ValueError("not an object")
-    event = HookEvent(head.name, head.pid, head.started, str(raw.get("session_id")), str(raw.get("cwd")), raw)
+    event = HookEvent(
+        head.name, head.pid, head.started, head.is_again, str(raw.get("session_id")), str(raw.get("cwd")), raw
+    )
     if not is_session_id(event.session_id) or not os.path.isabs(event.cwd) or "\0" in event.cwd:
         raise ValueError("no session or no directory")
     folder, name = os.path.split(event.text("transcript_path"))

@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 _STATES = {"busy": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
 _LOOK_AGAIN = 2.0
 """Seconds after which the file is read without a change: a process that was killed changes nothing."""
-_LATE = 1.5
-"""Seconds after the start of a hook when it has had another server before, and the question may be an old one."""
 _OTHER_DIALOG = 3.0
 """Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
 _AT_KEYBOARD = 30.0
@@ -280,8 +278,8 @@ class Terminals:
             if not plan:
                 raise InvalidArgument("The plan cannot be found; it can be reviewed at the terminal only.")
             tool_input["plan"] = plan
-        late = time.time() - event.started > _LATE
-        if await terminal.was_answered(event) or (late and await asyncio.to_thread(_has_result, event)):
+        # Of a new call the transcript may have nothing yet, and an equal call before it has a result.
+        if await terminal.was_answered(event) or (event.is_again and await asyncio.to_thread(_has_result, event)):
             raise QuestionClosed("It was answered at the terminal.", closed="withdrawn")
         # With nothing awaited from here on.
         if not terminal.outside.is_joined:

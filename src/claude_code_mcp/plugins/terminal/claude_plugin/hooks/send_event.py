@@ -10,7 +10,8 @@ server ends without a word, the question is put to the next one that starts.
 
     send_event.py EVENT DIRECTORY
 
-DIRECTORY holds the sockets of the servers. What is sent: the line `EVENT PID STARTED SIZE`, then SIZE bytes of JSON.
+DIRECTORY holds the sockets of the servers. What is sent: the line `EVENT PID STARTED SIZE AGAIN`, then SIZE bytes of
+JSON. AGAIN is 1 if another server had the question before, and 0 otherwise.
 """
 
 import _socket
@@ -35,13 +36,13 @@ def main() -> None:
     event = read(MAX_EVENT if asks else MAX_NOTE)
     if event is None:
         return
-    head = f"{name} {os.environ.get('CLAUDE_PID', '0')} {started:.3f} {len(event)}\n"
-    message = head.encode() + event
+    head = f"{name} {os.environ.get('CLAUDE_PID', '0')} {started:.3f} {len(event)}"
+    message, again = (f"{head} {number}\n".encode() + event for number in (0, 1))
     if not asks:
         for server in servers:
             send(server, message, 0.1)
         return
-    answer = wait_for_answer(servers, message, directory)
+    answer = wait_for_answer(servers, message, again, directory)
     if answer is not None and answer != b"over":
         os.write(1, answer)
 
@@ -84,8 +85,8 @@ def send(server: "_socket.socket", message: bytes, timeout: float) -> bool:
     return True
 
 
-def wait_for_answer(connected: "list[_socket.socket]", message: bytes, directory: str) -> bytes | None:
-    """The first answer; None if Claude Code has gone."""
+def wait_for_answer(connected: "list[_socket.socket]", message: bytes, again: bytes, directory: str) -> bytes | None:
+    """The first answer; None if Claude Code has gone. Servers that start meanwhile are sent `again`."""
     servers = {server.fileno(): server for server in connected if send(server, message, 5)}
     received = dict.fromkeys(servers, b"")
     parent = os.getppid()
@@ -109,7 +110,7 @@ def wait_for_answer(connected: "list[_socket.socket]", message: bytes, directory
         if os.getppid() != parent:
             return None
         if not servers:
-            servers = {server.fileno(): server for server in connect(directory) if send(server, message, 5)}
+            servers = {server.fileno(): server for server in connect(directory) if send(server, again, 5)}
             received = dict.fromkeys(servers, b"")
 
 
