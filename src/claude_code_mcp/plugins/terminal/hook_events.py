@@ -82,6 +82,8 @@ def read_head(line: bytes) -> Head:
     """ValueError if it is not one."""
     name, pid, started, size, again = line.decode("ascii").split()
     head = Head(name, int(pid), float(started), int(size), again == "1")
+    if again not in ("0", "1"):
+        raise ValueError("not the head of an event")
     if name not in NAMES or not 0 < head.size <= MAX_EVENT or head.pid < 0 or not 0 < head.started < 1e11:
         raise ValueError("not the head of an event")
     return head
