@@ -151,23 +151,41 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
 
 def authenticators(settings: Settings) -> "Sequence[Authenticator]":
     """Those of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
-    return [each for plugin in enabled_plugins(settings) for each in plugin.authenticators(settings)]
+    found: list[Authenticator] = []
+    for plugin in enabled_plugins(settings):
+        with _naming(plugin):
+            found += plugin.authenticators(settings)
+    return found
 
 
 _Part = TypeVar("_Part")
+_OWN_QUERIES = ("sessions", "hub")
+"""What commands ask the shared server for without any plug-in."""
 
 
 def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], _Part | None]) -> _Part | None:
     """The part that one plug-in provides; InvalidArgument if two do."""
-    found = {plugin.name: part for plugin in plugins if (part := part_of(plugin)) is not None}
+    found = {}
+    for plugin in plugins:
+        with _naming(plugin):
+            part = part_of(plugin)
+        if part is not None:
+            found[plugin.name] = part
     if len(found) > 1:
         raise InvalidArgument(f"The plug-ins {' and '.join(found)} both provide {what}. Disable one.")
     return next(iter(found.values()), None)
 
 
 def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    """The queries that plug-ins answer at the shared server."""
-    return {name: query for plugin in plugins for name, query in plugin.queries(server).items()}
+    """The queries that plug-ins answer at the shared server. InvalidArgument if two have the same name."""
+    found: dict[str, Callable[[], Awaitable[Any]]] = {}
+    for plugin in plugins:
+        with _naming(plugin):
+            queries = plugin.queries(server)
+        for name, query in queries.items():
+            if name in _OWN_QUERIES or found.setdefault(name, query) is not query:
+                raise InvalidArgument(f"The plug-in {plugin.name} has a query {name}, but there is one already.")
+    return found
 
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
@@ -271,7 +289,10 @@ async def _stop_when_requested(server: "HttpServer", plugins: Sequence[Plugin], 
     await stop_requested.wait()
     server.stop()
     for plugin in plugins:
-        plugin.stop()
+        try:
+            plugin.stop()
+        except Exception:
+            log.exception("the plug-in %s could not be stopped", plugin.name)
 
 
 async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
@@ -299,7 +320,6 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
 
 
 async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
-
     callers = await asyncio.to_thread(shared_callers, settings, http)
     principals = {LOCAL, *callers.names} if callers is not None else ()
     policy = shared_policy(settings, http)
@@ -322,7 +342,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
             service.start_task(manifest)
 
         async def is_needed(idle: float) -> bool:
-            return any([await plugin.is_needed(idle) for plugin in plugins])
+            return any([await _is_needed(plugin, idle) for plugin in plugins])
 
         def status() -> dict[str, Any]:
             fields = {name: value for plugin in plugins for name, value in plugin.status().items()}
@@ -414,10 +434,19 @@ def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
     }
 
 
+async def _is_needed(plugin: Plugin, idle: float) -> bool:
+    """A plug-in that cannot say it may be in use: the server stays."""
+    try:
+        return await plugin.is_needed(idle)
+    except Exception:
+        log.exception("the plug-in %s does not say whether it is in use", plugin.name)
+        return True
+
+
 async def _until_dispensable(
     shared: "SharedSocket", service: Service, idle: float, in_use: Callable[[float], Awaitable[bool]]
 ) -> None:
-    """Returns when the server is to end, whatever the reason; the clients have been told then. While the console is
+    """Returns when the server is to end, whatever the reason; the clients have been told then. While a plug-in is
     `in_use` it does not end by itself."""
     async with anyio.create_task_group() as reasons:
 

@@ -93,7 +93,7 @@ def test_a_request_that_may_cost_is_not_sent_without_a_yes(environment: dict[str
     }
     report = json.loads(run(elsewhere, "doctor", "--deep", "--json").stdout)
     [finding] = [finding for finding in report["findings"] if finding["what"] == "API"]
-    assert (finding["ok"], "not tried" in finding["detail"]) == (True, True)
+    assert (finding["ok"], "not checked" in finding["detail"]) == (True, True)
     assert not (tmp_path / "sent").exists()
     sent = run(elsewhere, "doctor", "--deep", "--yes").stdout
     assert (tmp_path / "sent").exists()

@@ -153,7 +153,7 @@ async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], m
         assert (await asyncio.to_thread(mcp, "logout", "r")).returncode == 0
         refused = await asyncio.to_thread(mcp, "call", "r", "echo")
         assert refused.returncode == 5
-        assert "sign in" in refused.stderr
+        assert "sign-in" in refused.stderr
     assert authority.grants == ["code"]
 
 

@@ -104,7 +104,7 @@ def test_somebody_who_is_signed_in_and_has_no_page_open_is_not_waited_for(
     answer = shared.command("run", prompt)
     assert answer.returncode == 4, answer.stderr
     assert "waiting for" not in answer.stderr
-    assert "denied: nobody is there" in answer.stderr
+    assert "denied: no client can answer it" in answer.stderr
     # Who says that it is to wait gets the time of the setting, and no more.
     waited = shared.command("run", "--on-question", "wait", prompt)
     assert "waiting for an answer" in waited.stderr

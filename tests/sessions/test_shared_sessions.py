@@ -197,7 +197,7 @@ async def test_without_a_plug_in_that_shares_a_session_is_its_owners_alone(
     plain, ann, bob = await start_service(), Caller("ann"), Caller("bob")
     turn = await plain.create(script("one", "first"), options(sandbox), caller=ann)
     await end_of(turn)
-    with pytest.raises(InvalidArgument, match="cannot be shared"):
+    with pytest.raises(InvalidArgument, match="does not support sharing"):
         await plain.stored.share(turn.session.id, "bob", Access.ANSWER, caller=ann)
     with pytest.raises(SessionNotFound):
         await plain.find(turn.session.id, caller=bob)

@@ -290,7 +290,7 @@ def _extract(file: Path, target: Path) -> int:
                 parts = Path(entry.name).parts
                 is_file = entry.type == tarfile.REGTYPE and not entry.issparse()  # its holes would fill the disk
                 if not is_file or not parts or ".." in parts or Path(entry.name).is_absolute():
-                    raise InvalidArgument(f"{file} is not a backup of claude-code-mcp: it contains {entry.name}.")
+                    raise InvalidArgument(f"{file} is not a backup of claude-code-mcp: it contains {entry.name!r}.")
                 source = archive.extractfile(entry)
                 assert source is not None
                 private_directory((target / entry.name).parent)

@@ -190,7 +190,7 @@ def _object(text: str, at: int, depth: int) -> tuple[Value, int]:
             raise ValueError(f"a name must begin at character {at}")
         name = json.loads(found[0])
         if name in value.members:
-            raise ValueError(f"{name} appears twice")
+            raise ValueError(f"{name!r} appears twice")
         colon = _skip(text, found.end())
         if text[colon : colon + 1] != ":":
             raise ValueError(f"a colon is missing at character {colon}")

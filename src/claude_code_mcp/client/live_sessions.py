@@ -364,7 +364,7 @@ class OpenQuestions:
         if len(found) != 1:
             problem = "No open question has" if not found else f"{len(found)} open questions have"
             raise SessionNotFound(
-                f"{problem} the id or the session {name}; `claude-code-mcp questions` lists open questions."
+                f"{problem} the id or the session {name!r}; `claude-code-mcp questions` lists open questions."
             )
         return found[0]
 

@@ -179,7 +179,7 @@ def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]
         return {"decision": "allow", "scope": "session"}
     if decision in _EDITS and Reaction.EDITS in possible:
         return {"decision": "allow", "permissionMode": ACCEPT_EDITS}
-    raise NoAnswer(f"{decision} is not a valid answer to this question." if decision else "Type an answer.")
+    raise NoAnswer(f"{decision!r} is not a valid answer to this question." if decision else "Type an answer.")
 
 
 # -- comments on lines of a diff --------------------------------------------------------------------------------------

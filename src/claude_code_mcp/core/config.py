@@ -370,7 +370,7 @@ class Settings(Section):
             try:
                 ipaddress.ip_network(part)
             except ValueError:
-                raise ValueError(f"{part} is not an address or a network, such as 127.0.0.1 or 10.0.0.0/8") from None
+                raise ValueError(f"{part!r} is not an address or a network, such as 127.0.0.1 or 10.0.0.0/8") from None
         return value
 
     @field_validator("web_url")

@@ -406,5 +406,5 @@ class Hub(HubServers):
 def _with_oauth(pool: ServerPool) -> OAuthServerConfig:
     config = pool.server.config
     if not isinstance(config, OAuthServerConfig):
-        raise InvalidArgument(f"{pool.server.name} has no sign-in: it is a server of type {config.type}.")
+        raise InvalidArgument(f"{pool.server.name!r} has no sign-in: it is a server of type {config.type}.")
     return config

@@ -114,9 +114,14 @@ async def test_a_plan_is_sent_back_and_then_approved(server: Service, claude: St
     assert terminal.process.poll() is None
 
 
-async def test_the_session_is_on_disk_again_when_the_terminal_is_closed(server: Service, claude: StartClaude) -> None:
+async def test_the_session_is_on_disk_again_when_the_terminal_is_closed(
+    server: Service, claude: StartClaude, sandbox: Sandbox
+) -> None:
     terminal = claude(ASKS)
     question = await question_in(server)
+    transcripts = sandbox.home / ".claude" / "projects"
+    # Claude Code writes it a moment after it asks.
+    await eventually(lambda: list(transcripts.rglob(f"{question.session_id}.jsonl")), "the transcript")
     terminal.process.kill()
     await eventually(lambda: not server.broker.pending(), "the end of the question")
     await eventually(lambda: not server.sessions(), "the end of the session in memory")

@@ -185,7 +185,7 @@ async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path
     assert people.remove("ann")
     assert names.forget("ann")
     assert await by_proxy("ann")
-    with pytest.raises(InvalidArgument, match="somebody else, who has come by proxy"):
+    with pytest.raises(InvalidArgument, match="another person, who signed in through proxy"):
         people.invite("ann")
     assert names.forget("ann")
     people.invite("ann")

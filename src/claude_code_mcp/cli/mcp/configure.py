@@ -274,7 +274,7 @@ def entries_of(
     present = [file for file in files if file.exists()]
     if not present:
         if source not in PROGRAMS:
-            raise NotFound(f"{source} is neither a file nor one of the known programs: {', '.join(PROGRAMS)}.")
+            raise NotFound(f"{source!r} is neither a file nor one of the known programs: {', '.join(PROGRAMS)}.")
         raise NotFound(f"There is no {' and no '.join(map(str, files))}.")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:

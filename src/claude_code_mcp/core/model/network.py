@@ -129,12 +129,12 @@ def host_name(text: str) -> str:
         try:
             name = name.encode("idna").decode("ascii")
         except UnicodeError:
-            raise ValueError(f"{text} is not a host name") from None
+            raise ValueError(f"{text!r} is not a host name") from None
     labels = name.split(".")
     if len(name) > _LONGEST or not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"{text} is not a host name")
+        raise ValueError(f"{text!r} is not a host name")
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
-        raise ValueError(f"{text} is neither a host name nor an address in its usual form")
+        raise ValueError(f"{text!r} is neither a host name nor an address in its usual form")
     return name
 
 
@@ -179,7 +179,7 @@ class CredentialRule:
 def parse_credential(host: str, header: str, source: str, prefix: str | None = None) -> CredentialRule:
     """ValueError says what is wrong."""
     if not _HEADER.fullmatch(header) or header.lower() in _FORBIDDEN or header.lower().startswith("proxy-"):
-        raise ValueError(f"{header} is not a header for a credential")
+        raise ValueError(f"{header!r} is not a header for a credential")
     kind, _, name = source.partition(":")
     if kind not in ("env", "file") or not name:
         raise ValueError("`from` must be env:NAME or file:PATH")

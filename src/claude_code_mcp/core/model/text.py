@@ -286,14 +286,19 @@ def age(timestamp: str, now: float) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
+_SOON = 20 * 3600.0
+"""Seconds within which a time of day means the next one."""
+
+
 def local_time(timestamp: str | None, now: float) -> str:
-    """An ISO time on the clock of this machine: `17:00`, on another day `Tue 24 Nov 17:00`."""
+    """An ISO time on the clock of this machine: `17:00`, and `Tue 24 Nov 17:00` where that could be another day."""
     try:
         moment = datetime.fromisoformat(timestamp or "").astimezone()
     except (ValueError, OverflowError):
         return "an unknown time"
-    same_day = moment.date() == datetime.fromtimestamp(now).astimezone().date()
-    return moment.strftime("%H:%M" if same_day else "%a %d %b %H:%M")
+    is_today = moment.date() == datetime.fromtimestamp(now).astimezone().date()
+    is_soon = 0 <= moment.timestamp() - now < _SOON
+    return moment.strftime("%H:%M" if is_today or is_soon else "%a %d %b %H:%M")
 
 
 def csv_of(rows: Sequence[Mapping[str, object]]) -> str:

@@ -242,7 +242,7 @@ class Admission:
     def _check_tools(self, field: str, names: Iterable[str]) -> None:
         for name in names if self.profile.tools is not None else ():
             if not any(names_tool(allowed, name) for allowed in self.profile.tools or ()):
-                raise _denied(field, f"you may not use the tool {name}")
+                raise _denied(field, f"you may not use the tool {name!r}")
 
     def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
         for name, server in servers.items():

@@ -46,7 +46,7 @@ def _page_message(page: Page) -> str:
     if page.next_offset is None:
         return f"The last part: {where}.\n\n{page.text}"
     rest = f'"{_NEXT}" shows more. You can allow it only after you have seen all of it.'
-    return f"THIS IS ONLY A PART: {where}. {rest} {page.text}"
+    return f"THIS IS ONLY A PART: {where}. {rest}\n\n{page.text}"
 
 
 def answer_of(

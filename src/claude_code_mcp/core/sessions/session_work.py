@@ -206,7 +206,7 @@ def _with_id(listed: Sequence[Checkpoint], message_id: str) -> Checkpoint:
     for checkpoint in listed:
         if checkpoint.message_id == message_id:
             return checkpoint
-    raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]}.", field="text")
+    raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]!r}.", field="text")
 
 
 async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:

@@ -136,7 +136,7 @@ class IdentityProvider:
             with anyio.fail_after(timeout):
                 await self._sign_in(show)
         except TimeoutError:
-            raise OAuthFlowError(f"no sign-in within {timeout} s") from None
+            raise OAuthFlowError(f"no sign-in within {timeout:g} s") from None
         except httpx2.TransportError as error:
             raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
 

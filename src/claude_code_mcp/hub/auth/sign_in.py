@@ -72,7 +72,7 @@ async def sign_in(
             await storage.update(client=None)
             return await _sign_in_once(config, storage, show, document)
     except TimeoutError:
-        raise OAuthFlowError(f"no sign-in within {timeout} s") from None
+        raise OAuthFlowError(f"no sign-in within {timeout:g} s") from None
     except httpx2.TransportError as error:
         raise OAuthFlowError(f"the server cannot be reached: {error}") from None
 

@@ -75,7 +75,7 @@ def judged(state: FleetState) -> Iterator[Finding]:
     gone = f", {len(state.gone)} do not answer: {visible(', '.join(state.gone))}" if state.gone else ""
     yield Finding("fleet", True, f"it answers{there}{gone}", "")
     ahead = state.clock_ahead
-    shown = f"{abs(ahead)} s {'ahead of' if ahead > 0 else 'behind'} the gateway's clock"
+    shown = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the gateway's clock"
     close = abs(ahead) <= _LARGEST_DIFFERENCE
     yield Finding(
         "fleet's clock", close, "in sync with the gateway" if close else shown, "synchronize both with a time server"

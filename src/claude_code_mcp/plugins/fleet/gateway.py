@@ -206,7 +206,7 @@ class Gateway:
         await self._notify_machines(ending_request(name, removal), f"that {name} is no longer a caller")
         if failed is not None:
             # Not kept as done: whoever has called this notes only what was.
-            raise OSError(f"machines that do not answer will not learn that {name} is no longer a caller: {failed}")
+            raise OSError(f"machines that do not answer will not learn that {name} is no longer a caller: {failed!r}")
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
         """A caller is in other groups: what they may do changes at every machine."""

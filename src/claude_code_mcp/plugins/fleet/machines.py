@@ -91,7 +91,7 @@ class Machine:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value} is not text")
+        raise TypeError(f"{value!r} is not text")
     return value[:_LONGEST_TEXT]
 
 

@@ -267,7 +267,7 @@ class Wire:
             self._silent_beats = 0 if self._alive else self._silent_beats + 1
             self._alive = False
             if self._silent_beats >= BEATS_MISSED:
-                self.fail(f"No sign of life from the other side for {BEAT * BEATS_MISSED} seconds.")
+                self.fail(f"No sign of life from the other side for {BEAT * BEATS_MISSED:g} seconds.")
             self._send_sign()
 
     async def last_words(self) -> None:

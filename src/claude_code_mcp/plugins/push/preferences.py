@@ -272,7 +272,7 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
             body = f"Finished: {outcome.result}" if outcome.ok else f"Failed ({outcome.code}): {outcome.detail}"
             return notice("ended", body, event.at + _HOUR)
         case Stalled(seconds=seconds):
-            return notice("stalled", f"No output for {seconds} seconds.", event.at + _HOUR)
+            return notice("stalled", f"No output for {seconds:.0f} seconds.", event.at + _HOUR)
         case BudgetWarned(line=line):
             return notice("budget", line, event.at + _DAY)
     return None

@@ -256,7 +256,7 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
     word that is shown as it is."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
-        raise NotGood(f"its claim {claim} is not a valid name")
+        raise NotGood(f"its claim {claim!r} is not a valid name")
     if not 0 < len(name) <= _LONGEST_NAME:
         raise NotGood(f"its claim {claim!r} is too long or empty")
     # Anybody may register with somebody else's address; the issuer says whether it was looked at.

@@ -187,7 +187,7 @@ class InvitedPeople:
         """A new person; returns the secret of the link with which they make their first passkey. InvalidArgument for a
         name that cannot be, or is somebody's already, be it of somebody who has come by a provider or a proxy."""
         if _NAME.fullmatch(name) is None:
-            raise InvalidArgument(f"{name} is not a valid name: use at most 64 letters, digits and . _ @ + -")
+            raise InvalidArgument(f"{name!r} is not a valid name: use at most 64 letters, digits and . _ @ + -")
         if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
             raise InvalidArgument("A group is a text of 1 to 128 visible characters.")
         values = (secrets.token_hex(16), name, json.dumps([*groups]), self._clock(), 0.0)

@@ -125,7 +125,7 @@ def _delivery(name: str, token: str | None, *, stdout: bool) -> Delivery:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} cannot be used: {error}.") from None
     raise InvalidArgument(
-        f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name} is not valid. Use stdout, syslog: (this machine's), "
+        f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} is not valid. Use stdout, syslog: (this machine's), "
         "syslog+udp://HOST:PORT, syslog+tcp://HOST:PORT or https://…"
     )
 

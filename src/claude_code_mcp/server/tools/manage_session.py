@@ -257,7 +257,7 @@ async def _rewind(
         listed = await work.checkpoints(session_id, caller=call.caller)
         agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
         if agreed is None:
-            raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]}.", field="text")
+            raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]!r}.", field="text")
         question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
         asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
         if asked is not None:
@@ -302,7 +302,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
     """Delete a session. A person must agree, or the caller must say that one has; otherwise PermissionDenied."""
     if not arguments.confirm:
         page = await call.service.stored.read(arguments.session_id, caller=call.caller, size=1)
-        question = f"Permanently delete {page.title[:200]} ({page.session_id})? It has {page.turns} turns."
+        question = f"Permanently delete {page.title[:200]!r} ({page.session_id})? It has {page.turns} turns."
         answer = await call.confirmed(question, "Delete it")
         if isinstance(answer, types.InputRequiredResult):
             return answer

@@ -511,7 +511,7 @@ def created_token(state_dir: Path) -> tuple[str, bool]:
 
 
 def _taken(where: str, name: str) -> InvalidArgument:
-    return InvalidArgument(f"{where}: the name {name} is used twice; every caller needs a different name.")
+    return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a different name.")
 
 
 def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
