@@ -21,9 +21,9 @@ NAMES = [
 
 @pytest.mark.promise("tools.size")
 def test_what_a_model_reads_of_the_six_tools_is_less_than_5600_bytes(client: Connection) -> None:
-    """Clients use the schema of a result themselves, and do not show it to their model."""
+    """Clients use the schema of a result and the title themselves, and do not show them to their model."""
     tools = [
-        client.tools[name].model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"output_schema"})
+        client.tools[name].model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"output_schema", "title"})
         for name in NAMES
     ]
     assert len(json.dumps({"tools": tools}, separators=(",", ":"), ensure_ascii=False).encode()) < 5600
