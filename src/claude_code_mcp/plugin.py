@@ -6,12 +6,12 @@ point group `claude_code_mcp.plugins`:
     [project.entry-points."claude_code_mcp.plugins"]
     slack = "claude_code_mcp_slack:SlackPlugin"
 
-The bundled plug-ins in `plugins/` are written in the same way and have no private access. Each is a directory with a
-module `plugin.py` that names its class `PLUGIN`.
+The bundled plug-ins in `plugins/` come in through the same methods. Each is a directory with a module `plugin.py` that
+names its class `PLUGIN`. They also import modules of the core that are not part of the public API.
 
 Installed plug-ins are enabled unless `CLAUDE_CODE_MCP_PLUGINS_OFF` names them. One object belongs to one server; a
-command or a check uses an object of its own. The module of a plug-in is imported by every server and command that asks
-for its extensions, so it must be light: import the rest inside the methods.
+command, a check and `authenticators` use an object of their own. The module of a plug-in is imported by every server
+and command that asks for its extensions, so it must be light: import the rest inside the methods.
 
 A method that raises stops the start of the server, with the name of the plug-in. While the server runs, a failing
 observer or channel is logged and does not affect the others, and a failing `judge` denies the call.
