@@ -43,16 +43,16 @@ packages: setup  ## install what the tests need from the system and from npm, wh
 	$(BIN)/python -m tests.support.npm
 
 # Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
-BEYOND := scenarios deploy web/browser
+BEYOND := scenarios deploy plugins/console/browser
 
 # A change in any layer can change the first answers of the server, and then the manifest must be rebuilt.
-MANIFEST := tests/greeting/test_manifest.py::test_the_shipped_manifest_is_what_the_server_says
+MANIFEST := tests/startup/greeting/test_manifest.py::test_the_shipped_manifest_is_what_the_server_says
 
 test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: tests/hub, where tests that start programs run one case
 	$(BIN)/python -m tests.support.run -q $(if $(LAYER),tests/$(LAYER) $(MANIFEST) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
 
 # What is the same with and without Node and a browser.
-CORE := model policy questions claude store processes sessions hub server
+CORE := core hub server
 
 test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
 	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
@@ -108,8 +108,8 @@ parity: setup  ## the hub against Claude Code's own client, with servers from np
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m tests.support.run tests/scenarios/hub_parity -m '' -q
 
 pictures: setup  ## renew the pictures of the terminal interface and of the console; needs Node
-	$(BIN)/python -m tests.tui.pictures docs/pictures
-	$(BIN)/python -m tests.web.browser.pictures
+	$(BIN)/python -m tests.plugins.tui.pictures docs/pictures
+	$(BIN)/python -m tests.plugins.console.browser.pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.server.manifest

@@ -43,7 +43,7 @@ _GOAL_REST_MB = 100.0
 _GOAL_REST_MESSAGES = 100
 _TOKEN = "bench-0123456789abcdefghij"
 _HEADERS = {"authorization": f"Bearer {_TOKEN}", "accept": "application/json, text/event-stream"}
-_PROGRAMS = [sys.executable, "-m", "tests.fleet.programs"]
+_PROGRAMS = [sys.executable, "-m", "tests.plugins.fleet.programs"]
 
 
 @benchmark

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import httpx2
 
 from claude_code_mcp.testing import Sandbox
+from tests.plugins.team.embedded import Embedded, PlainClient, embedded
+from tests.plugins.team.passkey_device import Device
+from tests.plugins.team.test_sign_in import HERE as OAUTH
+from tests.plugins.team.test_sign_in import PACKAGES, SignInServer, signed_in, signing_in
+from tests.plugins.team.test_sign_in import Served as ProviderServed
 from tests.scenarios.real_clients.serving import serve_http
-from tests.server.oauth.embedded import Embedded, PlainClient, embedded
-from tests.server.oauth.passkey_device import Device
-from tests.server.oauth.test_sign_in import HERE as OAUTH
-from tests.server.oauth.test_sign_in import PACKAGES, SignInServer, signed_in, signing_in
-from tests.server.oauth.test_sign_in import Served as ProviderServed
 from tests.support import npm
 from tests.support.ports import free_port
 from tests.support.program import HttpServer

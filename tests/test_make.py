@@ -26,7 +26,9 @@ def test_help_lists_every_target_with_what_it_does() -> None:
 
 def test_a_quick_run_of_any_layer_also_checks_the_manifest() -> None:
     test = "test_the_shipped_manifest_is_what_the_server_says"
-    assert f"tests/server tests/greeting/test_manifest.py::{test} " in make("--dry-run", "test-quick", "LAYER=server")
+    assert f"tests/server tests/startup/greeting/test_manifest.py::{test} " in make(
+        "--dry-run", "test-quick", "LAYER=server"
+    )
 
 
 @pytest.mark.parametrize("target", ["test", "test-quick", "test-python", "test-newest", "parity"])

@@ -64,7 +64,7 @@ class Machines:
         return {machine["name"]: machine for machine in json.loads(output_of(command, self.environment("one")))}
 
 
-@pytest.mark.soak  # the fleet: tests/fleet/test_story.py; the files: test_deployment_files.py
+@pytest.mark.soak  # the fleet: tests/plugins/fleet/test_story.py; the files: test_deployment_files.py
 @pytest.mark.skipif(sys.platform == "win32", reason="containers have a shell")
 def test_three_machines_find_each_other_and_a_restarted_one_comes_back_with_its_used_ticket(tmp_path: Path) -> None:
     machines = Machines(tmp_path)

@@ -17,8 +17,8 @@ from claude_code_mcp.server.tools.session_report import report
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, options, question, until
-from tests.sessions.test_policy_enforcer import Acts
+from tests.core.sessions.support import end_of, options, question, until
+from tests.core.sessions.test_policy_enforcer import Acts
 
 FOR_SESSION = Answer(allow=True, scope=Scope.SESSION)
 

@@ -29,9 +29,9 @@ from claude_code_mcp.server.transports.running_calls import AccessUntil, Running
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService
+from tests.plugins.console.console_client import Browser
 from tests.support.program import HttpServer, http_server
 from tests.support.waiting import HANG_SECONDS
-from tests.web.console_client import Browser
 
 from .connection import LONG
 from .test_http import ACCEPT, HELLO, as_caller

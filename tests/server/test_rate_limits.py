@@ -5,7 +5,7 @@ import pytest
 from claude_code_mcp.core.errors import LimitReached, RateLimited
 from claude_code_mcp.server.server import refusal
 from claude_code_mcp.testing import ScriptedModelThread
-from tests.web.conftest import running_console
+from tests.plugins.console.conftest import running_console
 
 POLICY = """
 default = "few"

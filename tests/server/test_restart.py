@@ -17,7 +17,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
-from tests.sessions.support import ENDLESS
+from tests.core.sessions.support import ENDLESS
 from tests.support import warm_commands
 from tests.support.program import COMMAND
 from tests.support.waiting import until
@@ -90,7 +90,7 @@ CLEAN_OR_KILLED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.soak  # tests/sessions/test_records.py
+@pytest.mark.soak  # tests/core/sessions/test_records.py
 @CLEAN_OR_KILLED
 def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
@@ -170,7 +170,7 @@ def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) ->
         assert client.look(cancelled).status == "cancelled"
 
 
-@pytest.mark.soak  # tests/scenarios/security/test_private_files.py, tests/sessions/test_records.py
+@pytest.mark.soak  # tests/scenarios/security/test_private_files.py, tests/core/sessions/test_records.py
 def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:
     with servers.running(umask=0) as client:
         made = client.call("claude_code", prompt="hello", tools=["Read"], env={"SOME_NAME": "some value"})

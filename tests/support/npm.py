@@ -17,11 +17,11 @@ _SOON = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-ma
 
 
 NEEDED = {
-    "authorization-server": "tests/server/oauth",
+    "authorization-server": "tests/plugins/team",
     "clients": "tests/scenarios/real_clients",
     "servers": "tests/hub",
     "web": "web",
-    "web-checks": "tests/web/browser",
+    "web-checks": "tests/plugins/console/browser",
 }
 """Where the `package.json` of what each directory below `BUILD` gets is."""
 

@@ -192,7 +192,7 @@ async def test_every_call_of_one_message_gets_its_own_result(cli: RealCli, busy_
     assert (by_call, last.step) == ({"toolu_one": "one", "toolu_two": "two"}, 1)
 
 
-@pytest.mark.soak  # tests/sessions/test_plans_and_user_questions.py
+@pytest.mark.soak  # tests/core/sessions/test_plans_and_user_questions.py
 async def test_a_question_to_the_person_is_answered_over_the_control_protocol(sandbox: Sandbox) -> None:
     def choose(request: Frame) -> Frame:
         answers = {"Which colour?": "blue"}
@@ -277,7 +277,7 @@ async def test_a_stalled_stream_can_be_interrupted(cli: RealCli) -> None:
     assert (await cli.turn(script("again", "Here I am.")))[-1]["result"] == "Here I am."
 
 
-@pytest.mark.soak  # tests/sessions/test_outcomes.py
+@pytest.mark.soak  # tests/core/sessions/test_outcomes.py
 async def test_structured_output_is_handed_in_unless_the_model_never_complies(sandbox: Sandbox) -> None:
     steps: list[list[StepObject | str]] = [[structured({"a": 1})], ["no", structured({"a": 1})], ["no", "no", "no"]]
     async with running(sandbox, "--json-schema", SCHEMA) as cli:
@@ -317,7 +317,7 @@ async def test_a_script_sent_during_a_turn_replaces_the_rest(sandbox: Sandbox) -
     assert frames[-1]["result"] == "The new end."
 
 
-@pytest.mark.soak  # tests/sessions/test_session_library.py
+@pytest.mark.soak  # tests/core/sessions/test_session_library.py
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_subagent_plays_the_script_in_its_own_prompt(
     sandbox: Sandbox, model: ScriptedModel, background: bool

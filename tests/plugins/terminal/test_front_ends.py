@@ -9,9 +9,9 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
-from tests.shared.support import SharedPlace, call, opened, shared_place
+from tests.plugins.console.console_client import Browser
+from tests.startup.shared.support import SharedPlace, call, opened, shared_place
 from tests.support.waiting import until
-from tests.web.console_client import Browser
 
 from .conftest import StartClaude
 

@@ -17,7 +17,7 @@ from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import Step, StepObject, script, tool
 from tests.conftest import StartService
-from tests.sessions.support import PATIENCE
+from tests.core.sessions.support import PATIENCE
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
 
 HOLD = "until [ -e go ]; do sleep 0.05; done"

@@ -15,7 +15,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, parked
+from tests.core.sessions.support import end_of, parked
 from tests.support.bubblewrap import missing
 
 from .conftest import HOLD, Forgery, StartForgery
@@ -52,7 +52,7 @@ def session(sandbox: Sandbox) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
 
 
-@pytest.mark.soak  # tests/sessions/test_traffic_ledger.py
+@pytest.mark.soak  # tests/core/sessions/test_traffic_ledger.py
 @needs_bubblewrap
 async def test_what_claude_code_claims_is_what_an_honest_turn_costs(
     start_service: StartService, sandbox: Sandbox
@@ -118,7 +118,7 @@ async def test_requests_that_a_command_hangs_up_on_use_up_the_budget(
     assert turn.session.costs.spent_usd >= 3 * 500_000 * 4e-6
 
 
-@pytest.mark.soak  # tests/claude/test_model_socket.py
+@pytest.mark.soak  # tests/plugins/sandbox/test_model_socket.py
 @needs_bubblewrap
 async def test_a_batch_cannot_be_ordered_past_the_count(start_service: StartService, sandbox: Sandbox) -> None:
     service: Service = await start_service(policy=alone(sandbox))

@@ -13,7 +13,7 @@ from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, parked
+from tests.core.sessions.support import end_of, parked
 from tests.support.bubblewrap import missing
 
 ATTACKS = json.loads(Path(__file__).with_name("claude_directory.json").read_text())

@@ -14,8 +14,8 @@ from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
+from tests.core.sessions.support import end_of, question, until
 from tests.scenarios.hub_and_sessions.conftest import rules
-from tests.sessions.support import end_of, question, until
 from tests.support.system_packages import require
 
 

@@ -13,7 +13,7 @@ from claude_code_mcp.core.model.outcome import Outcome
 from claude_code_mcp.core.service import PendingTurn
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
-from tests.sessions.support import end_of, options, say
+from tests.core.sessions.support import end_of, options, say
 
 from .conftest import Forgery
 

@@ -16,8 +16,8 @@ from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import PendingTurn
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import Step, script, tool
+from tests.core.sessions.support import PATIENCE, end_of, until
 from tests.scenarios.hub_and_sessions.conftest import Rig, StartRig, program, rules, start_rig
-from tests.sessions.support import PATIENCE, end_of, until
 from tests.support.forging_cli import PIPE, REAL, forge
 
 from .conftest import HOLD, Trail
@@ -148,7 +148,7 @@ async def test_an_answer_is_for_one_call_with_one_input(start_hub: Any, amount: 
     assert hub.done == [["tools/call", "pay", {"amount": 5}]]
 
 
-@pytest.mark.soak  # tests/sessions/test_frame_claims.py
+@pytest.mark.soak  # tests/core/sessions/test_frame_claims.py
 async def test_a_use_that_was_denied_ends_the_process_if_it_is_called(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     use = "toolu_" + "6" * 24
@@ -193,7 +193,7 @@ async def test_a_server_that_is_not_denied_is_read(start_hub: Any) -> None:
     assert hub.done == [["resources/read", "secret://one", None]]
 
 
-@pytest.mark.soak  # tests/sessions/test_frame_claims.py
+@pytest.mark.soak  # tests/core/sessions/test_frame_claims.py
 async def test_a_tool_of_another_server_cannot_be_reached_by_its_name(start_hub: Any) -> None:
     """`hub_servers` gives a session some of the servers: a frame gives it no more."""
     hub: Hub = await start_hub('allow = ["mcp__x"]')

@@ -21,7 +21,7 @@ from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, tool
 from tests.conftest import StartService, contents_below
-from tests.sessions.support import end_of
+from tests.core.sessions.support import end_of
 
 OWN, THEIRS = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 SECRET = "the secret of another"

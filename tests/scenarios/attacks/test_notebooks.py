@@ -11,7 +11,7 @@ from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import options, run
+from tests.core.sessions.support import options, run
 
 ROWS = json.loads(Path(__file__).with_name("notebooks.json").read_text())
 CELL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import StepObject, script, tool
 from tests.conftest import StartService
-from tests.sessions.support import options, parked, run, say
+from tests.core.sessions.support import options, parked, run, say
 from tests.support.bubblewrap import missing
 from tests.support.system_packages import require
 

@@ -17,8 +17,8 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import Step, ask_user, fail, plan, script, text, tool
 from claude_code_mcp.testing.script import question as asking
 from tests.conftest import StartService
-from tests.sessions.support import ENDLESS, end_of, events, options, parked, question, run, say, until
-from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
+from tests.core.sessions.support import ENDLESS, end_of, events, options, parked, question, run, say, until
+from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.support.npm import Unavailable
 
 from .versions import BUNDLED, TOTALS_ONLY, chosen_versions, executable_of

@@ -12,7 +12,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, agent, script, structured, thinking, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, say
+from tests.core.sessions.support import end_of, say
 from tests.support.bubblewrap import missing
 from tests.support.npm import Unavailable
 

@@ -15,7 +15,7 @@ from claude_code_mcp.core.sessions.client_environments import environment_key
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import contents_below
-from tests.sessions.support import end_of
+from tests.core.sessions.support import end_of
 
 from .conftest import MakePlace, Server, StartServer
 

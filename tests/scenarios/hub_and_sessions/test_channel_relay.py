@@ -198,7 +198,7 @@ async def test_what_is_too_large_to_be_shown_whole_cannot_be_allowed_from_a_chan
     assert not file.exists()
 
 
-@pytest.mark.soak  # tests/questions/test_broker.py
+@pytest.mark.soak  # tests/core/questions/test_broker.py
 @ON_SHARED_LOOP
 async def test_the_first_answer_wins_and_the_late_one_changes_nothing(deciding: Channel) -> None:
     rig, session, _ = deciding

@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from tests.shared.support import shared_place
+from tests.startup.shared.support import shared_place
 from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS
 

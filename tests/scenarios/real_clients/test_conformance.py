@@ -87,7 +87,7 @@ async def test_the_authorization_server_passes_every_scenario(
     check_page(suite, verdict)
 
 
-@pytest.mark.soak  # the scenarios of the server once more; tests/server/oauth has clients with tokens
+@pytest.mark.soak  # the scenarios of the server once more; tests/plugins/team has clients with tokens
 async def test_a_server_with_a_provider_passes_every_scenario_too(
     suite: Suite, common: Sandbox, with_repository: dict[str, str], tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ def test_no_tool_tells_an_absent_session_from_somebody_elses(
     assert alice.look(waiting.session).question == waiting.question, "it waits as before"
 
 
-@pytest.mark.soak  # tests/sessions/test_policy_enforcer.py
+@pytest.mark.soak  # tests/core/sessions/test_policy_enforcer.py
 def test_an_approved_call_cannot_be_swapped_for_a_denied_one(target: Target, alice: Connection) -> None:
     (target.place.project / "kept").touch()
     asked = alice.create(script("work", tool("Bash", command="mkdir made"), "done"), waitSeconds=40)

@@ -14,7 +14,7 @@ from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
-from tests.sessions.support import run
+from tests.core.sessions.support import run
 
 ALICE, MALLORY = Caller("alice"), Caller("mallory")
 

@@ -15,7 +15,7 @@ from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService
-from tests.sessions.support import ENDLESS, end_of, options, parked, question, run, say, until
+from tests.core.sessions.support import ENDLESS, end_of, options, parked, question, run, say, until
 from tests.support.waiting import HANG_SECONDS
 
 PLAN = script("plan", plan("# Tidy up"), tool("Write", file_path="swept", content="x"), "swept")
@@ -72,7 +72,7 @@ async def spent(service: Service, sandbox: Sandbox) -> Session:
 SMALL = Policy(Profile(limits=Limits(session_usd=0.000001)))
 
 
-@pytest.mark.soak  # tests/sessions/test_records.py
+@pytest.mark.soak  # tests/core/sessions/test_records.py
 async def test_the_budget_of_a_session_outlives_the_server_and_its_time_in_memory(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -124,7 +124,7 @@ async def test_sessions_of_a_caller_share_what_is_left_of_the_day(
     assert budgets == [2.0, 2.0, 2.0]
 
 
-@pytest.mark.soak  # tests/sessions/test_background.py
+@pytest.mark.soak  # tests/core/sessions/test_background.py
 async def test_a_turn_that_background_work_begins_has_no_more_time_than_others(
     service: Service, sandbox: Sandbox
 ) -> None:

@@ -20,7 +20,7 @@ from claude_code_mcp.plugins.sandbox.container import isolate, unavailable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of
+from tests.core.sessions.support import end_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are tried on Linux")
 

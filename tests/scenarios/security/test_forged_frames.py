@@ -14,7 +14,7 @@ from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of
+from tests.core.sessions.support import end_of
 from tests.support.bubblewrap import missing
 
 FORGED = json.dumps(

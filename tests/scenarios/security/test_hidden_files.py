@@ -14,7 +14,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import run
+from tests.core.sessions.support import run
 from tests.support.bubblewrap import missing
 
 VALUE = "PASSWORD=correct-horse"

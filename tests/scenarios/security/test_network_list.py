@@ -19,10 +19,10 @@ from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import StartService
-from tests.network.support import Certificates
-from tests.sessions.worktree_support import git, repository
+from tests.plugins.sandbox.support import Certificates
 from tests.support import local_http
 from tests.support.bubblewrap import missing
+from tests.support.repositories import git, repository
 
 from .test_sandboxed_sessions import KEY, seen
 

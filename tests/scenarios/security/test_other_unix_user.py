@@ -15,9 +15,9 @@ USER = 54_321
 ROOT = Path(__file__).parents[3]
 WALKS = {
     "processes": (
-        "tests/processes/test_bubblewrap.py",
-        "tests/processes/test_seccomp.py",
-        "tests/processes/test_limits.py",
+        "tests/plugins/sandbox/test_bubblewrap.py",
+        "tests/plugins/sandbox/test_seccomp.py",
+        "tests/core/processes/test_limits.py",
     ),
     "sessions": tuple(
         f"tests/scenarios/security/test_{name}.py" for name in ("sandbox_escapes", "forged_frames", "resources")

@@ -12,11 +12,11 @@ from mcp.server.auth.provider import AccessToken
 from claude_code_mcp.testing.script import script, tool
 from tests.hub.oauth import Authority
 from tests.hub.remote import RemoteServer, http_server
+from tests.plugins.console.console_client import Browser
 from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
 from tests.support.local_http import in_thread
 from tests.support.ports import free_port
-from tests.web.console_client import Browser
 
 from .conftest import ALICE, MALLORY, Target, without_isolation
 

@@ -7,7 +7,7 @@ from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService, programs_below
-from tests.sessions.support import ENDLESS, options, until
+from tests.core.sessions.support import ENDLESS, options, until
 
 SECRET = "hidden-value-0123456789"
 

@@ -13,7 +13,7 @@ from claude_code_mcp.core.policy.rules import parse_rule
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, options, parked, question, run, say
+from tests.core.sessions.support import end_of, options, parked, question, run, say
 
 OTHER_ID = "22222222-2222-4222-8222-222222222222"
 NO_SHELL = Profile(tools=("Read", "Write", "Edit", "Glob", "Agent", "Skill"))
@@ -67,7 +67,7 @@ def planted(sandbox: Sandbox) -> tuple[Path, Sequence[str]]:
     [
         pytest.param(OPEN_PROFILE, True, marks=pytest.mark.soak),
         (REMOTE_PROFILE, False),
-        pytest.param(NO_SHELL, False, marks=pytest.mark.soak),  # both: tests/policy/test_admission.py
+        pytest.param(NO_SHELL, False, marks=pytest.mark.soak),  # both: tests/core/policy/test_admission.py
         pytest.param(TRUSTING_NO_SHELL, True, marks=pytest.mark.soak),
     ],
     ids=["trusted", "remote", "no shell", "no shell, but trusted"],
@@ -99,7 +99,7 @@ async def test_a_prompt_cannot_name_a_command_of_a_project_that_is_not_trusted(
     assert not list(marks.iterdir())
 
 
-@pytest.mark.soak  # tests/policy/test_rules.py
+@pytest.mark.soak  # tests/core/policy/test_rules.py
 @pytest.mark.parametrize("sources", [pytest.param(("user",), marks=pytest.mark.soak), ("user", "project", "local")])
 async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     start_service: StartService, sandbox: Sandbox, sources: tuple[str, ...]
@@ -133,7 +133,7 @@ async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     assert not ran.exists()
 
 
-@pytest.mark.soak  # tests/policy/test_rules.py
+@pytest.mark.soak  # tests/core/policy/test_rules.py
 async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are_denied(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -149,7 +149,7 @@ async def test_a_file_that_names_programs_is_asked_about_where_some_commands_are
     assert not path.exists()
 
 
-@pytest.mark.soak  # which tools run commands: tests/policy
+@pytest.mark.soak  # which tools run commands: tests/core/policy
 async def test_a_denied_command_is_denied_to_every_tool_that_runs_commands(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -191,7 +191,7 @@ async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_m
     assert evil.read_text() == '{"evil": 1}'
 
 
-@pytest.mark.soak  # tests/policy/test_rules.py
+@pytest.mark.soak  # tests/core/policy/test_rules.py
 async def test_a_session_without_a_shell_cannot_write_a_transcript(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

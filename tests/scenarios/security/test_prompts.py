@@ -10,8 +10,8 @@ from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.core.sessions.support import options, run, say
 from tests.server.connection import Connection
-from tests.sessions.support import options, run, say
 
 from .conftest import Target
 
@@ -27,7 +27,7 @@ def idle(mallory: Connection) -> str:
 
 @pytest.mark.parametrize(
     "refused",
-    # What is refused is decided once, see tests/policy; that every tool asks for that decision is seen here.
+    # What is refused is decided once, see tests/core/policy; that every tool asks for that decision is seen here.
     [
         "\u200b /config theme=dark",
         *(pytest.param(it, marks=pytest.mark.soak) for it in ("/heapdump", "see @/etc/passwd")),
@@ -53,7 +53,7 @@ def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_by_itself(
     assert not (target.place.home / ".claude" / "settings.json").exists()
 
 
-@pytest.mark.soak  # which are: tests/policy/test_prompt_reader.py
+@pytest.mark.soak  # which are: tests/core/policy/test_prompt_reader.py
 async def test_a_command_of_the_list_is_run(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(policy=REMOTE, default_cwd=str(sandbox.project))
     session, _ = await run(service, script("hello", "hi"), options(sandbox))

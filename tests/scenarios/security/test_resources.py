@@ -14,9 +14,9 @@ from claude_code_mcp.core.processes.limits import EnforcedLimits, ResourceLimits
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from tests.claude.conftest import gone
 from tests.conftest import StartService
-from tests.sessions.support import end_of, written_to
+from tests.core.claude.conftest import gone
+from tests.core.sessions.support import end_of, written_to
 from tests.support.bubblewrap import missing
 
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
@@ -93,7 +93,7 @@ async def test_a_session_that_starts_processes_without_end_is_refused_more_and_o
         await gone(process.pid)
 
 
-@pytest.mark.soak  # tests/processes/test_limits.py
+@pytest.mark.soak  # tests/core/processes/test_limits.py
 async def test_a_session_that_fills_the_memory_loses_that_process_and_works_on(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

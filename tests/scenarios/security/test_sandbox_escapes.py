@@ -17,7 +17,7 @@ from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy, Profile
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, written_to
+from tests.core.sessions.support import end_of, written_to
 from tests.support.bubblewrap import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))

@@ -15,11 +15,11 @@ from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
-from tests.claude.conftest import gone
 from tests.conftest import StartService
-from tests.sessions.support import end_of, parked, question, run, say
-from tests.sessions.worktree_support import git, repository
+from tests.core.claude.conftest import gone
+from tests.core.sessions.support import end_of, parked, question, run, say
 from tests.support.bubblewrap import missing
+from tests.support.repositories import git, repository
 
 KEY = "sk-ant-real-key-of-the-operator-0123456789"
 TWO = ("alice", "bob")

@@ -19,7 +19,7 @@ from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 from tests.conftest import StartService
-from tests.sessions.support import streams, until
+from tests.core.sessions.support import streams, until
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 

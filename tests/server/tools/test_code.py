@@ -10,7 +10,7 @@ import pytest
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.testing.script import fail, script, text, tool
-from tests.sessions.support import ENDLESS
+from tests.core.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import StartCaller, ToolCaller
@@ -18,7 +18,7 @@ from .conftest import StartCaller, ToolCaller
 HELLO = script("Say hello", "hello")
 
 
-@pytest.mark.soak  # tests/sessions/test_costs.py
+@pytest.mark.soak  # tests/core/sessions/test_costs.py
 async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(allow_disk_resume=True)
     two = script("Two requests", tool("Bash", command="true"), "done")
@@ -69,7 +69,7 @@ async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
 
 
-@pytest.mark.soak  # tests/sessions/test_outcomes.py
+@pytest.mark.soak  # tests/core/sessions/test_outcomes.py
 async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: ToolCaller) -> None:
     prompt = script("Fail", fail(500))
     result = await caller.call("claude_code", prompt=prompt, env={"CLAUDE_CODE_MAX_RETRIES": "0"})

@@ -11,7 +11,7 @@ import pytest
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
-from tests.sessions.worktree_support import repository
+from tests.support.repositories import repository
 
 from .conftest import ToolCaller, argv
 from .test_images import png, seen, url
@@ -108,9 +108,9 @@ async def many_options_hold_side_by_side(caller: ToolCaller) -> None:
         onLimit="wait",
     )
     assert caller.session(report).options.on_limit == "wait", (
-        "what that means is in tests/sessions/test_usage_limits.py"
+        "what that means is in tests/core/sessions/test_usage_limits.py"
     )
-    assert caller.session(report).options.stay_on_machine, "what that means in a fleet is tested in tests/fleet"
+    assert caller.session(report).options.stay_on_machine, "what that means in a fleet is tested in tests/plugins/fleet"
     assert "found it" in report["result"]
     command, first = argv(caller, report), caller.requests(report)[0]
     expected = {"--effort=low", f"--add-dir={other}", "--fallback-model=claude-haiku-4-5", "--debug"}
@@ -277,14 +277,14 @@ def test_every_parameter_has_a_check() -> None:
 
 
 IN_SOAK = {
-    a_sandbox_that_cannot_be_had_stops_the_turn: "tests/sessions/test_faults.py",
-    a_session_works_in_a_worktree_of_its_own: "tests/web/test_changes.py",
-    a_call_that_is_repeated_with_its_key_runs_once: "tests/sessions/test_keyed_messages.py",
+    a_sandbox_that_cannot_be_had_stops_the_turn: "tests/core/sessions/test_faults.py",
+    a_session_works_in_a_worktree_of_its_own: "tests/plugins/console/test_changes.py",
+    a_call_that_is_repeated_with_its_key_runs_once: "tests/core/sessions/test_keyed_messages.py",
     setting_sources_are_chosen: "tests/scenarios/security/test_project_files.py",
     turns_are_limited: "tests/server/test_faults.py",
     the_turn_is_limited_in_time: "tests/server/tools/test_timeouts.py",
-    the_budget_is_kept: "tests/sessions/test_outcomes.py",
-    the_output_has_the_form_asked_for: "tests/sessions/test_outcomes.py",
+    the_budget_is_kept: "tests/core/sessions/test_outcomes.py",
+    the_output_has_the_form_asked_for: "tests/core/sessions/test_outcomes.py",
 }
 """Checks of what `make test` shows elsewhere."""
 

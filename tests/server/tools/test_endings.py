@@ -11,8 +11,8 @@ import pytest
 
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
-from tests.sessions.support import until
-from tests.sessions.usage_limit_support import SUBSCRIPTION, limited
+from tests.core.sessions.support import until
+from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
 
 from .conftest import StartCaller, ToolCaller, time_runs_out, while_it_speaks
 from .test_timeouts import has_fallen_silent

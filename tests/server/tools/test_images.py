@@ -12,7 +12,7 @@ import pytest
 from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
-from tests.sessions.support import parked
+from tests.core.sessions.support import parked
 
 from .conftest import StartCaller, ToolCaller
 
@@ -41,7 +41,7 @@ def seen(caller: ToolCaller, report: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode(block["source"]["data"]) for block in blocks if block["type"] == "image"]
 
 
-@pytest.mark.soak  # tests/web/browser/test_messages.py
+@pytest.mark.soak  # tests/plugins/console/browser/test_messages.py
 async def test_the_model_sees_images_from_files_and_from_data(caller: ToolCaller) -> None:
     (caller.sandbox.project / "red.png").write_bytes(png())
     first = await caller.ok(
@@ -64,7 +64,7 @@ async def test_the_model_sees_images_from_files_and_from_data(caller: ToolCaller
     assert (sent["status"], len(seen(caller, first))) == ("completed", 4)
 
 
-@pytest.mark.soak  # tests/web/browser/test_messages.py
+@pytest.mark.soak  # tests/plugins/console/browser/test_messages.py
 async def test_the_model_reads_a_pdf_document(caller: ToolCaller) -> None:
     document = b"%PDF-1.4\n%%EOF\n"
     (caller.sandbox.project / "manual.pdf").write_bytes(document)

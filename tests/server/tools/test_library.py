@@ -14,7 +14,7 @@ from claude_code_mcp.core.state.session_marks import Mark
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, options, parked
+from tests.core.sessions.support import end_of, options, parked
 
 from .conftest import StartCaller, ToolCaller
 
@@ -27,7 +27,7 @@ async def a_session(caller: ToolCaller, prompt: str = "Greet", *steps: Any) -> s
     return str(report["sessionId"])
 
 
-@pytest.mark.soak  # tests/store/test_conversation.py
+@pytest.mark.soak  # tests/core/transcripts/test_conversation.py
 async def test_a_session_is_read_in_pages_that_are_the_whole(caller: ToolCaller) -> None:
     long = "\n".join(f"line {number} of a long answer" for number in range(3000))
     session_id = await a_session(caller, "Talk", tool("Bash", command="echo seen"), long)
@@ -73,7 +73,7 @@ async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_
     assert found["sessionId"] == made[1]
 
 
-@pytest.mark.soak  # tests/commands/test_sessions.py
+@pytest.mark.soak  # tests/cli/test_sessions.py
 async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     session_id = await a_session(caller)
@@ -101,7 +101,7 @@ async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
     assert newer not in [row["sessionId"] for row in (await caller.ok("claude_list_sessions"))["sessions"]]
 
 
-@pytest.mark.soak  # tests/fleet/test_handover.py
+@pytest.mark.soak  # tests/plugins/fleet/test_handover.py
 async def test_a_session_is_given_away_after_its_turn_and_in_a_fleet_alone(
     start_caller: StartCaller, tmp_path: Path
 ) -> None:
@@ -185,7 +185,7 @@ async def test_nobody_touches_the_session_of_another_caller(start_service: Start
         await service.stored.read(copy, caller=Caller("bob"))
 
 
-@pytest.mark.soak  # how texts are cut: tests/model/test_text.py
+@pytest.mark.soak  # how texts are cut: tests/core/model/test_text.py
 async def test_a_long_prompt_of_a_session_that_is_not_kept_is_cut_in_the_list(caller: ToolCaller) -> None:
     prompt = script("x" * 500_000, "done")
     report = await caller.ok("claude_code", prompt=prompt, persistSession=False)

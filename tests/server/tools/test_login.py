@@ -1,7 +1,7 @@
 """Without a login, or with a key that the API refuses, every tool says what to do on the machine of the server."""
 
 from claude_code_mcp.testing.script import fail, script
-from tests.sessions.support import until
+from tests.core.sessions.support import until
 
 from .conftest import StartCaller, ToolCaller
 

@@ -13,7 +13,7 @@ from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService
-from tests.sessions.support import end_of, options, parked, question, until
+from tests.core.sessions.support import end_of, options, parked, question, until
 
 from .conftest import ToolCaller
 

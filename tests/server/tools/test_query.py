@@ -122,7 +122,7 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
     assert len(caller.listener.received) == notifications
 
 
-@pytest.mark.soak  # test_code.py, tests/sessions/test_outcomes.py
+@pytest.mark.soak  # test_code.py, tests/core/sessions/test_outcomes.py
 async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(extra={"CLAUDE_CODE_MAX_RETRIES": "1"})
     bundle = await query(caller, script("Retry", fail(529, times=1, then="fine")))

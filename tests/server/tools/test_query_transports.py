@@ -94,7 +94,7 @@ def _texts(sandbox: Sandbox, session_id: str) -> Iterator[str]:
                 yield from (block["text"] for block in entry["message"]["content"] if block["type"] == "text")
 
 
-@pytest.mark.soak  # tests/sessions/test_watching.py, tests/server/test_line_streams.py
+@pytest.mark.soak  # tests/core/sessions/test_watching.py, tests/server/test_line_streams.py
 @pytest.mark.parametrize("era", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
 def test_a_client_that_stops_reading_its_pipe_stops_nobody(
     era: str, environment: dict[str, str], sandbox: Sandbox

@@ -18,8 +18,8 @@ from claude_code_mcp.plugins.console.event_frames import turn_row
 from claude_code_mcp.server.resource_addresses import ResourceAddress, parse
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from tests.sessions.support import end_of, options, parked, say
-from tests.sessions.test_open_elsewhere import open_in_claude
+from tests.core.sessions.support import end_of, options, parked, say
+from tests.core.sessions.test_open_elsewhere import open_in_claude
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 
@@ -261,7 +261,7 @@ async def hears_at_most_twice_a_second(caller: ToolCaller, session_id: str) -> N
         assert caller.changes.heard.count(uri) == 2
 
 
-@pytest.mark.soak  # tests/fleet/test_gateway.py, of two machines
+@pytest.mark.soak  # tests/plugins/fleet/test_gateway.py, of two machines
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
@@ -276,7 +276,7 @@ async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: St
                     break
 
 
-@pytest.mark.soak  # found by it: tests/sessions/test_clear.py
+@pytest.mark.soak  # found by it: tests/core/sessions/test_clear.py
 async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: ToolCaller) -> None:
     session_id = await a_session(caller)
     await subscribe(caller, uri_of(session_id))

@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.core.model.events import Message
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
-from tests.sessions.support import api_times, events, streams, until
+from tests.core.sessions.support import api_times, events, streams, until
 from tests.support.waiting import HANG_SECONDS, until_true
 
 from .conftest import StartCaller, ToolCaller, while_it_speaks
@@ -147,7 +147,7 @@ async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Tool
     assert (await other)["result"] == "theirs"
 
 
-@pytest.mark.soak  # tests/tui/test_stories.py
+@pytest.mark.soak  # tests/plugins/tui/test_stories.py
 async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None:
     prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
     created = await caller.ok(
@@ -168,7 +168,7 @@ async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None
     assert (reported["status"], reported["error"]["code"]) == ("interrupted", "dropped")
 
 
-@pytest.mark.soak  # tests/sessions/test_clear.py
+@pytest.mark.soak  # tests/core/sessions/test_clear.py
 async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: ToolCaller) -> None:
     first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]

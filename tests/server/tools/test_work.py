@@ -8,8 +8,8 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-from tests.sessions.support import ENDLESS
-from tests.sessions.worktree_support import git, repository
+from tests.core.sessions.support import ENDLESS
+from tests.support.repositories import git, repository
 
 from .conftest import StartCaller, ToolCaller
 
@@ -32,7 +32,7 @@ async def in_worktree(caller: ToolCaller, *commands: str, **more: Any) -> dict[s
     return report
 
 
-@pytest.mark.soak  # tests/web/test_changes.py
+@pytest.mark.soak  # tests/plugins/console/test_changes.py
 async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_discarded(
     start_caller: StartCaller, sandbox: Sandbox
 ) -> None:
@@ -70,7 +70,7 @@ async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_disca
 
 
 # That a person confirms is tested in both eras with the bypass of permissions.
-@pytest.mark.soak  # tests/sessions/test_worktrees.py; a person: test_library.py
+@pytest.mark.soak  # tests/plugins/worktrees/test_worktrees.py; a person: test_library.py
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_person_is_asked_what_may_be_lost(start_caller: StartCaller, sandbox: Sandbox, mode: str) -> None:
     repository(sandbox.project)

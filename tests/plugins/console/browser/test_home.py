@@ -1,0 +1,141 @@
+"""What a person meets first: who needs them, with the buttons in place, and a new session with all that is its own."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import FilePayload, expect
+
+from claude_code_mcp.testing.script import ask_user, text, tool
+from tests.support.repositories import repository
+
+from .conftest import OpenBrowser
+from .console import PATIENCE, PHONE, Caller, Person, Site, read_on, write_script
+from .test_messages import png
+
+
+def begin(site: Site, prompt: str, directory: Any) -> str:
+    """A session that nobody has looked at."""
+    session: str = Caller(site).post("/api/sessions", {"prompt": prompt, "workingDirectory": str(directory)})[
+        "sessionId"
+    ]
+    return session
+
+
+def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    person = open_browser(storage_state=signed_in).arrive()
+    page = person.page
+    begin(site, "Buy a parrot", site.project(tool("Bash", command="touch parrot"), "Bought."))
+    other = begin(site, "Choose a colour", site.project(ask_user("Which colour?", "red", "blue"), "Chosen."))
+    asked = page.locator(".home .question", has_text="touch parrot")
+    expect(asked).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".home .question", has_text="Which colour?")).to_be_visible(timeout=PATIENCE)
+    page.goto(f"{site.url}/#/costs")
+    expect(page.locator(".bar .needs-pill")).to_contain_text("need you", timeout=PATIENCE)
+    page.goto(f"{site.url}/#/")
+    read_on(asked)
+    asked.get_by_role("button", name="Allow once").click()
+    expect(asked).to_have_count(0, timeout=PATIENCE)
+    done = page.locator(".home-part", has_text="Finished today").get_by_role("link", name="Buy a parrot")
+    expect(done).to_be_visible(timeout=PATIENCE)
+    # From a session that needs nobody, the next one that does is one press away.
+    done.click()
+    person.says("Bought.")
+    page.locator(".view-head .needs-pill").click()
+    page.wait_for_url(lambda url: other in url or "/sessions/" in url, timeout=PATIENCE)
+    page.goto(f"{site.url}/#/sessions/{other}")
+    person.question("Which colour?").get_by_role("radio", name="blue").check()
+    person.question("Which colour?").get_by_role("button", name="Send answer").click()
+    person.says("Chosen.")
+
+
+def test_a_session_is_started_with_a_picture_and_a_completed_file_in_a_worktree(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    source = repository(site.sandbox.root / "with-worktree")
+    (source / "greeting.py").write_text("print('hello')\n")
+    write_script(source, "Begun.", "Seen.")
+    begin(site, "Know the files", source)
+    person = open_browser(storage_state=signed_in).arrive("/new")
+    page = person.page
+    page.get_by_label("Directory").fill(str(source))
+    task = page.get_by_label("Task")
+    expect(page.get_by_role("link", name="Know the files")).to_be_visible(timeout=PATIENCE)
+    task.press_sequentially("Look at @greet")
+    expect(page.get_by_role("option", name="@greeting.py")).to_be_visible(timeout=PATIENCE)
+    page.keyboard.press("Enter")
+    expect(task).to_have_value("Look at @greeting.py ")
+    shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
+    page.locator(".composer input[type=file]").set_input_files([shot])
+    expect(page.locator(".attachment img")).to_be_visible(timeout=PATIENCE)
+    page.get_by_label("In a new worktree and branch").check()
+    modes = page.get_by_label("Permissions").locator("option").evaluate_all("(all) => all.map((one) => one.value)")
+    usable = Caller(site).get("/api/me")["modes"]
+    assert modes == usable
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator(".conversation .prompt")).to_have_text("Look at @greeting.py", timeout=PATIENCE)
+    expect(page.locator(".sent-pictures")).to_be_visible(timeout=PATIENCE)
+    session = Caller(site).get(f"/api/sessions/{person.session_id}")["session"]
+    assert session["directory"] != str(source), "it works in a worktree"
+    # Nothing of it is left for the next one.
+    page.goto(f"{site.url}/#/new")
+    expect(page.get_by_label("Task")).to_have_value("")
+    expect(page.locator(".attachment")).to_have_count(0)
+
+
+def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    person = open_browser(storage_state=signed_in, **PHONE).arrive()
+    person.start("Count", site.project("One.", "Two."))
+    person.says("One.")
+    page = person.page
+    person.context.set_offline(True)
+    activity = page.locator(".activity")
+    expect(activity).to_contain_text("Offline", timeout=PATIENCE)
+    expect(activity).to_be_in_viewport()
+    page.get_by_label("Message", exact=True).fill("And on?")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".composer .problem")).to_contain_text("cannot be reached", timeout=PATIENCE)
+    person.context.set_offline(False)
+    expect(page.locator(".composer .problem")).to_have_count(0, timeout=PATIENCE)
+    expect(activity).to_have_count(0)
+    expect(page.get_by_label("Message", exact=True)).to_have_value("And on?")
+    page.get_by_role("button", name="Send", exact=True).click()
+    person.says("Two.")
+
+
+def test_what_it_does_now_is_said_with_its_time(person: Person, site: Site) -> None:
+    wait = tool("Bash", command="sleep 3", description="Wait for the tide")
+    body = {"prompt": "Wait", "workingDirectory": str(site.project(wait, text("Over."))), "allowedTools": ["Bash"]}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person.arrive(f"/sessions/{session}")
+    activity = person.page.locator(".activity[data-state=working]")
+    expect(activity.locator(".facts")).to_contain_text(" s", timeout=PATIENCE)
+    person.says("Over.")
+    expect(person.page.locator(".activity")).to_have_count(0, timeout=PATIENCE)
+
+
+def test_a_word_that_was_said_is_found_without_another_press(person: Person, site: Site) -> None:
+    person.start("A question of birds", site.project("The capercaillie is one."))
+    person.says("capercaillie")
+    page = person.page
+    page.goto(f"{site.url}/#/")
+    page.get_by_role("searchbox", name="Search sessions").fill("capercaillie")
+    said = page.locator(".sessions section", has_text="Said in conversations")
+    expect(said.get_by_role("link", name="A question of birds")).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("searchbox", name="Search sessions").fill("")
+
+
+@pytest.mark.parametrize("scheme", ["light"])
+def test_costs_begin_with_the_newest_day_and_draw_nothing_for_nothing(person: Person, site: Site, scheme: str) -> None:
+    days = [{"name": "2026-11-01", "usd": 1.0}, {"name": "2026-11-02", "usd": 0.0}, {"name": "2026-11-03", "usd": 2.0}]
+    report = {"by": "day", "lines": days, "total": {"usd": 3.0}}
+    person.page.route("**/api/costs?*", lambda route: route.fulfill(json=report))
+    person.page.goto(f"{site.url}/#/costs")
+    rows = person.page.locator(".figures tbody tr")
+    expect(rows.locator("th")).to_have_text(["2026-11-03", "2026-11-02", "2026-11-01"], timeout=PATIENCE)
+    expect(rows.nth(1).locator(".bar")).to_have_count(0)
+    expect(person.page.get_by_role("img", name="Costs by day")).to_be_visible()
+    person.page.unroute("**/api/costs?*")

@@ -1,0 +1,182 @@
+"""A session's changes reviewed: comments on lines, what becomes of a worktree, subagents, and places in files."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from claude_code_mcp.testing.script import script, text, tool
+from tests.support.system_packages import require
+
+from .console import PATIENCE, Caller, Person, Site, write_script
+
+
+def _repository(directory: Path) -> None:
+    require("git")
+    git = ["git", "-C", str(directory)]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    for name, value in (("user.name", "A"), ("user.email", "a@example.com")):
+        subprocess.run([*git, "config", name, value], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "Begin"], check=True)
+
+
+def _in_worktree(person: Person, site: Site, directory: Path, prompt: str) -> str:
+    """A session in a worktree of its own, whose first turn has ended; its id."""
+    options = {"workingDirectory": str(directory), "permissionMode": "acceptEdits", "worktree": True}
+    session: str = Caller(site).post("/api/sessions", {"prompt": prompt, **options})["sessionId"]
+    person.page.goto(f"{site.url}/#/sessions/{session}")
+    return session
+
+
+def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: Person, site: Site) -> None:
+    directory = site.project()
+    file = directory / "app.py"
+    file.write_text("one = 1\ntwo = 2\nthree = 3\n")
+    (directory / "other.py").write_text("x = 0\n")
+    steps = (
+        tool("Read", file_path=str(file)),
+        tool("Edit", file_path=str(file), old_string="two = 2", new_string="two = 'zwei'"),
+        tool("Read", file_path=str(directory / "other.py")),
+        tool("Edit", file_path=str(directory / "other.py"), old_string="x = 0", new_string="x = 9"),
+        "Edited.",
+    )
+    write_script(directory, *steps, "Both are changed.")
+    person.start("Change both", directory, "acceptEdits")
+    person.says("Edited.")
+    page = person.page
+    call = page.locator("details.tool", has_text="app.py").filter(has_text="Edit")
+    call.get_by_role("button", name="Comment on line 2", exact=True).click()
+    page.get_by_label("Comment on app.py:2", exact=True).fill("A number, please.")
+    expect(page.get_by_role("button", name="Send 1 comment")).to_be_enabled()
+
+    page.reload()
+    page.get_by_role("link", name="Changes").click()
+    expect(page.get_by_label("Comment on app.py:2", exact=True)).to_have_value("A number, please.", timeout=PATIENCE)
+    page.get_by_role("button", name="Comment on line 1, removed").click()
+    other = page.get_by_role("textbox", name="Comment on other.py:1 (removed)")
+    other.fill("Why not zero?")
+    page.reload()  # the changes are the first that is read
+    expect(other).to_have_value("Why not zero?", timeout=PATIENCE)
+    page.get_by_role("button", name="Send 2 comments").click()
+
+    person.says("Both are changed.")
+    sent = page.locator(".sent .prompt").last
+    expect(sent).to_have_text(
+        "2 comments on the changes:\n\n"
+        "app.py, line 2:\n> two = 'zwei'\n\nA number, please.\n\n"
+        "other.py, line 1, as it was before the change:\n> x = 0\n\nWhy not zero?"
+    )
+    expect(page.locator(".comments")).to_be_hidden()
+    page.reload()
+    expect(page.locator(".comments")).to_be_hidden()
+
+
+@pytest.mark.soak  # tests/plugins/console/test_changes.py asks for the same without a page
+def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, site: Site) -> None:
+    directory = site.project()
+    (directory / "app.py").write_text("one = 1\n")
+    write_script(directory, tool("Bash", command="echo 'two = 2' > new.py"), "Written.", "Merged.")
+    _repository(directory)
+    _in_worktree(person, site, directory, "Write it")
+    person.says("Written.")
+    page = person.page
+    page.get_by_role("link", name="Changes").click()
+    work = page.locator(".work")
+    expect(work).to_contain_text("1 file not committed", timeout=PATIENCE)
+    expect(work).not_to_contain_text("Looking")
+    work.get_by_role("button", name="Merge into main").click()
+    expect(work).to_contain_text("new.py")
+    expect(work).to_contain_text("will be committed on worktree-mcp-")
+    assert not (directory / "new.py").exists()
+    # Something else is merged in between: what was agreed to is not what would be done.
+    (directory / "app.py").write_text("one = 'eins'\n")
+    git = ["git", "-C", str(directory), "commit", "-qam", "Meanwhile"]
+    subprocess.run(git, check=True)
+    work.get_by_label("Commit message").fill("Two")
+    work.get_by_role("button", name="Merge", exact=True).click()
+    expect(work.get_by_role("alert")).to_contain_text("Something has changed since you looked", timeout=PATIENCE)
+    assert not (directory / "new.py").exists()
+    # What was written stays, and what is agreed to now is what there is now.
+    work.get_by_role("button", name="Merge", exact=True).click()
+    expect(work).to_contain_text(", now at", timeout=PATIENCE)
+    assert (directory / "new.py").read_text() == "two = 2\n"
+    assert (directory / "app.py").read_text() == "one = 'eins'\n"
+    expect(work).to_contain_text("has nothing that main has not", timeout=PATIENCE)
+    expect(work.get_by_role("button", name="Merge into main")).to_be_disabled()
+    expect(page.get_by_text("No changes beyond what is merged already.")).to_be_visible(timeout=PATIENCE)
+    # Without gh the session is asked for the pull request.
+    work.get_by_role("button", name="Open a pull request").click()
+    work.get_by_label("Title").fill("Add two")
+    work.get_by_role("button", name="Ask Claude to open it").click()
+    person.says("Merged.")
+    expect(page.locator(".sent .prompt").last).to_contain_text("Title: Add two")
+
+
+def test_the_conversation_of_a_subagent_opens_from_its_call_while_it_works(
+    person: Person, site: Site, tmp_path: Path
+) -> None:
+    may_end = tmp_path / "may-end"
+    steps = (tool("Read", file_path="${cwd}/none.md"), text("Looked. ", repeat=2, until=str(may_end)))
+    where = {"subagent_type": "general-purpose", "run_in_background": False}
+    directory = site.project(
+        tool("Task", description="Look", prompt=script("Look around", *steps), **where), "All is done."
+    )
+    person.start("Have it looked at", directory)
+    page = person.page
+    call = page.locator("details.tool", has_text="Look").first
+    call.locator("summary").first.click()
+    call.get_by_role("link", name="Open the subagent's conversation").click()
+    agent = page.get_by_role("region", name="Conversation of the subagent")
+    expect(agent).to_contain_text("Look around", timeout=PATIENCE)
+    expect(agent.locator("details.tool")).to_contain_text("failed", timeout=PATIENCE)
+    expect(agent).not_to_contain_text("Looked. Looked.")
+    may_end.touch()
+    expect(agent).to_contain_text("Looked. Looked.", timeout=PATIENCE)
+    page.get_by_role("link", name="Back to the session").click()
+    person.says("All is done.")
+
+
+@pytest.mark.soak  # tests/plugins/tui/test_stories.py, on a screen
+def test_what_was_found_in_the_list_is_opened_where_it_stands(person: Person, site: Site) -> None:
+    steps = [text(f"Answer {number}. " + "Some words. " * 40) for number in range(12)]
+    steps[1] = text("Here the heliotrope is mentioned.")
+    directory = site.project(*steps)
+    person.start("Answer 0?", directory)
+    page = person.page
+    for number in range(1, 12):
+        person.says("heliotrope" if number == 2 else f"Answer {number - 1}.")
+        page.get_by_label("Message", exact=True).fill(f"Answer {number}?")
+        page.get_by_role("button", name="Send", exact=True).click()
+    person.says("Answer 11.")
+    page.goto(f"{site.url}/#/")
+    page.get_by_label("Search sessions").fill("heliotrope")
+    page.locator(".sessions .row", has_text="heliotrope").click()
+    found = page.locator(".found", has_text="heliotrope")
+    expect(found).to_be_in_viewport(timeout=PATIENCE)
+    page.get_by_label("Search sessions").fill("")
+
+
+@pytest.mark.soak  # which files: tests/plugins/console/test_changes.py
+def test_a_place_in_a_file_is_a_link_to_its_line(person: Person, site: Site) -> None:
+    directory = site.project(
+        "See src/app.py:30 and `src/app.py:2`, but not ../secret.py:1 or example.com:443.", "Thanks."
+    )
+    (directory / "src").mkdir()
+    (directory / "src" / "app.py").write_text("".join(f"line_{number} = {number}\n" for number in range(1, 61)))
+    (directory.parent / "secret.py").write_text("secret = 1\n")
+    person.start("Where?", directory)
+    person.says("See src/app.py:30")
+    page = person.page
+    expect(page.locator(".said a")).to_have_text(["src/app.py:30", "src/app.py:2"])
+    page.get_by_role("link", name="src/app.py:30").click()
+    expect(page.locator("tr.found")).to_contain_text("line_30 = 30", timeout=PATIENCE)
+    expect(page.locator("tr.found")).to_be_in_viewport()
+    page.get_by_role("button", name="Comment on line 30", exact=True).click()
+    page.get_by_role("textbox", name="Comment on src/app.py:30").fill("Odd.")
+    page.get_by_role("button", name="Send 1 comment").click()
+    person.says("Thanks.")
+    session = person.session_id
+    page.goto(f"{site.url}/#/sessions/{session}/file/..%2Fsecret.py/1")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such file", timeout=PATIENCE)

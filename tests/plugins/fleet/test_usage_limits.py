@@ -1,0 +1,48 @@
+"""A session that waits for a usage limit when its machine is lost continues at another one."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script
+from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
+from tests.support.fleet import Computer, front_of, gone_machines
+from tests.support.tool_calls import call
+from tests.support.waiting import until_true
+
+pytestmark = pytest.mark.programs
+WAIT = 12
+
+
+class SubscribedComputer(Computer):
+    def variables(self) -> dict[str, str]:
+        return {**super().variables(), **SUBSCRIPTION}
+
+
+async def test_the_wait_of_a_lost_machine_ends_at_another(tmp_path: Path, model: ScriptedModelThread) -> None:
+    server, laptop = (SubscribedComputer(tmp_path / name, model.url) for name in ("server", "laptop"))
+    prompt = script("work on it", limited(time.time() + WAIT))
+
+    def sent() -> int:
+        return len([request for request in model.requests if request.prompt == prompt])
+
+    with server.up():
+        async with Client(stdio_client(front_of(server)), mode="legacy") as client:
+            with laptop.joined("laptop", ticket=server.ticket) as runner:
+                made = await call(
+                    client, "claude_create_session", prompt=prompt, machine="laptop", onLimit="wait",
+                    workingDirectory=str(laptop.project), waitSeconds=50,
+                )  # fmt: skip
+                assert made["status"] == "limit_reached"
+                os.kill(runner.pid, signal.SIGKILL)
+            await until_true(lambda: gone_machines(server) == {"laptop"})
+            await until_true(lambda: sent() == 2)
+            status = await call(client, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
+    assert (status["machine"], status["turnCount"]) == ("server", 2)
+    assert sent() == 2
