@@ -28,15 +28,17 @@ PARTS: dict[str, set[str]] = {
     "plugin": {"core", "hub", "server", "client"},
     "plugins": {"core", "hub", "server", "client", "startup", "plugin"},  # and nothing of another plug-in
     "installed_plugins": {"core", "plugin"},
-    "app": {"core", "hub", "server", "startup", "plugin", "installed_plugins"},
+    "app": {"core", "hub", "server", "plugin", "installed_plugins"},
+    "serving": {"core", "hub", "server", "startup", "plugin", "installed_plugins", "app"},
     "cli": {
-        *("core", "hub", "server", "startup", "client", "testing", "plugin", "installed_plugins", "app", "sdk_version")
+        *("core", "hub", "server", "startup", "client", "testing", "sdk_version"),
+        *("plugin", "installed_plugins", "app", "serving"),
     },
     "__main__": {"cli"},
 }
 
-# Modules outside the parts above that a plug-in may import: what builds a server.
-PUBLISHED = {"app", "installed_plugins", "cli.demo"}
+# Modules outside the parts above that a plug-in may import: what builds and serves a server.
+PUBLISHED = {"app", "serving", "installed_plugins", "cli.demo"}
 
 # Modules of other plug-ins that a plug-in may import. The gateway of a fleet serves the console with the data of all
 # machines, and keeps the push receivers of its people.

@@ -1,479 +1,39 @@
-"""The composition root: which parts a running server is made of, and how it starts and ends."""
+"""The parts of a running server: the service, its hub and the plug-ins, and how they start and end.
+
+`serving.py` serves them to clients.
+"""
 
 import asyncio
 import logging
-import math
 import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import anyio
-from pydantic import SecretStr
-
 from . import __version__
-from .core.audit.session_log import PrivateLogFile, RedactingFormatter, SessionLog, without_contents
+from .core.audit.session_log import LOG_REDACTOR, SessionLog
 from .core.audit.trail import Audit, RotatingJsonl
-from .core.config import Settings, load_settings, secrets_of, unknown_variables
+from .core.config import Settings, secrets_of, unknown_variables
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.isolation import Isolation
-from .core.model.caller import LOCAL
 from .core.model.events import AuditEvent, AuditKind
 from .core.policy.policy import Policy
 from .core.policy_file import read_policy
-from .core.redaction import Redactor
 from .core.service import Service
 from .core.sessions.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
-from .installed_plugins import bundled_plugins, distributions_of, enabled_plugins, sections_of
-from .plugin import HttpPort, Plugin, RunningServer
-from .server.server import McpServer
+from .installed_plugins import bundled_plugins, enabled_plugins, sections_of
+from .plugin import Plugin, RunningServer
 from .server.tools.tool import Tool
 from .server.tools.toolsets import tools_of
-from .startup.greeting.first_answers import GreetedInput
 
 if TYPE_CHECKING:
-    import socket
-
-    from mcp.server.lowlevel import Server
-    from mcp.shared.message import SessionMessage
-    from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp
-
     from .core.sessions.replica import SessionReplica
-    from .server.message_streams import SendStream
     from .server.transports.authenticator import Authenticator
-    from .server.transports.callers import Callers
-    from .server.transports.http import Address, HttpServer
-    from .server.transports.unix_socket import SharedSocket
-    from .startup.shared.hello import Hello
 
 log = logging.getLogger(__name__)
-
-_LEVELS = {"warn": "WARNING"}
-_HANDOVER_PAUSE = 0.5
-_redactor = Redactor()
-"""One for the process: a secret that any part of it learns must not appear in the log either."""
-
-
-def log_to_stderr(settings: Settings) -> None:
-    """stdout belongs to the protocol; everything for people goes to stderr."""
-    _log_to(logging.StreamHandler(sys.stderr), settings)
-
-
-def log_to_file(settings: Settings, file: Path) -> None:
-    """For a server that nobody watches: a file that only its owner can read, put aside when it grows too long."""
-    _log_to(PrivateLogFile(file), settings)
-
-
-def _log_to(handler: logging.Handler, settings: Settings) -> None:
-    level = _LEVELS.get(settings.log_level, settings.log_level.upper())
-    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _redactor))
-    handler.addFilter(without_contents)
-    logging.basicConfig(level=level, handlers=[handler])
-    for name in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
-
-
-async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> None:
-    """Serves one client on stdin and stdout until it goes away or a signal comes; `greeted` is what it sent before."""
-    from .server.transports.stdio import stdio_streams  # noqa: PLC0415 - each transport is loaded where it is used
-
-    greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
-    with on_signals(serving.cancel):
-        async with (
-            running_service(settings, "local", None) as (service, hosting, running),
-            stdio_streams(greeted) as (inbox, outbox),
-        ):
-            server = McpServer(
-                service, "keep", hosting.host, tools_with(running.plugins, settings)
-            ).server()  # the server ends with its one client: see below
-            manifest = _renewed_manifest(server, greeted, running.plugins, outbox)
-            if manifest is not None:
-                service.start_task(manifest)
-            with serving:
-                # In a task of its own: a message wakes the protocol's loop alone, not all that it was started from.
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
-                # Within the scope: a signal ends this wait too.
-                await _finish_turns(service, settings.on_disconnect or "stop")
-
-
-def _renewed_manifest(
-    server: "Server[Any]",
-    greeted: GreetedInput,
-    plugins: Sequence[Plugin],
-    outbox: "SendStream[SessionMessage] | None" = None,
-) -> "Coroutine[Any, Any, None] | None":
-    """What leaves a manifest for the next start; None if this server says what every one with its settings says."""
-    with_tools = [plugin for plugin in plugins if type(plugin).tools is not Plugin.tools]
-    used = greeted.manifest
-    if greeted.leave_manifest is None and not with_tools and (used is None or not used.with_plugins):
-        return None
-    from .server.manifest import renew_manifest  # noqa: PLC0415 - few starts need it
-
-    async def renew() -> None:
-        distributions = await asyncio.to_thread(distributions_of, with_tools)
-        await renew_manifest(server, greeted, distributions, outbox)
-
-    return renew()
-
-
-async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
-    """Answers every call of the client on stdin and stdout with the reason why there is no server, until it goes away
-    or a signal comes."""
-    from .server.server import refusing_server  # noqa: PLC0415
-    from .server.transports.stdio import stdio_streams  # noqa: PLC0415
-
-    server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()
-    with on_signals(serving.cancel):
-        async with stdio_streams(greeted) as (inbox, outbox):
-            with serving:
-                await server.run(inbox, outbox, server.create_initialization_options())
-
-
-def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The tools of the chosen toolsets and of plug-ins. InvalidArgument if two have the same name."""
-    tools = dict(tools_of(settings))
-    for plugin in plugins:
-        with _naming(plugin):
-            offered = list(plugin.tools(settings))
-        for tool in offered:
-            if tools.setdefault(tool.name, tool) is not tool:
-                raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
-    return tools
-
-
-def authenticators(settings: Settings) -> "Sequence[Authenticator]":
-    """Those of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
-    found: list[Authenticator] = []
-    for plugin in enabled_plugins(settings):
-        with _naming(plugin):
-            found += plugin.authenticators(settings)
-    return found
-
-
-_Part = TypeVar("_Part")
-_OWN_QUERIES = ("sessions", "hub")
-"""What commands ask the shared server for without any plug-in."""
-
-
-def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], _Part | None]) -> _Part | None:
-    """The part that one plug-in provides; InvalidArgument if two do."""
-    found = {}
-    for plugin in plugins:
-        with _naming(plugin):
-            part = part_of(plugin)
-        if part is not None:
-            found[plugin.name] = part
-    if len(found) > 1:
-        raise InvalidArgument(f"The plug-ins {' and '.join(found)} both provide {what}. Disable one.")
-    return next(iter(found.values()), None)
-
-
-def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    """The queries that plug-ins answer at the shared server. InvalidArgument if two have the same name."""
-    found: dict[str, Callable[[], Awaitable[Any]]] = {}
-    for plugin in plugins:
-        with _naming(plugin):
-            queries = plugin.queries(server)
-        for name, query in queries.items():
-            if name in _OWN_QUERIES or found.setdefault(name, query) is not query:
-                raise InvalidArgument(f"The plug-in {plugin.name} has a query {name}, but there is one already.")
-    return found
-
-
-async def _finish_turns(service: Service, on_disconnect: str) -> None:
-    """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
-    running = [session for session in service.sessions(principal=None) if session.busy]
-    if on_disconnect == "keep":
-        log.info("the client has left; %d turns are let end first", len(running))
-        await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
-    elif on_disconnect == "interrupt":
-        await asyncio.gather(*(session.interrupt() for session in running))
-
-
-async def run_http(settings: Settings, address: str) -> None:
-    """Serves any number of clients over HTTP until a signal comes."""
-    from .server.transports import systemd  # noqa: PLC0415
-    from .server.transports.callers import TOKEN_FILE, Callers, created_token  # noqa: PLC0415
-    from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
-
-    stop_requested, systemd_manager = asyncio.Event(), systemd.Notifier()
-    listener = systemd.inherited_listener() if address == systemd.ADDRESS else None
-    bind = read_address(address) if listener is None else Address(*listener.getsockname()[:2])
-    policy, audit_file = read_policy(settings, "remote"), settings.state_dir / "audit.jsonl"
-    callers = await asyncio.to_thread(partial(Callers, settings, authenticators=authenticators(settings)))
-    # Before anything is started: nobody must be able to reach it, not for a moment.
-    check_exposure(bind, callers, settings)
-    announcement = ""
-    if not callers.required and policy.needs_token:
-        token, is_new = await asyncio.to_thread(created_token, settings.state_dir)
-        settings = settings.model_copy(update={"http_token": SecretStr(token)})
-        # Its holder is the user of this server, as every caller of a server without a token is.
-        callers = await asyncio.to_thread(Callers, settings, LOCAL, callers.authenticators)
-        announcement = _announcement(settings.state_dir / TOKEN_FILE, token if is_new else None)
-    serving_at, principals = (bind.host, bind.port), callers.names
-    with on_signals(stop_requested.set):
-        async with running_service(settings, policy, audit_file, serving_at, principals, others=callers.open) as (
-            service,
-            hosting,
-            running,
-        ):
-            mcp_server = McpServer(
-                service, settings.on_disconnect or "keep", hosting.host, tools_with(running.plugins, settings)
-            )
-            async with _http_server(bind, mcp_server, callers, running, listener) as server:
-                stopping = service.start_task(_stop_when_requested(server, running.plugins, stop_requested))
-                try:
-                    # Not by the log, which hides tokens and may be kept.
-                    sys.stderr.write(announcement)
-                    # Before the first request is answered: whoever comes from now on waits at the socket.
-                    systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
-                    await server.serve()
-                finally:
-                    systemd_manager.send("STOPPING=1")
-                    stopping.cancel()
-
-
-def _announcement(file: Path, created: str | None) -> str:
-    """Which token clients need that the operator has not configured; the token itself only if it was created now."""
-    if created is None:
-        return f"Clients need the token in {file}.\n"
-    return (
-        f"This server has no token, so it has created one. Clients send it as `Authorization: Bearer {created}`, and "
-        f"you sign in to the console with it. It is kept in {file}.\n"
-    )
-
-
-@asynccontextmanager
-async def _http_server(
-    bind: "Address",
-    mcp_server: McpServer,
-    callers: "Callers",
-    running: RunningServer,
-    listener: "socket.socket | None" = None,
-) -> "AsyncIterator[HttpServer]":
-    """A server over HTTP, which the block has to `serve`: the MCP server, the page and the routes of plug-ins. It
-    listens already, and requests wait. Until the end of the block the callers are followed."""
-    from .server.transports.http import HttpServer, http_app  # noqa: PLC0415
-
-    service, plugins = running.service, running.plugins
-
-    def make_app(at: "Address") -> "ASGIApp":
-        port = HttpPort(at, callers, by_socket=running.shared is not None)
-
-        def routes() -> "Sequence[BaseRoute]":
-            page = only_part(plugins, "a page", lambda plugin: plugin.page(running, port))
-            more = [route for plugin in plugins for route in plugin.routes(running, port)]
-            return [*more, *callers.routes(page), *(page.routes() if page is not None else ())]
-
-        return http_app(mcp_server, service.settings, at, callers, routes)
-
-    server = HttpServer(bind, make_app, settings=service.settings, callers=callers, listener=listener)
-    # Before anything is served: a session that begins must not call back to this very server.
-    service.own_addresses.extend(server.own_addresses)
-    following = service.start_task(callers.follow(service))
-    try:
-        yield server
-    finally:
-        following.cancel()
-
-
-async def _stop_when_requested(server: "HttpServer", plugins: Sequence[Plugin], stop_requested: asyncio.Event) -> None:
-    await stop_requested.wait()
-    server.stop()
-    for plugin in plugins:
-        try:
-            plugin.stop()
-        except Exception:
-            log.exception("the plug-in %s could not be stopped", plugin.name)
-
-
-async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
-    """Serves every client that connects to the socket, and over HTTP if there is an address, until a signal comes,
-    somebody stops it, a newer version wants to take over and nothing is at work, or nobody has used it for a while.
-
-    `settings_of` makes the settings from the hello of the first client. Where they, or what they name, cannot be used,
-    every client is told so and this raises ClaudeCodeError.
-    """
-    from .server.transports.unix_socket import STOPPING  # noqa: PLC0415
-
-    with on_signals(partial(shared.end, STOPPING)):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(shared.run)
-            try:
-                first = await shared.first_hello()
-                if first is not None:
-                    await _serve_shared(shared, settings_of(first), first, http)
-            except ClaudeCodeError as problem:
-                await shared.refuse(problem.message)
-                raise
-            finally:
-                # In any case: the task group waits for `run`, which ends only then.
-                shared.end(STOPPING)
-
-
-async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
-    callers = await asyncio.to_thread(shared_callers, settings, http)
-    principals = {LOCAL, *callers.names} if callers is not None else ()
-    policy = shared_policy(settings, http)
-    async with running_service(
-        settings,
-        policy,
-        None,
-        principals=principals,
-        spares=1,
-        others=callers is not None and callers.open,
-        shared=shared.name,
-        over_http=http is not None,
-    ) as (service, hosting, running):
-        plugins = running.plugins
-        server = McpServer(service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings))
-        # Its own tools are not known to the front, which greets.
-        greeted = GreetedInput(leave_manifest=first.manifest, argv=first.arguments)
-        manifest = _renewed_manifest(server.server(), greeted, plugins)
-        if manifest is not None:
-            service.start_task(manifest)
-
-        async def is_needed(idle: float) -> bool:
-            return any([await _is_needed(plugin, idle) for plugin in plugins])
-
-        def status() -> dict[str, Any]:
-            fields = {name: value for plugin in plugins for name, value in plugin.status().items()}
-            return {"http": url, **fields, **_sessions_at_a_glance(service)}
-
-        async with _http_beside(http, server, callers, running) as url:
-            asks: dict[str, Callable[[], Awaitable[Any]]] = {
-                "sessions": partial(_states, service),
-                "hub": partial(_servers, hosting),
-            }
-            shared.open(server, status, {**asks, **queries_of(plugins, running)})
-            log.info("version %s serves the clients of this user", __version__)
-            idle = settings.shared_idle if http is None else math.inf
-            await _until_dispensable(shared, service, idle, is_needed)
-
-
-def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
-    """Callers over HTTP; with the token of the settings, the user. One is required even on loopback, where other users
-    of the machine could come in. Blocks on the disk."""
-    if http is None:
-        return None
-    from .server.transports.callers import Callers  # noqa: PLC0415
-
-    if (
-        settings.http_token is None
-        and settings.http_tokens_file is None
-        and not (settings.oauth or settings.oauth_issuer)
-    ):
-        raise InvalidArgument("The shared server serves over HTTP only with a token: set CLAUDE_CODE_MCP_TOKEN.")
-    return Callers(settings, LOCAL, authenticators(settings))
-
-
-def shared_policy(settings: Settings, http: str | None) -> Policy:
-    """What the user may do on stdio, and what callers over HTTP may do, if there are any."""
-    local = read_policy(settings, "local")
-    if http is None:
-        return local
-    remote = read_policy(settings, "remote")
-    return replace(remote, principals={LOCAL: local.profile(LOCAL), **remote.principals})
-
-
-@asynccontextmanager
-async def _http_beside(
-    http: str | None,
-    mcp_server: McpServer,
-    callers: "Callers | None",
-    running: RunningServer,
-) -> "AsyncIterator[str | None]":
-    """Serves over HTTP meanwhile, if there is an address; yields where."""
-    if http is None or callers is None:
-        yield None
-        return
-    from .server.transports.http import check_exposure, read_address  # noqa: PLC0415
-
-    bind = read_address(http)
-    check_exposure(bind, callers, mcp_server.service.settings)
-    async with _http_server(bind, mcp_server, callers, running) as server:
-        serving = mcp_server.service.start_task(server.serve())
-        try:
-            yield server.url
-        finally:
-            server.stop()
-            await asyncio.wait([serving])
-
-
-async def _states(service: Service) -> dict[str, str]:
-    return {session.id: str(session.state.value) for session in service.sessions(principal=None)}
-
-
-async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
-    """How the servers of the hub stand, after each had the time to connect; None without a hub."""
-    if hosting.hub is None:
-        return None
-    await hosting.hub.tools()
-    return [asdict(status) for status in hosting.hub.status()]
-
-
-def _at_work(service: Service) -> bool:
-    return any(session.busy for session in service.sessions(principal=None)) or bool(service.broker.pending())
-
-
-def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
-    sessions = service.sessions(principal=None)
-    return {
-        "sessions": len(sessions),
-        "busy": sum(session.busy for session in sessions),
-        "processes": sum(session.live for session in sessions),
-        "questions": len(service.broker.pending()),
-    }
-
-
-async def _is_needed(plugin: Plugin, idle: float) -> bool:
-    """A plug-in that cannot say it may be in use: the server stays."""
-    try:
-        return await plugin.is_needed(idle)
-    except Exception:
-        log.exception("the plug-in %s does not say whether it is in use", plugin.name)
-        return True
-
-
-async def _until_dispensable(
-    shared: "SharedSocket", service: Service, idle: float, in_use: Callable[[float], Awaitable[bool]]
-) -> None:
-    """Returns when the server is to end, whatever the reason; the clients have been told then. While a plug-in is
-    `in_use` it does not end by itself."""
-    async with anyio.create_task_group() as reasons:
-
-        async def needed() -> bool:
-            # In this order: what is at work is looked at last, with nothing awaited behind it.
-            return await in_use(idle) or _at_work(service)
-
-        async def unused() -> None:
-            await shared.unused(idle, needed)
-            log.info("ends: nobody has used it for %g s", idle)
-            shared.end()
-
-        async def handed_over() -> None:
-            await shared.handover_wanted.wait()
-            # Looked at again after each pause, with nothing awaited before the end: what came meanwhile is not cut off.
-            while _at_work(service) or not shared.idle:
-                busy = [session for session in service.sessions(principal=None) if session.busy]
-                await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
-                await shared.none_working()
-                await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may go on
-            log.info("ends: version %s takes over", shared.wanted_version)
-            shared.end_for(shared.wanted_version)
-
-        reasons.start_soon(unused)
-        reasons.start_soon(handed_over)
-        await shared.ended()
-        reasons.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -501,7 +61,7 @@ async def running_service(
     settings.check_sections(sections)
     for name, meant in unknown_variables(os.environ, sections).items():
         log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
-    _redactor.add(secrets_of(settings))
+    LOG_REDACTOR.add(secrets_of(settings))
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
     for note in rules.notes():
         log.warning("policy: %s", note)
@@ -511,7 +71,7 @@ async def running_service(
         service = Service(
             settings,
             policy=rules,
-            redactor=_redactor,
+            redactor=LOG_REDACTOR,
             host=hosting.host,
             callers=ExpectedCallers(principals, others, hosting.use, hosting.hosts, hosting.open_for),
             spares=spares,
@@ -621,18 +181,55 @@ def open_audit(
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
     prompts, arguments = settings.audit_prompts, settings.audit_arguments
-    return Audit(trail, _redactor, prompts=prompts, arguments=arguments, machine=machine)
+    return Audit(trail, LOG_REDACTOR, prompts=prompts, arguments=arguments, machine=machine)
 
 
-@contextmanager
-def on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP call `stop`, and do no more than that: closing down is not to be cut short."""
-    loop = asyncio.get_running_loop()
-    signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in signals:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, Tool[Any]]:
+    """The tools of the chosen toolsets and of plug-ins. InvalidArgument if two have the same name."""
+    tools = dict(tools_of(settings))
+    for plugin in plugins:
+        with _naming(plugin):
+            offered = list(plugin.tools(settings))
+        for tool in offered:
+            if tools.setdefault(tool.name, tool) is not tool:
+                raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
+    return tools
+
+
+def authenticators(settings: Settings) -> "Sequence[Authenticator]":
+    """Those of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
+    found: list[Authenticator] = []
+    for plugin in enabled_plugins(settings):
+        with _naming(plugin):
+            found += plugin.authenticators(settings)
+    return found
+
+
+_Part = TypeVar("_Part")
+_OWN_QUERIES = ("sessions", "hub")
+"""What commands ask the shared server for without any plug-in."""
+
+
+def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], _Part | None]) -> _Part | None:
+    """The part that one plug-in provides; InvalidArgument if two do."""
+    found = {}
+    for plugin in plugins:
+        with _naming(plugin):
+            part = part_of(plugin)
+        if part is not None:
+            found[plugin.name] = part
+    if len(found) > 1:
+        raise InvalidArgument(f"The plug-ins {' and '.join(found)} both provide {what}. Disable one.")
+    return next(iter(found.values()), None)
+
+
+def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str, Callable[[], Awaitable[Any]]]:
+    """The queries that plug-ins answer at the shared server. InvalidArgument if two have the same name."""
+    found: dict[str, Callable[[], Awaitable[Any]]] = {}
+    for plugin in plugins:
+        with _naming(plugin):
+            queries = plugin.queries(server)
+        for name, query in queries.items():
+            if name in _OWN_QUERIES or found.setdefault(name, query) is not query:
+                raise InvalidArgument(f"The plug-in {plugin.name} has a query {name}, but there is one already.")
+    return found

@@ -36,6 +36,7 @@ LAZY = (
     "claude_code_mcp.app",
     "claude_code_mcp.server.server",
     "claude_code_mcp.server.transports.http",
+    "claude_code_mcp.serving",
     "claude_code_mcp.plugins.console.console",
     "httpx2",
     "keyring",

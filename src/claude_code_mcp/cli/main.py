@@ -62,7 +62,7 @@ def _load() -> "Serve":
     gc.disable()  # what is imported stays; to look through it again and again takes a tenth of the time
     try:
         light_sdk.prepare()
-        from .. import app  # noqa: F401, PLC0415 - loaded before it is needed
+        from .. import serving  # noqa: F401, PLC0415 - loaded before it is needed
         from ..server.transports import stdio  # noqa: F401, PLC0415
         from .parser import run  # noqa: PLC0415
     finally:

@@ -66,7 +66,8 @@ def _add_serve(commands: Any) -> None:
 
 
 def _run_serve(arguments: argparse.Namespace) -> int:
-    from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
+    from ..core.audit.session_log import log_to_stderr  # noqa: PLC0415 - not for other commands
+    from ..serving import run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
     if arguments.http and arguments.shared:
         raise InvalidArgument("The shared server serves over HTTP with `claude-code-mcp shared run --http HOST:PORT`.")
@@ -95,7 +96,7 @@ def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
     A client on stdio (`greeted` is given, and stdin is no terminal) is then served until it leaves by a server that
     refuses every call with the same line: most clients never show what a server wrote to stderr.
     """
-    from ..app import refuse_stdio  # noqa: PLC0415
+    from ..serving import refuse_stdio  # noqa: PLC0415
 
     print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
     if greeted is not None and not os.isatty(0):
@@ -294,8 +295,9 @@ def _run(arguments: argparse.Namespace) -> int:
 async def _serve(
     listener: socket.socket, where: place.Place, first: Hello | None, http: str | None, *, to_file: bool
 ) -> None:
-    from ..app import log_to_file, log_to_stderr, run_shared  # noqa: PLC0415 - loads the MCP SDK
-    from ..server.transports.unix_socket import SharedSocket  # noqa: PLC0415
+    from ..core.audit.session_log import log_to_file, log_to_stderr  # noqa: PLC0415 - not for other commands
+    from ..server.transports.unix_socket import SharedSocket  # noqa: PLC0415 - loads the MCP SDK
+    from ..serving import run_shared  # noqa: PLC0415
 
     def settings_of(client_hello: Hello) -> Settings:
         _take_over(client_hello)

@@ -157,7 +157,7 @@ def test_what_cannot_work_is_refused_with_the_reason(
 
 def test_without_a_fleet_nothing_of_it_is_imported() -> None:
     code = (
-        "import sys; from claude_code_mcp import app; from claude_code_mcp.cli.parser import build_parser; "
+        "import sys; from claude_code_mcp import serving; from claude_code_mcp.cli.parser import build_parser; "
         "build_parser(); print(*(name for name in sys.modules if name.split('.')[0] in ('nats', 'nkeys') "
         "or name.startswith('claude_code_mcp.plugins.fleet.')))"
     )

@@ -138,7 +138,7 @@ def test_a_nested_server_offers_nothing_loads_nothing_and_says_so(environment: d
     assert "error" in answers[3]
     assert "started inside a session of claude-code-mcp (depth 1)" in ended.stderr
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
-    assert not {"mcp", "pydantic", "asyncio", "claude_code_mcp.app"} & loaded
+    assert not {"mcp", "pydantic", "asyncio", "claude_code_mcp.serving"} & loaded
 
 
 def test_a_nested_server_does_not_listen_on_http(environment: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ def light() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def usual() -> dict[str, Any]:
     """What is seen where the SDK has been imported as it is, and then where people are served over HTTP."""
-    return said_by("import claude_code_mcp.app\n" + LOOK + SERVE + PRINT)
+    return said_by("import claude_code_mcp.serving\n" + LOOK + SERVE + PRINT)
 
 
 def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need(light: dict[str, Any]) -> None:

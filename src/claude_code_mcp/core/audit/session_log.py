@@ -1,13 +1,15 @@
-"""The log on stderr for people: redacted at the very end, with a line for each start and end of a session."""
+"""The log for people, on stderr or in a file, redacted at the very end; a line for each start and end of a session."""
 
 import copy
 import io
 import logging
 import logging.handlers
 import os
+import sys
 import traceback
 from pathlib import Path
 
+from ..config import Settings
 from ..folded_log import FoldedLog
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
 from ..model.outcome import OutcomeCode
@@ -19,6 +21,11 @@ log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 300
 _LOG_BYTES = 1 << 20
+_LEVELS = {"warn": "WARNING"}
+_QUIET = ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette")
+"""Libraries of which only warnings are logged, whatever the level."""
+LOG_REDACTOR = Redactor()
+"""One for the process: a secret that any part of it learns must not appear in the log either."""
 _BEGINNINGS = {
     AuditKind.SESSION_CREATED: "started",
     AuditKind.SESSION_RESUMED: "resumed",
@@ -26,6 +33,25 @@ _BEGINNINGS = {
 }
 _NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
 """Turns that did not fail, and those for which the end of the session or of its process is logged."""
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """stdout belongs to the protocol; everything for people goes to stderr."""
+    _log_to(logging.StreamHandler(sys.stderr), settings)
+
+
+def log_to_file(settings: Settings, file: Path) -> None:
+    """For a server that nobody watches: a file that only its owner can read, put aside when it grows too long."""
+    _log_to(PrivateLogFile(file), settings)
+
+
+def _log_to(handler: logging.Handler, settings: Settings) -> None:
+    level = _LEVELS.get(settings.log_level, settings.log_level.upper())
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", LOG_REDACTOR))
+    handler.addFilter(without_contents)
+    logging.basicConfig(level=level, handlers=[handler])
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def without_contents(record: logging.LogRecord) -> bool:

@@ -14,13 +14,14 @@ import anyio
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from ...app import running_service, shared_callers, shared_policy, tools_with
+from ...app import running_service, tools_with
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
 from ...core.model.caller import LOCAL
 from ...server.server import McpServer
 from ...server.transports.http import Address, HttpServer, Probes, check_exposure, http_app, metrics_route, read_address
 from ...server.transports.unix_socket import STOPPING, SharedSocket
+from ...serving import shared_callers, shared_policy
 from ...startup.shared import place
 from ...startup.shared.hello import Hello
 from ..console.interface import Accounts, Console, ConsolePort, PageRoutes, StillSignedIn

@@ -173,7 +173,8 @@ def _serve(
     act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]], arguments: argparse.Namespace
 ) -> int:
     """Runs one of the two until a signal comes, with a log on stderr."""
-    from ...app import log_to_stderr, on_signals  # noqa: PLC0415 - loads the MCP SDK
+    from ...core.audit.session_log import log_to_stderr  # noqa: PLC0415
+    from ...serving import on_signals  # noqa: PLC0415 - loads the MCP SDK
 
     settings = _settings(arguments)
     log_to_stderr(settings)
