@@ -56,7 +56,9 @@ tool_schemas.share()
 tool_schemas.check_results()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.has_plugin("cacheprovider"):  # `-p no:cacheprovider`: the setting is there all the same
+        parser.addini("cache_dir", "where pytest's cache would be")
     limits.add_options(parser)
     progress.add_option(parser)
     quick.add_option(parser)
