@@ -148,7 +148,7 @@ def test_every_code_that_a_tool_answers_with_is_in_the_documentation() -> None:
     page = (SOURCES.parent.parent / "docs" / "tools.md").read_text(encoding="utf-8")
     table = page.partition("| code | when |")[2].partition("\n\n")[0]
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClaudeCodeError)]
-    assert set(re.findall(r"^  \| `(\w+)` \|", table, re.MULTILINE)) == {kind.code for kind in kinds}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {kind.code for kind in kinds}
 
 
 def test_the_table_in_the_documentation_has_every_code() -> None:

@@ -1,4 +1,4 @@
-"""What docs/clients.md tells people to paste is well-formed, and its commands register a server that connects."""
+"""The client entries of the documentation are well-formed, and its commands register a server that connects."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from tests.scenarios.real_clients.serving import Served
 from tests.support.program import COMMAND
 from tests.support.waiting import HANG_SECONDS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("entries.md", "clients.md"))
 
 
 def blocks(language: str) -> list[str]:
@@ -23,14 +24,14 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every `claude mcp add` of the page."""
-    return re.findall(r"claude mcp add [^`\n]+", PAGE)
+    """Every `claude mcp add`. A shared server would outlive the test, so the entry is tried without it."""
+    return [command.removesuffix(" --shared") for command in re.findall(r"claude mcp add [^`\n]+", PAGE)]
 
 
 @pytest.mark.parametrize("block", [*blocks("json"), *re.findall(r"`(\{.*\})`", PAGE)])
 def test_every_json_entry_names_a_command_or_an_address(block: str) -> None:
     entries = json.loads(block)
-    servers = entries.get("mcpServers") or entries["servers"]
+    servers = entries.get("mcpServers") or entries.get("context_servers") or entries["servers"]
     assert all("command" in server or "url" in server for server in servers.values())
 
 

@@ -52,4 +52,4 @@ def test_every_code_is_described() -> None:
         for value in vars(errors).values()
         if isinstance(value, type) and issubclass(value, errors.ClaudeCodeError)
     ]
-    assert {kind.code for kind in kinds} <= set(re.findall(r"^  \| `([A-Z_]+)` \|", PAGE, re.MULTILINE))
+    assert {kind.code for kind in kinds} <= set(re.findall(r"^\| `([A-Z_]+)` \|", PAGE, re.MULTILINE))
