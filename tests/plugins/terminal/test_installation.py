@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_the_settings_are_as_before_byte_for_byte(
     assert not left
     assert not installation.directory.exists()
     assert not installation.disconnect()
+
+
+def test_connecting_again_renews_the_copy_that_claude_code_keeps(
+    installation: Installation, settings_file: Path
+) -> None:
+    settings_file.write_bytes(ODD)
+    installation.connect()
+    (copied,) = (settings_file.parent / "plugins" / "cache").rglob("hooks.json")
+    as_installed = copied.read_text()
+    copied.write_text(as_installed.replace(sys.executable, "/moved/python"))
+    installation.connect()
+    (copied,) = (settings_file.parent / "plugins" / "cache").rglob("hooks.json")
+    assert copied.read_text() == as_installed
+    installation.disconnect()
+    assert settings_file.read_bytes() == ODD
 
 
 def test_what_the_user_has_changed_meanwhile_stays(installation: Installation, settings_file: Path) -> None:

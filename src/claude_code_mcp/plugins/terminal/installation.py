@@ -91,11 +91,11 @@ class Installation:
             _parsed(before)
         except ValueError as error:
             raise InvalidArgument(f"{self.settings_file} is not valid JSON: {error}. Correct it first.") from None
-        if found.connected:
-            self._render()  # paths may have changed with an update
-            return found
         private_directory(self._state_dir)
         self._render()
+        if found.connected:
+            self._install_again(before)
+            return self.status()
         # Before anything is changed: whatever happens from now on can be undone.
         replace_file(self._record, json.dumps({"before": before, "made": self._absent_files()}).encode())
         try:
@@ -104,17 +104,34 @@ class Installation:
         except ClaudeCodeError:
             self.disconnect()
             raise
-        record = json.loads(self._record.read_text(encoding="utf-8"))
-        replace_file(self._record, json.dumps({**record, "after": _read(self.settings_file)}).encode())
+        replace_file(self._record, json.dumps({**self._read_record(), "after": _read(self.settings_file)}).encode())
         return self.status()
+
+    def _install_again(self, settings: str | None) -> None:
+        """Has Claude Code copy the files again, whose paths may have changed with an update: it keeps a copy of its
+        own for each version."""
+        record = self._read_record()
+        try:
+            self._run("uninstall", PLUGIN_ID, "--scope", "user")
+            self._run("install", PLUGIN_ID, "--scope", "user")
+        except ClaudeCodeError:
+            self.disconnect()
+            raise
+        if "after" in record and record["after"] == settings:
+            replace_file(self._record, json.dumps({**record, "after": _read(self.settings_file)}).encode())
+
+    def _read_record(self) -> dict[str, Any]:
+        """What was noted before the plugin was installed; empty if that cannot be read."""
+        try:
+            found = json.loads(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def disconnect(self) -> bool:
         """Removes the plugin; whether it was there."""
         was_there = self.is_connected() or self._record.exists()
-        try:
-            record = json.loads(self._record.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            record = {}
+        record = self._read_record()
         connected = _read(self.settings_file)
         for arguments in (("uninstall", PLUGIN_ID, "--scope", "user"), ("marketplace", "remove", NAME)):
             try:
