@@ -120,8 +120,12 @@ async def test_the_session_is_on_disk_again_when_the_terminal_is_closed(
     terminal = claude(ASKS)
     question = await question_in(server)
     transcripts = sandbox.home / ".claude" / "projects"
-    # Claude Code writes it a moment after it asks.
-    await eventually(lambda: list(transcripts.rglob(f"{question.session_id}.jsonl")), "the transcript")
+    # Claude Code writes it a moment after it asks, and its first lines are not of the conversation.
+    written = transcripts.rglob
+    await eventually(
+        lambda: any('"type":"user"' in file.read_text() for file in written(f"{question.session_id}.jsonl")),
+        "the transcript",
+    )
     terminal.process.kill()
     await eventually(lambda: not server.broker.pending(), "the end of the question")
     await eventually(lambda: not server.sessions(), "the end of the session in memory")

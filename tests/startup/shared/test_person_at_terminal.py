@@ -116,6 +116,21 @@ def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: Shared
         assert not (sandbox.project / "touched").exists()
 
 
+def test_a_command_of_a_session_in_a_terminal_is_no_person(
+    shared: SharedPlace, sandbox: Sandbox, terminal: int
+) -> None:
+    """Claude Code, here this process, notes that it has a session open. What it starts may be the model's command."""
+    note = sandbox.home / ".claude" / "sessions" / f"{os.getpid()}.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps({"pid": os.getpid(), "sessionId": "5fc60788-a924-41a3-b019-bfc5dac52ac7"}))
+    with join(shared.environment) as program:
+        question = asking(program, sandbox)["pendingInputs"][0]["inputId"]
+        refused = answer(shared, question, terminal)
+        assert "only a person" in refused.stderr
+        note.unlink()
+        assert answer(shared, question, terminal).returncode == 0
+
+
 def test_what_a_child_has_started_is_known_by_its_mark_or_by_its_descent() -> None:
     stranger = psutil.Process().parent()
     assert stranger is not None

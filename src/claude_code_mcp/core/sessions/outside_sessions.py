@@ -44,6 +44,8 @@ class OutsideSession:
         self._sessions = sessions
         self.attended = attended
         """Whether the person is at the program right now, and needs no notice of what is on the screen."""
+        self.permission_mode: str | None = None
+        """As the program reports it; None if it has not."""
         self._turns = 0
 
     @property

@@ -208,17 +208,18 @@ def live_row(session: "Session") -> SessionRow:
     """A session in memory, without a look at the disk: it has no title."""
     asked, stopped = session.questions, None if session.busy else session.outcome
     limit = stopped if stopped is not None and stopped.code is OutcomeCode.LIMIT_REACHED else None
-    ignored = unanswered(session)
+    ignored, outside = unanswered(session), session.outside
     return SessionRow(
         session_id=session.id,
         project_directory=session.cwd,
         first_prompt=clip_line(session.first_prompt or "", _MAX_TITLE),
         timestamp=iso(session.used_at),
         created=iso(session.created_at),
-        is_active=session.live,
+        is_active=session.live or outside is not None,
         active_status=SESSION_TOOL_STATUS[session.state],
         model=session.options.model or session.model,
-        cost_usd=round(session.usage.cost_usd, 6),
+        # Of a session that another program runs, Claude Code's own record says what it cost.
+        cost_usd=round(session.usage.cost_usd, 6) if outside is None else None,
         asks=[question.description for question in asked] or None,
         questions=[
             {
@@ -231,9 +232,10 @@ def live_row(session: "Session") -> SessionRow:
         or None,
         needs=_needs(session, ignored is not None),
         unanswered=ignored,
-        permission_mode=session.options.permission_mode or "default",
+        permission_mode=(outside.permission_mode if outside is not None else session.options.permission_mode)
+        or "default",
         context=[*session.activity.context] if session.activity.context[0] else None,
-        in_terminal=session.outside is not None,
+        in_terminal=outside is not None,
         queued=session.queued,
         retrying=retrying_line(session),
         stalled_seconds=silent_seconds(session) if session.stalled else None,

@@ -25,6 +25,8 @@ DIRECTORY = "terminal"
 _OVER = b"over"
 _MOST_CONNECTIONS = 500
 _READ_SECONDS = 10.0
+_MOST_READ = 16
+"""Events that are read at once: one may have megabytes."""
 
 
 class HookListener:
@@ -34,6 +36,7 @@ class HookListener:
         self._terminals = terminals
         self._start_task = start_task
         self._connections: set[asyncio.Task[None]] = set()
+        self._reading = asyncio.Semaphore(_MOST_READ)
 
     @contextlib.asynccontextmanager
     async def listening(self, state_dir: Path) -> AsyncIterator[None]:
@@ -65,7 +68,7 @@ class HookListener:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_READ_SECONDS):
+            async with self._reading, asyncio.timeout(_READ_SECONDS):
                 head = read_head(await reader.readline())
                 body = await reader.readexactly(head.size)
             event = read_event(head, body, self._terminals.config_dir)

@@ -1,9 +1,9 @@
 """The sessions that people drive in terminals, with their states and their questions.
 
 A session is joined with the first event of its hooks, and left when its process is gone or says so. Claude Code notes
-in a small file of its own whether it works, waits at a dialog or is at rest (`noted_session`); that file is followed,
-and tells within a moment that a question was answered at the keyboard. Versions without it are followed by their hooks
-alone.
+in a small file of its own which session it has open, and whether it works, waits at a dialog or is at rest
+(`noted_session`). An event of a process that has not noted the session is refused. The file is followed, and tells
+within a moment that a question was answered at the keyboard.
 """
 
 import asyncio
@@ -41,11 +41,13 @@ _OTHER_DIALOG = 3.0
 """Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
 _AT_KEYBOARD = 30.0
 """Seconds after a key in which the person counts as being there."""
-_OUTCOME_PAUSE = 1.0
-"""Seconds between two outcomes of a session that are reported."""
+_REPORT_PAUSE = 0.5
+"""Seconds between two prompts, and between two ends of turns, that are reported."""
 _MOST_TERMINALS = 200
 _SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
 _MAX_PLAN = 1 << 20
+_MAX_MODE = 40
+_READ_AGAIN, _READ_PAUSE = 4, 0.05
 
 Reply = Callable[[bytes | None], None]
 """Called once: with the line that the hook prints, or None if it is to end silently."""
@@ -72,7 +74,8 @@ class Terminal:
         """By the id of the question."""
         self._status: str | None = None
         self._status_since = 0.0
-        self._last_outcome = 0.0
+        self._reported: dict[str, float] = {}
+        """When an event of each name was reported last."""
 
     @property
     def session_id(self) -> str:
@@ -129,15 +132,28 @@ class Terminal:
 
     def happened(self, event: HookEvent) -> None:
         """Takes note of an event that nobody waits for."""
-        self.outside.report_directory(event.cwd)
+        self._report_place(event)
         match event.name:
-            case "UserPromptSubmit":
-                self.outside.report_state(State.RUNNING)
-                self.outside.report_prompt(event.text("prompt"))
             case "PostToolUse" | "PostToolUseFailure":
                 self._tool_ended(event)
             case "Stop" | "StopFailure":
                 self._turn_ended(event)
+            case "UserPromptSubmit" if not self._is_flood(event):
+                self.outside.report_state(State.RUNNING)
+                self.outside.report_prompt(event.text("prompt"))
+
+    def _is_flood(self, event: HookEvent) -> bool:
+        """Whether a prompt or the end of a turn comes too soon after one like it: any command of the session could send
+        more of them."""
+        now, before = time.monotonic(), self._reported.get(event.name, 0.0)
+        if now - before < _REPORT_PAUSE:
+            return True
+        self._reported[event.name] = now
+        return False
+
+    def _report_place(self, event: HookEvent) -> None:
+        self.outside.report_directory(event.cwd)
+        self.outside.permission_mode = event.text("permission_mode")[:_MAX_MODE] or self.outside.permission_mode
 
     def _tool_ended(self, event: HookEvent) -> None:
         over = [
@@ -147,18 +163,12 @@ class Terminal:
         ]
         for question_id in over:
             self._answered_there(question_id)
-        if over and self._status is None:
-            self.outside.report_state(State.RUNNING)
 
     def _turn_ended(self, event: HookEvent) -> None:
         for question_id in [known for known, asked in self._asked.items() if asked.started < event.started]:
             self._answered_there(question_id)
-        if self._status is None:
-            self.outside.report_state(State.IDLE)
-        now = time.monotonic()
-        if event.has_background_work or now - self._last_outcome < _OUTCOME_PAUSE:
+        if event.has_background_work or self._is_flood(event):
             return
-        self._last_outcome = now
         if event.name == "Stop":
             outcome = Outcome(OutcomeCode.COMPLETED, result=event.text("last_assistant_message"))
         else:
@@ -170,7 +180,7 @@ class Terminal:
 
     def ask(self, event: HookEvent, tool_input: Mapping[str, Any], reply: Reply) -> str:
         """Opens the question of a hook, with the input as people are to see it; returns its id."""
-        self.outside.report_directory(event.cwd)
+        self._report_place(event)
         asked = _Asked(event.started, event.tool, event.tool_input, reply)
         shown_plan = tool_input.get("plan") if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
         read_plan = partial(_plan_of, event, self._config_dir)
@@ -247,11 +257,14 @@ class Terminals:
             log.warning("%s", problem.message)
             return
         for entry in entries:
-            session_id, cwd, pid = entry.get("sessionId"), entry.get("cwd"), entry.get("pid")
-            is_terminal = entry.get("kind") == "interactive" and entry.get("entrypoint") == "cli"
-            if is_terminal and isinstance(session_id, str) and is_session_id(session_id) and isinstance(cwd, str):
-                with contextlib.suppress(ClaudeCodeError):
-                    await self._join(session_id, cwd, int(pid or 0))
+            await self._join_noted(entry)
+
+    async def _join_noted(self, entry: Mapping[str, Any]) -> None:
+        """Joins the terminal that a process has noted, if it is one."""
+        session_id, cwd, pid = entry.get("sessionId"), entry.get("cwd"), entry.get("pid")
+        if isinstance(session_id, str) and is_session_id(session_id) and isinstance(cwd, str) and isinstance(pid, int):
+            with contextlib.suppress(ClaudeCodeError):
+                await self._join(session_id, cwd, pid)
 
     async def happened(self, event: HookEvent) -> None:
         """Takes note of an event that nobody waits for. ClaudeCodeError if its session cannot be joined."""
@@ -295,6 +308,10 @@ class Terminals:
                 terminal = self._terminals.get(session_id)
                 if terminal is not None and terminal.pid == pid:
                     return terminal
+                noted = await self._noted(pid)
+                is_terminal = noted.get("kind") == "interactive" and noted.get("entrypoint") == "cli"
+                if not is_terminal or noted.get("sessionId") != session_id:
+                    raise InvalidArgument(f"Process {pid} has no session {session_id} in a terminal.")
                 if self.closed or len(self._terminals) >= _MOST_TERMINALS:
                     raise LimitReached(f"{len(self._terminals)} terminals are open already.")
                 self._leave(session_id, "another terminal has the session")
@@ -313,6 +330,18 @@ class Terminals:
         finally:
             if self._terminals.get(terminal.session_id) is terminal:
                 self._leave(terminal.session_id, "the terminal has left the session")
+        # It may go on with another session, after `/clear` or `/resume`.
+        with contextlib.suppress(SessionBusy):
+            await self._join_noted(await self._noted(terminal.pid))
+
+    async def _noted(self, pid: int) -> Mapping[str, Any]:
+        """What a process has noted; empty if it has noted nothing. SessionBusy if it cannot be read."""
+        for _ in range(_READ_AGAIN):
+            noted = await asyncio.to_thread(noted_session, pid, self.config_dir)
+            if noted is None or noted:
+                break
+            await asyncio.sleep(_READ_PAUSE)  # it may be being written
+        return noted or {}
 
     def _leave(self, session_id: str, detail: str) -> None:
         terminal, task = self._terminals.pop(session_id, None), self._tasks.pop(session_id, None)

@@ -18,7 +18,10 @@ import anyio
 import mcp_types as types
 
 from ... import __version__
+from ...core.claude.user_config import noted_sessions
+from ...core.errors import SessionBusy
 from ...core.model.caller import ClientEnvironment
+from ...core.model.paths import config_directory
 from ...core.processes.leftovers import started_by_us
 from ...startup.shared import hello, place
 from ...startup.shared.relay import READING_METHODS, READING_TOOLS
@@ -172,7 +175,7 @@ class SharedSocket:
             if place.peer_is_ours(writer.get_extra_info("socket")):
                 with anyio.fail_after(_HELLO_TIMEOUT):
                     client_hello = hello.read_hello(await reader.readuntil(b"\n"))
-                believed = pid > 0 and not await asyncio.to_thread(started_by_us, pid)
+                believed = pid > 0 and not await asyncio.to_thread(_is_within_session, pid)
                 await self._greet(_Client(client_hello, reader, output, self._control, believed=believed))
             else:
                 log.warning("process %d of another user was refused at the socket", pid)
@@ -385,3 +388,18 @@ class _SocketOutput:
             await self._writer.wait_closed()
             return
         self._writer.transport.abort()
+
+
+def _is_within_session(pid: int) -> bool:
+    """Whether a session has started a process: one of a server, or one that a person runs in a terminal; also if that
+    cannot be found out."""
+    import psutil  # noqa: PLC0415
+
+    if started_by_us(pid):
+        return True
+    try:
+        above = {process.pid for process in psutil.Process(pid).parents()}
+        noted = noted_sessions(config_directory(os.environ))
+    except (psutil.Error, SessionBusy):
+        return True
+    return any(entry["pid"] in above for entry in noted)

@@ -51,6 +51,9 @@ def connect(directory: str) -> "list[_socket.socket]":
     servers: list[_socket.socket] = []
     try:
         os.chdir(directory)  # the address of a socket has 100 bytes: its name alone always fits
+        found = os.stat(".")
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            return servers  # another user could have put a socket there, and would answer the dialog
         names = sorted(name for name in os.listdir() if name.endswith(".sock"))
     except OSError:
         return servers

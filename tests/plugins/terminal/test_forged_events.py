@@ -1,0 +1,161 @@
+"""Events that a command of a session, or another user of the machine, could send: none is believed too far."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.service import Service
+from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
+
+from .conftest import eventually, question_in
+from .test_hook import SILENT, Hook, asking, directory, event, hook, listener  # noqa: F401 - fixtures
+
+OVER = b"over\n"
+
+
+def note(sandbox: Sandbox, session_id: str, **changes: object) -> None:
+    """Notes, as Claude Code does, that this process has a session open in a terminal."""
+    notes = sandbox.home / ".claude" / "sessions"
+    notes.mkdir(parents=True, exist_ok=True)
+    told = {"pid": os.getpid(), "sessionId": session_id, "kind": "interactive", "entrypoint": "cli"}
+    (notes / f"{os.getpid()}.json").write_text(json.dumps({**told, **changes}))
+
+
+@asynccontextmanager
+async def connection(sandbox: Sandbox) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    (path,) = (sandbox.root / "state" / "terminal").glob("*.sock")
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def written(name: str, told: dict[str, Any]) -> bytes:
+    body = json.dumps(told).encode()
+    return f"{name} {os.getpid()} {time.time():.3f} {len(body)} 0\n".encode() + body
+
+
+async def reply_to(sandbox: Sandbox, name: str, told: dict[str, Any]) -> bytes:
+    """What the server says to an event of this process, which is no child of the server."""
+    async with asyncio.timeout(HANG_SECONDS), connection(sandbox) as (reader, writer):
+        writer.write(written(name, told))
+        return await reader.read()
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [{}, {"sessionId": str(uuid.uuid4())}, {"kind": "background"}, {"entrypoint": "sdk-py"}],
+    ids=["nothing", "another session", "in the background", "no terminal"],
+)
+async def test_an_event_of_a_process_without_that_session_is_refused(
+    server: Service, sandbox: Sandbox, noted: dict[str, str]
+) -> None:
+    told = event(sandbox, prompt="Forged")
+    if noted:
+        note(sandbox, told["session_id"], **noted)
+    assert await reply_to(sandbox, "PermissionRequest", told) == OVER
+    assert await reply_to(sandbox, "UserPromptSubmit", told) == OVER
+    assert not server.broker.pending()
+    assert not server.sessions()
+
+
+async def test_an_answer_reaches_only_whoever_asked(server: Service, sandbox: Sandbox) -> None:
+    """A command that asks in the name of its terminal is told the answer, and nothing else is."""
+    told = event(sandbox)
+    note(sandbox, told["session_id"])
+    async with connection(sandbox) as (real, writer), connection(sandbox) as (forged, other):
+        writer.write(written("PermissionRequest", told))
+        question = await question_in(server)
+        other.write(written("PermissionRequest", {**told, "tool_input": {"command": "rm -rf /"}}))
+        await eventually(lambda: len(server.broker.pending()) == 2, "both questions")
+        server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
+        allowed = json.loads(await real.readline())["hookSpecificOutput"]["decision"]
+        assert allowed["behavior"] == "allow"
+        assert [each.tool_input["command"] for each in server.broker.pending()] == ["rm -rf /"]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(forged.read(1), 0.2)
+    await eventually(lambda: not server.broker.pending(), "the end of the forged question")
+
+
+async def test_questions_without_end_are_refused(server: Service, sandbox: Sandbox) -> None:
+    told = event(sandbox)
+    note(sandbox, told["session_id"])
+    connections = []
+    for number in range(60):
+        held = connection(sandbox)
+        _, writer = await held.__aenter__()
+        connections.append(held)
+        writer.write(written("PermissionRequest", {**told, "tool_input": {"command": f"touch {number}"}}))
+    await eventually(lambda: len(server.broker.pending()) == 50, "the questions")
+    assert await reply_to(sandbox, "PermissionRequest", told) == OVER
+    for held in connections:
+        await held.__aexit__(None, None, None)
+    await eventually(lambda: not server.broker.pending(), "the end of the questions")
+
+
+async def test_prompts_without_end_are_not_all_reported(server: Service, sandbox: Sandbox) -> None:
+    told = event(sandbox, prompt="Forged")
+    note(sandbox, told["session_id"])
+    await reply_to(sandbox, "UserPromptSubmit", told)
+    outside = server.sessions()[0].outside
+    assert outside is not None
+    reported: list[str] = []
+    outside.report_prompt = reported.append  # type: ignore[assignment, method-assign]
+    began = time.monotonic()
+    await asyncio.gather(*(reply_to(sandbox, "UserPromptSubmit", told) for _ in range(40)))
+    assert len(reported) <= 1 + 2 * (time.monotonic() - began)
+
+
+def make_transcript(kind: str, transcript: Path, other: Path) -> None:
+    transcript.parent.mkdir(parents=True)
+    if kind == "link":
+        plan = {"type": "tool_use", "name": "ExitPlanMode", "input": {"plan": "Somebody's secret"}}
+        line = {"type": "assistant", "message": {"role": "assistant", "content": [plan]}}
+        other.write_text(json.dumps(line) + "\n")
+        transcript.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(transcript)
+    else:
+        transcript.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+async def test_a_transcript_that_is_no_file_of_the_session_is_not_waited_for(
+    server: Service, sandbox: Sandbox, tmp_path: Path, kind: str
+) -> None:
+    told = event(sandbox, tool_name="ExitPlanMode", tool_input={})
+    note(sandbox, told["session_id"])
+    make_transcript(kind, Path(told["transcript_path"]), tmp_path / "other.jsonl")
+    assert await reply_to(sandbox, "PermissionRequest", told) == OVER
+    assert not server.broker.pending()
+
+
+def test_a_directory_that_others_can_write_to_is_not_trusted(
+    hook: Hook,  # noqa: F811
+    sandbox: Sandbox,
+    listener: socket.socket,  # noqa: F811
+    directory: Path,  # noqa: F811
+) -> None:
+    """Another user who could put a socket there would answer the dialog."""
+    directory.chmod(0o777)
+    assert hook.run("PermissionRequest", event(sandbox)) == SILENT
+    listener.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    directory.chmod(0o700)
+    with asking(hook, json.dumps(event(sandbox)).encode()) as process:
+        listener.settimeout(HANG_SECONDS)
+        listener.accept()[0].close()
+        process.kill()
