@@ -104,16 +104,24 @@ def test_a_rule_follows_a_link_on_the_way_to_a_file(tree: Path) -> None:
     (tree / "sub" / "link").symlink_to("../keys")
     assert covered(tree, "Read(sub/link/*)") == {"keys/a": "empty", "keys": "itself"}
     assert covered(tree, "Read(link/*)", cwd="sub", given=("sub", "keys")) == {"keys/a": "empty"}
+    assert covered(tree, "Read(link/*)", cwd="sub") == {"keys/a": "empty", "keys": "itself"}
 
 
 def test_a_rule_starts_at_the_directory_of_the_session(tree: Path) -> None:
-    assert covered(tree, "Read(**/.env)", cwd="sub") == {"sub/.env": "empty"}
-    assert covered(tree, "Read(deep/b)", cwd="keys") == {"keys/deep": "itself", "keys/deep/b": "empty"}
-    assert covered(tree, f"Read({tree}/keys/deep/b)", cwd="keys") == {
-        "keys": "itself",
-        "keys/deep": "itself",
-        "keys/deep/b": "empty",
+    around = {"keys": "itself", "keys/deep": "itself"}
+    assert covered(tree, "Read(deep/b)", cwd="keys") == {**around, "keys/deep/b": "empty"}
+    assert covered(tree, f"Read({tree}/keys/deep/b)", cwd="keys") == {**around, "keys/deep/b": "empty"}
+
+
+def test_the_directory_of_the_session_cannot_be_renamed_where_rules_begin_in_it(tree: Path) -> None:
+    assert covered(tree, "Read(**/.env)", cwd="sub") == {"sub": "itself", "sub/.env": "empty"}
+    assert covered(tree, "Read(**/key)", cwd="secrets/deep") == {
+        "secrets": "itself",
+        "secrets/deep": "itself",
+        "secrets/deep/key": "empty",
     }
+    assert covered(tree, f"Read({tree}/**/.env)", cwd="sub", given=("sub", "keys")) == {"sub/.env": "empty"}
+    assert covered(tree, "Read(**/.env)", cwd="sub", given=("sub",)) == {"sub/.env": "empty"}
 
 
 def test_a_tree_that_is_too_large_to_be_searched_is_not_given(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +141,13 @@ def test_a_directory_that_cannot_be_read_is_covered_as_a_whole(
 ) -> None:
     refuse_to_list(tree / "sub", problem, monkeypatch)
     assert covered(tree, "Read(sub/.env)") == expected
+
+
+def test_a_directory_that_cannot_be_read_is_not_moved_to_where_no_rule_is(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_list(tree / "keys" / "deep", PermissionError(), monkeypatch)
+    assert covered(tree, "Read(**/b)", cwd="keys") == {"keys": "itself", "keys/deep": "nothing"}
 
 
 def test_a_directory_that_the_disk_does_not_give_stops_the_start(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

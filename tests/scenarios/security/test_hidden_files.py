@@ -71,21 +71,24 @@ async def test_in_a_sandbox_no_command_reads_it(start_service: StartService, pro
 
 @needs_bubblewrap
 async def test_no_command_uncovers_it_for_the_next_process(start_service: StartService, sandbox: Sandbox) -> None:
-    project = sandbox.project
+    root, project = sandbox.project, sandbox.project / "team" / "shop"
     (project / "conf" / "deep").mkdir(parents=True)
-    (project / "conf" / "deep" / "key").write_text(VALUE)
-    deny = (parse_rule("Read(conf/deep/key)"),)
-    policy = Policy(Profile(isolation="sandbox", roots=(str(project),), deny=deny, allow=(parse_rule("Bash"),)))
+    hidden = [project / "conf" / "deep" / "key", project / ".env"]
+    for file in hidden:
+        file.write_text(VALUE)
+    deny = (parse_rule("Read(conf/deep/key)"), *DENY)
+    policy = Policy(Profile(isolation="sandbox", roots=(str(root),), deny=deny, allow=(parse_rule("Bash"),)))
     service = await start_service(policy=policy)
-    attempts = ["mv conf other", "mv conf/deep other", "rm -rf conf/deep", "ln conf/deep/key other"]
-    commands = [tool("Bash", command=f"{{ {attempt}; }} >> tried 2>&1; true") for attempt in attempts]
+    attempts = ["mv conf other", "mv conf/deep other", "rm -rf conf/deep", "ln conf/deep/key other", "mv .env other"]
+    attempts += [f"mv {project} {root}/other && mkdir {project}", f"mv {root}/team {root}/other && mkdir -p {project}"]
+    commands = [tool("Bash", command=f"{{ {attempt}; }} >> {root}/tried 2>&1; true") for attempt in attempts]
     await run(service, script("move it", *commands, "done"), SessionOptions(cwd=str(project)))
-    reading = tool("Bash", command="{ grep -rs PASSWORD . ; } >> seen 2>&1; true")
+    reading = tool("Bash", command=f"{{ grep -rs PASSWORD {root} ; }} >> {root}/seen 2>&1; true")
     _, outcome = await run(service, script("look", reading, "done"), SessionOptions(cwd=str(project)))
     assert outcome.result == "done"
-    assert (project / "tried").read_text().count("busy") >= 3
-    assert VALUE not in (project / "seen").read_text()
-    assert (project / "conf" / "deep" / "key").read_text() == VALUE
+    assert (root / "tried").read_text().count("busy") >= len(attempts) - 1
+    assert VALUE not in (root / "seen").read_text()
+    assert {file.read_text() for file in hidden} == {VALUE}
 
 
 async def test_outside_of_a_sandbox_commands_that_may_read_it_are_asked(

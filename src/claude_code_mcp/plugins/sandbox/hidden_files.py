@@ -1,7 +1,8 @@
 """Files in the directories of a sandbox that a rule denies to read: an empty file or directory is mounted over each.
 
 A directory that a rule names (`conf` in `conf/key`) is mounted onto itself, so that no command can rename it: the next
-process would find nothing of that name, and cover nothing.
+process would find nothing of that name, and cover nothing. So is the directory of the session, where relative rules
+begin, with those above it up to the root.
 
 They are looked for when a process starts. A file that is made later, or replaced from outside of the sandbox, is not
 covered: the rules still hold for the tools of Claude Code, but a command can read it. Contents that lie elsewhere too,
@@ -37,7 +38,6 @@ def covers(
     cwd = os.path.realpath(cwd)
     # Absolute patterns are resolved: a link on the way to a file, as in `Read(link/*.pem)`, is followed.
     relative = [rule for rule in rules if HERE.pattern_start(rule.specifier or "", cwd) is None]
-    absolute = [rule for rule in rules if rule not in relative]
     rules += [Rule(rule.tool, os.path.join(cwd, rule.specifier or "")) for rule in relative]
     writable = {os.path.realpath(mount.target): mount.writable for mount in visible}
     places = [*writable]
@@ -49,29 +49,23 @@ def covers(
     if found:
         nothing.mkdir(mode=0o500, exist_ok=True)
         empty.touch(mode=0o400)
-    by_absolute_rule = unreadable_paths(absolute, cwd, _resolve) if absolute else None
     pinned: dict[str, None] = {}
     for path in found:
         place = max((place for place in places if HERE.is_below(path, place)), key=len)
         if writable[place]:
-            in_cwd = HERE.is_below(cwd, place) and HERE.is_below(path, cwd)
-            inside = _named_by_rule(unreadable, path, cwd if in_cwd else place, place)
-            # The other rules move with the directory of the session.
-            above = () if by_absolute_rule is None else _named_by_rule(by_absolute_rule, path, place, place)
-            pinned.update(dict.fromkeys((*inside, *above)))
+            pinned.update(dict.fromkeys(_named_by_rule(unreadable, path, place)))
     return [
         *(_onto_itself(directory, opened) for directory in pinned),
         *(Mount(path, str(nothing if os.path.isdir(path) else empty)) for path in found),
     ]
 
 
-def _named_by_rule(unreadable: re.Pattern[str], path: str, top: str, place: str) -> Iterator[str]:
-    """The directories below `top` around a hidden file without whose names no rule would hide the file, wherever in
-    `place` they are moved to."""
-    if not _is_unreadable(unreadable, path):
-        return  # hidden because it cannot be searched, or by a link that leads to it
+def _named_by_rule(unreadable: re.Pattern[str], path: str, place: str) -> Iterator[str]:
+    """The directories around a hidden file, below the `place` that is given, without whose names no rule would hide the
+    file, wherever in `place` they are moved to. For a relative rule the session's own directory is one of them. Of what
+    is hidden because it cannot be searched, or because a link leads to it, they are all directories around it."""
     directory = os.path.dirname(path)
-    while directory != top and HERE.is_below(directory, top):
+    while directory != place and HERE.is_below(directory, place):
         rest = os.path.relpath(path, directory)
         renamed = (os.path.dirname(directory), place, os.path.join(place, _PROBE))
         if not all(_is_unreadable(unreadable, os.path.join(parent, _PROBE, rest)) for parent in renamed):
