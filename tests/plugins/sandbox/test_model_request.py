@@ -137,6 +137,8 @@ NOT_ALLOWED: dict[str, tuple[object, str]] = {
         saying({"type": "search_result", "title": "t", "content": [], "source": URL_IMAGE["source"]}),
         "source must be a text",
     ),
+    "a mode that costs more than budgets count": (body(speed="fast"), "speed is not allowed"),
+    "that mode in a model that is tried next": (body(fallbacks=[{"model": "m", "speed": "fast"}]), r"\.speed is not"),
     "a limit that is a text": (body(max_tokens="64000"), "max_tokens must be a whole number"),
     "a limit that is no whole number": (body(max_tokens=64000.0), "max_tokens must be a whole number"),
     "a model that is no text": (body(model=["m"]), "model must be a text"),
@@ -188,6 +190,10 @@ def test_an_operator_allows_the_search_of_the_web_and_nothing_beside_it() -> Non
     for tool in ({"type": "web_fetch_20250910"}, {**SEARCH, "type": "web_search_20250305x"}, {**SEARCH, "url": "a"}):
         with pytest.raises(RequestNotAllowed):
             rebuilt(body(tools=[tool]), searching)
+
+
+def test_an_operator_allows_the_fast_mode() -> None:
+    assert rebuilt(body(speed="fast"), ModelAccess(features=frozenset({"speed"}))) == body(speed="fast")
 
 
 def test_an_operator_allows_what_a_newer_claude_code_sends() -> None:

@@ -214,12 +214,13 @@ def _at_least(more: ModelUsage, less: ModelUsage) -> bool:
 _HIGHEST = (15.0, 75.0, 1.5, 18.75)
 """Dollars for a million tokens of input, output, reading from the cache and writing to it."""
 _LOWEST = {
+    **dict.fromkeys(("3-opus", "opus-4-0", "opus-4-1", "opus-4-2025"), _HIGHEST),
     "opus": (4.0, 20.0, 0.2, 5.0),
     "mythos": (8.0, 40.0, 0.2, 10.0),
     "fable": (8.0, 40.0, 0.2, 10.0),
     "sonnet": (2.0, 10.0, 0.1, 2.5),
 }
-"""The lowest list price that any model of a family has had."""
+"""The lowest list price that any model of a family has had; the first part of a name that fits counts."""
 _LOWEST_OF_ALL = (0.1, 0.5, 0.01, 0.125)
 
 
