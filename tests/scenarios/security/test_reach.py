@@ -63,6 +63,8 @@ found["other programs on loopback"] = connects(socket.AF_INET, ("127.0.0.1", oth
 found["other machines"] = [line.split(":")[0].strip() for line in open("/proc/net/dev").readlines()[2:]] != ["lo"]
 found["abstract Unix sockets"] = connects(socket.AF_UNIX, "\0" + abstract)
 found["Unix sockets in the file system"] = connects(socket.AF_UNIX, shared)
+found["a socket in a root"] = connects(socket.AF_UNIX, "given.sock")
+found["a socket in a directory to read"] = connects(socket.AF_UNIX, os.path.dirname(shared) + "/tools/given.sock")
 found["the server's state, with its token"] = os.path.exists(state + "/http-token")
 try:
     found["the host of a virtual machine (vsock)"] = bool(socket.socket(40))
@@ -101,7 +103,9 @@ def running(
     """A server that was given no token, whose sessions may run commands in a sandbox; and the token that it made."""
     place = Sandbox(tmp_path, model.url)
     policy = tmp_path / "policy.toml"
-    policy.write_text(f'default = "one"\n[profiles.one]\nallow = ["Bash"]\nisolation = "sandbox"\n{request.param}\n')
+    (tmp_path / "tools").mkdir()
+    profile = f'allow = ["Bash"]\nisolation = "sandbox"\nreadable = ["{tmp_path}/tools"]\n{request.param}\n'
+    policy.write_text(f'default = "one"\n[profiles.one]\n{profile}')
     environment = place.environment(
         **{
             RUN: os.environ[RUN],
@@ -122,10 +126,12 @@ def test_a_session_talks_to_what_the_table_says(
     place, server, token = running
     with ExitStack() as open_sockets:
         other = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
-        abstract, shared = (open_sockets.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+        abstract, shared, *given = (open_sockets.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(4))
         abstract.bind(f"\0{tmp_path.name}-{os.getpid()}")
         shared.bind(str(tmp_path / "shared.sock"))
-        for one in (abstract, shared):
+        for one, directory in zip(given, (place.project, tmp_path / "tools"), strict=True):
+            one.bind(str(directory / "given.sock"))
+        for one in (abstract, shared, *given):
             one.listen()
         port = int(re.search(r":(\d+)/", server.url)[1])  # type: ignore[index]
         places = [port, other.getsockname()[1], abstract.getsockname()[1:].decode(), str(tmp_path / "shared.sock")]
@@ -135,6 +141,8 @@ def test_a_session_talks_to_what_the_table_says(
             assert client.create(prompt, waitSeconds=50).status == "completed"
     found = json.loads((place.project / "found.json").read_text())
     assert not found.pop("this server without a token")
+    assert found.pop("a socket in a root")
+    assert found.pop("a socket in a directory to read")
     assert {row: cell.startswith("yes") for row, cell in documented(network).items()} == found
 
 
