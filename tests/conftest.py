@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.policy.policy import Policy
+from claude_code_mcp.core.section import Section
 from claude_code_mcp.core.service import Observer, Service
 from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
 from claude_code_mcp.core.sessions.session_access import SessionAccess
@@ -128,10 +129,11 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
             policy: Policy | None = None,
             observers: Sequence[Observer] = (),
             principals: Sequence[str] = (),
+            sections: Sequence[Section] = (),
             access: Callable[[Settings, Policy], SessionAccess | None] = lambda _, __: None,
             **settings: Any,
         ) -> Service:
-            given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
+            given = load_settings({}, sections=sections, **{"state_dir": sandbox.root / "state", **settings})
             policy = policy or Policy()
             service = Service(
                 given,

@@ -171,11 +171,12 @@ def open_audit(
     """The audit trail of the settings, in the file `default` if they name none; None if there is to be none.
     InvalidArgument if it cannot be written."""
     path = default if settings.audit_file is None else settings.audit_file
-    if path is None and settings.audit_sinks:
-        path = settings.state_dir / "audit.jsonl"
-    if path is None or path == "off":
+    if path == "off":
         return None
     sinks = [sink for plugin in plugins for sink in plugin.audit_sinks(settings, stdout=default is not None)]
+    if path is None and not sinks:
+        return None
+    path = path or settings.state_dir / "audit.jsonl"
     try:
         trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
     except OSError as error:

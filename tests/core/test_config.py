@@ -23,6 +23,8 @@ from claude_code_mcp.core.redaction import MARK
 from claude_code_mcp.core.section import description_of, variable_of
 from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
 from claude_code_mcp.plugins.fleet.settings import FleetSettings
+from claude_code_mcp.plugins.team.settings import TeamSettings
+from claude_code_mcp.plugins.telemetry.settings import TelemetrySettings
 from claude_code_mcp.testing.script import script, text
 from tests.support.tables import every_row
 
@@ -271,12 +273,12 @@ async def test_only_secret_settings_are_redacted_whatever_a_variable_is_called(
     harmless = {"OAUTH_CLAIM": "preferred_username", "OAUTH_ISSUER": "https://login.example.org"}
     secret = {"PROXY_SECRET": "opaque-value-of-the-proxy", "AUDIT_TOKEN": "opaque-value-of-the-trail"}
     variables = {f"CLAUDE_CODE_MCP_{name}": value for name, value in {**harmless, **secret}.items()}
-    settings = {
-        "metrics_token": "opaque-value-of-metrics",
-        "audit_sinks": ("https://user:opaque-password-of-a-sink@audit.example.org",),
-        "web_url": None,
-    }
-    service = await start_service({**variables, "OTHER_OAUTH": "opaque-value-of-another"}, **settings)
+    sinks = ("https://user:opaque-password-of-a-sink@audit.example.org",)
+    service = await start_service(
+        {**variables, "OTHER_OAUTH": "opaque-value-of-another"},
+        sections=[TeamSettings(), TelemetrySettings(audit_sinks=sinks)],
+        metrics_token="opaque-value-of-metrics",
+    )
     # As a client has them that is served from its own environment.
     with service.connected(ClientEnvironment(str(tmp_path), {**environment, **variables}, "one")):
         text = service.redaction.text

@@ -31,7 +31,7 @@ from ..core.model.paths import user_file
 from ..core.model.text import visible
 from ..core.model.tool_names import is_this_server
 from ..core.private_files import FILE, replace_file
-from ..core.section import Section, description_of, variable_of
+from ..core.section import description_of, variable_of
 from ..installed_plugins import bundled_plugins, sections_of
 from ..startup.shared import place
 from .json_edit import is_empty, remove_value, set_value
@@ -50,7 +50,8 @@ PERMISSION_TIMEOUT_MS = 600000
 A value that does not parse is named in one line on stderr; over stdio the server then stays and refuses every call with
 that line, until its input ends. `claude-code-mcp config` prints what is in force. This page is made by
 `claude-code-mcp config --markdown`.
-
+"""
+_HEAD = """
 | variable | name in the file | default | meaning |
 | --- | --- | --- | --- |
 """
@@ -98,9 +99,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.client:
         return _register(arguments)
     settings = load_settings(file=arguments.config)
+    sections = [settings, *(settings.section(kind) for kind in sections_of(bundled_plugins()))]
     values = {
-        variable_of(name, Settings): value for name, value in settings.model_dump(mode="json").items()
-    }  # hides secrets
+        variable_of(name, type(section)): value
+        for section in sections
+        for name, value in section.model_dump(mode="json").items()  # hides secrets
+    }
     if arguments.json:
         print_json(values)
         return 0
@@ -113,17 +117,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def settings_page() -> str:
     """The reference page of all settings."""
-    rows = [
-        f"| `{variable_of(name, kind)}` | `{name}` | {_default(field)} | {description_of(name, kind)} |"
-        for kind in _kinds()
-        for name, field in kind.model_fields.items()
-    ]
-    return _PAGE + "\n".join(rows) + "\n"
-
-
-def _kinds() -> "list[type[Section]]":
-    """Our settings and those of the bundled plug-ins."""
-    return [Settings, *sections_of(bundled_plugins())]
+    sections = [(f"\n## Plug-in `{plugin.name}`\n", plugin.section()) for plugin in bundled_plugins()]
+    parts = [_PAGE]
+    for heading, kind in (("", Settings), *sections):
+        if kind is not None:
+            parts += [heading, _HEAD]
+            parts += [
+                f"| `{variable_of(name, kind)}` | `{name}` | {_default(field)} | {description_of(name, kind)} |\n"
+                for name, field in kind.model_fields.items()
+            ]
+    return "".join(parts)
 
 
 def _default(field: FieldInfo) -> str:

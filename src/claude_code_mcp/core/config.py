@@ -55,7 +55,6 @@ _ACCESS_CONTROL = (
     "http_tokens_file",
     "metrics_token",
     "oauth_issuer",
-    "oauth_introspection",
     "proxy_secret",
 )
 """Settings that keep callers out; one that is set but empty is refused."""
@@ -161,36 +160,6 @@ class Settings(Section):
     oauth_issuer: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_ISSUER")
     """The issuer of access tokens that HTTP clients may use in addition to static tokens: your own authorization
     server, at which people sign in. Each person is a separate caller; see security.md."""
-    oauth_audience: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_AUDIENCE")
-    """The accepted audiences of access tokens, separated by commas. Unset: the address of `/mcp`, at `WEB_URL` if
-    that is set."""
-    oauth_claim: str = Field("sub", min_length=1, validation_alias=f"{_OWN}OAUTH_CLAIM")
-    """The claim of an access token that names the person, such as `sub`, `preferred_username` or `email`. It is the
-    name in the policy file; it must be one that people cannot choose for themselves."""
-    oauth_groups: str = Field("groups", min_length=1, validation_alias=f"{_OWN}OAUTH_GROUPS")
-    """The claim of an access token with the person's groups, to which the policy file assigns profiles."""
-    oauth_scopes: tuple[str, ...] = Field((), validation_alias=f"{_OWN}OAUTH_SCOPES")
-    """Scopes that an access token must all have, separated by commas. People who sign in to the console need them
-    too."""
-    oauth_id_tokens: bool = Field(False, validation_alias=f"{_OWN}OAUTH_ID_TOKENS")
-    """Whether id tokens of the issuer count as access tokens. Needed for providers whose access tokens cannot be
-    distinguished from id tokens, such as Dex."""
-    oauth_introspection: str | None = Field(None, validation_alias=f"{_OWN}OAUTH_INTROSPECTION")
-    """The introspection endpoint of the issuer, if its access tokens are not signed."""
-    oauth_client_id: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}OAUTH_CLIENT_ID")
-    """This server's client id at the issuer, for introspection and for people who sign in to the console. The
-    redirect URI is `/sign-in/callback` at `WEB_URL`."""
-    oauth_client_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}OAUTH_CLIENT_SECRET")
-    """The secret for that client id."""
-    principal_credentials: Literal["environment", "login"] | UserPath = Field(
-        "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
-    )
-    """The model credentials of named callers: the `environment` of the server, a copy of the `login` of its user, or
-    a directory with one file per caller, `NAME.env` or `NAME.credentials.json`. A single caller uses the user's
-    credentials."""
-    model_features: tuple[str, ...] = Field((), validation_alias=f"{_OWN}MODEL_FEATURES")
-    """Additional betas, headers and request fields that sandboxed sessions may send to the model, separated by
-    commas. A newer Claude Code may need some; a refused request names the missing one."""
     http_allowed_hosts: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_HOSTS")
     """Host headers that HTTP clients may send in addition to the listening address, separated by commas."""
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
@@ -202,25 +171,13 @@ class Settings(Section):
     proxy_user_header: str | None = Field(None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_USER_HEADER")
     """The header in which a trusted proxy names the signed-in user of the console, such as `X-Forwarded-User`. It is
     removed from requests of all other peers."""
-    proxy_groups_header: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9-]+$", validation_alias=f"{_OWN}PROXY_GROUPS_HEADER"
-    )
-    """The header with the user's groups, separated by commas, such as `X-Forwarded-Groups`."""
     proxy_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}PROXY_SECRET")
     """The secret that the proxy sends in `X-Proxy-Secret`. Without it these headers are ignored. Needed if the proxy
     is on this machine and sandboxed sessions use the host's network, because their requests come from the same
     address."""
-    web: bool = Field(True, validation_alias=f"{_OWN}WEB")
-    """Whether the console is served: at `/` of an HTTP server, and on loopback when `claude-code-mcp web` asks the
-    shared server for it; see web.md."""
     web_url: str | None = Field(None, validation_alias=f"{_OWN}WEB_URL")
     """The public address of the console, if it differs from the listening address, such as
     `https://claude.example.org` behind a proxy. Links and notifications use it, and browsers may call from it."""
-    web_port: int = Field(0, ge=0, le=65535, validation_alias=f"{_OWN}WEB_PORT")
-    """The loopback port of the shared server's console. 0: the last used port if it is free, else any free port."""
-    push_private: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PUSH_PRIVATE")
-    """Callers, separated by commas, whose push receivers may be in private networks and may be unencrypted, like the
-    local user's."""
 
     policy_file: UserPath | None = Field(None, validation_alias=f"{_OWN}POLICY")
     """The policy file (TOML), which says what callers may do; see policy.md. Unset: a built-in profile."""
@@ -229,20 +186,12 @@ class Settings(Section):
     stdio and `remote` over HTTP."""
     audit_file: Literal["off"] | UserPath | None = Field(None, validation_alias=f"{_OWN}AUDIT_FILE")
     """Where the audit trail goes, or `off`. Unset: nowhere on stdio, `audit.jsonl` in the state directory on HTTP."""
-    audit_sinks: tuple[str, ...] = Field((), validation_alias=f"{_OWN}AUDIT_SINKS")
-    """Additional destinations of the audit trail, separated by commas: `stdout` (over HTTP only), `syslog:` (of this
-    machine), `syslog+udp://HOST:PORT`, `syslog+tcp://HOST:PORT`, or an `https` URL that receives POST requests."""
-    audit_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}AUDIT_TOKEN")
-    """The bearer token for that URL."""
     audit_prompts: bool = Field(False, validation_alias=f"{_OWN}AUDIT_PROMPTS")
     """Whether the audit trail contains complete prompts instead of only their hashes."""
     audit_arguments: bool = Field(False, validation_alias=f"{_OWN}AUDIT_ARGUMENTS")
     """Whether the audit trail contains the arguments of calls to MCP servers, up to 2,000 characters per call."""
     audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
     """The size at which the audit file is rotated; five old files are kept."""
-    otel: bool = Field(False, validation_alias=f"{_OWN}OTEL")
-    """Whether to export traces, metrics and logs with OpenTelemetry. Needs the extra `otel`. The usual variables set
-    the destination, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; see observability.md."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset: any caller's token."""
     plugins_off: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PLUGINS_OFF")
@@ -349,14 +298,9 @@ class Settings(Section):
         "channels",
         "permission_channels",
         "query_allowed_tools",
-        "model_features",
         "http_allowed_hosts",
-        "oauth_audience",
-        "oauth_scopes",
-        "audit_sinks",
         "http_allowed_origins",
         "http_proxies",
-        "push_private",
         mode="before",
     )
     @classmethod

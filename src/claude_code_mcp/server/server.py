@@ -30,6 +30,7 @@ from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets
 from ..core.rate_limit import MinuteLimit
 from ..core.service import Service
+from ..core.sessions.session_traces import is_traced
 from . import app_page, sdk
 from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .content_handlers import Asker, ContentHandlers, refusing_handlers
@@ -167,7 +168,7 @@ class McpServer:
         if self._offers_sessions:
             server.extensions[app_page.EXTENSION] = {}
         # The SDK's own has a span for each request, which costs time even if no spans are exported.
-        tracing = server.middleware if self.service.settings.otel else ()
+        tracing = server.middleware if is_traced() else ()
         server.middleware[:] = [
             *tracing,
             sdk.with_line_outbox,

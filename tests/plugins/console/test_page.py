@@ -12,6 +12,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugins.console.console import Consoles
 from claude_code_mcp.plugins.console.guard import Accounts
 from claude_code_mcp.plugins.console.page_files import page_policy
+from claude_code_mcp.plugins.console.settings import ConsoleSettings
 from claude_code_mcp.plugins.console.sign_in_routes import qr_rows, qr_text
 from claude_code_mcp.server.transports.http import Address, host_check
 from tests.conftest import StartService
@@ -75,7 +76,7 @@ def test_the_address_of_the_page_must_be_one(address: str) -> None:
 
 async def test_where_it_is_switched_off_there_is_no_console(start_service: StartService) -> None:
     accounts = Accounts(None)
-    off, on = await start_service(web=False), await start_service(web=True)
+    off, on = await start_service(sections=[ConsoleSettings(web=False)]), await start_service()
     assert isinstance(off, Service)
     assert Consoles(off, lambda: None).open(Address("127.0.0.1", 1), accounts) is None
     console = Consoles(on, lambda: None).open(Address("127.0.0.1", 1), accounts)

@@ -15,6 +15,7 @@ from claude_code_mcp.core.state.spending import Budget, BudgetWarning
 from claude_code_mcp.plugins.console.event_frames import FrameEncoder
 from claude_code_mcp.plugins.push.delivery import Push
 from claude_code_mcp.plugins.push.preferences import ALL_NEWS, PreferenceStore, Receiver, notice_of
+from claude_code_mcp.plugins.push.settings import PushSettings
 from tests.conftest import StartService
 from tests.support.waiting import until_true
 
@@ -36,7 +37,7 @@ async def test_it_reaches_those_whom_it_concerns_and_nobody_else(
     names = ("alice", "bob", "carol")
     for name in names[:2]:
         policy.assign(name, ["leads"])
-    service = await start_service(policy=policy, principals=names, push_private=",".join(names))
+    service = await start_service(policy=policy, principals=names, sections=[PushSettings(push_private=names)])
     push = Push(service, tmp_path / "web")
     push.base = "http://console/"
     with receiving() as webhook:

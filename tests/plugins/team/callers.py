@@ -7,6 +7,7 @@ from claude_code_mcp.plugins.team.access_tokens import TokenIssuer
 from claude_code_mcp.plugins.team.authenticators import TokenAuthenticator
 from claude_code_mcp.plugins.team.known_people import PersonGroups, PersonNames
 from claude_code_mcp.plugins.team.people import Admit, Assign, People, Returning
+from claude_code_mcp.plugins.team.settings import TeamSettings
 from claude_code_mcp.server.transports.callers import Callers
 
 
@@ -23,7 +24,7 @@ class TokenCallers(Callers):
         returning: Returning | None = None,
         invited: Mapping[str, PersonGroups] | None = None,
     ) -> None:
-        self.way = TokenAuthenticator(settings, settings.oauth_scopes)
+        self.way = TokenAuthenticator(settings, settings.section(TeamSettings).oauth_scopes)
         super().__init__(settings, authenticators=[self.way])
         self.people = People(tokens.issuer, admit, assign, names, self.is_taken, returning, invited)
         self.way.take(tokens, self.people)

@@ -16,6 +16,7 @@ from claude_code_mcp.core.audit.trail import RotatingJsonl, last_chain, verify
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.telemetry.audit_sinks import AuditSink, make_sinks
+from claude_code_mcp.plugins.telemetry.settings import TelemetrySettings
 from tests.support.local_http import Handler, site
 from tests.support.waiting import until
 
@@ -224,7 +225,7 @@ def test_what_cannot_be_a_sink_stops_the_start(name: str) -> None:
 
 def test_sinks_are_a_list_in_the_settings() -> None:
     settings = load_settings({"CLAUDE_CODE_MCP_AUDIT_SINKS": "stdout, syslog+udp://log.example.org:514"})
-    assert settings.audit_sinks == ("stdout", "syslog+udp://log.example.org:514")
+    assert settings.section(TelemetrySettings).audit_sinks == ("stdout", "syslog+udp://log.example.org:514")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such socket")

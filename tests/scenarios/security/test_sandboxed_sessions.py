@@ -13,6 +13,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.sandbox.settings import SandboxSettings
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -129,7 +130,9 @@ async def test_each_principal_has_the_credentials_that_the_operator_gave_it(
     (directory / "alice.env").touch(mode=0o600)
     (directory / "alice.env").write_text("# of Alice\nANTHROPIC_API_KEY=sk-alice-0123456789\n")
     service = await start_service(
-        policy=policy(sandbox, isolation="none"), principals=TWO, principal_credentials=directory
+        policy=policy(sandbox, isolation="none"),
+        principals=TWO,
+        sections=[SandboxSettings(principal_credentials=directory)],
     )
     assert "ANTHROPIC_API_KEY=sk-alice-0123456789" in await seen(service, sandbox, "env", "alice")
     assert model.requests[-1].headers["x-api-key"] == "sk-alice-0123456789"
@@ -144,8 +147,9 @@ async def test_credentials_that_others_can_read_stop_the_start(
 ) -> None:
     (tmp_path / "bob.env").write_text("ANTHROPIC_API_KEY=x\n")
     (tmp_path / "bob.env").chmod(0o644)
+    settings = SandboxSettings(principal_credentials=tmp_path)
     with pytest.raises(InvalidArgument, match="chmod 600"):
-        await start_service(policy=policy(sandbox, isolation="none"), principals=TWO, principal_credentials=tmp_path)
+        await start_service(policy=policy(sandbox, isolation="none"), principals=TWO, sections=[settings])
 
 
 @pytest.mark.soak
@@ -156,7 +160,9 @@ async def test_a_login_is_copied_to_each_principal_and_not_over_a_newer_one(
     login.parent.mkdir(exist_ok=True)
     login.write_text('{"first": 1}')
     service = await start_service(
-        policy=policy(sandbox, isolation="none"), principals=TWO, principal_credentials="login"
+        policy=policy(sandbox, isolation="none"),
+        principals=TWO,
+        sections=[SandboxSettings(principal_credentials="login")],
     )
     await seen(service, sandbox, "true", "alice")
     (copy,) = sandbox.root.glob("state/principals/alice-*/claude/.credentials.json")

@@ -36,6 +36,7 @@ from .guard import Accounts, Guard, WebUser
 from .page_files import FILES, PageFiles
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
 from .phone_address import PhoneAddress
+from .settings import ConsoleSettings
 from .sign_in_routes import SignInRoutes
 from .sign_ins import SignIns
 
@@ -196,7 +197,7 @@ class Consoles:
 
     def open(self, address: Address, accounts: Accounts) -> Console | None:
         """Such a console; None where the settings want none. Blocks on the disk."""
-        return self.console(address, accounts) if self._service.settings.web else None
+        return self.console(address, accounts) if self._service.settings.section(ConsoleSettings).web else None
 
     async def in_use(self, idle: float) -> bool:
         """Whether the server must stay for people with a browser: one is signed in, a command serves the page for a
@@ -258,6 +259,7 @@ class ConsolePort:
         self._consoles = consoles
         self._host = host
         settings = host.settings
+        self._settings = settings.section(ConsoleSettings)
         self._accounts = Accounts(None, by_socket=True)
         self._file = settings.state_dir / "web" / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         self._opening = asyncio.Lock()
@@ -273,7 +275,7 @@ class ConsolePort:
 
     async def link(self) -> dict[str, Any]:
         """A link for the user, to the console that is open, or that is opened now."""
-        if not self._host.settings.web:
+        if not self._settings.web:
             return {"error": "The console is switched off (CLAUDE_CODE_MCP_WEB)."}
         try:
             await self._open()
@@ -287,7 +289,7 @@ class ConsolePort:
 
     async def reopen(self) -> None:
         """Opens it if it was open when the last server ended."""
-        if self._host.settings.web and (self._host.settings.web_port or await asyncio.to_thread(self._remembered)):
+        if self._settings.web and (self._settings.web_port or await asyncio.to_thread(self._remembered)):
             try:
                 await self._open()
             except (InvalidArgument, OSError) as error:
@@ -304,7 +306,7 @@ class ConsolePort:
 
     def _listen(self) -> HttpServer:
         """Listens at the port of the settings; else at the one from before, if it is free, or at any."""
-        fixed = self._host.settings.web_port
+        fixed = self._settings.web_port
         try:
             return self._server_at(fixed or self._remembered())
         except InvalidArgument:

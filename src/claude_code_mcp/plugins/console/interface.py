@@ -6,6 +6,7 @@ from .feeds import HEARTBEAT, StreamResponse
 from .guard import Accounts, WebUser
 from .page_routes import PageRoutes, ServiceRoutes, StillSignedIn, api_routes
 from .session_routes import LISTS, ListRoute
+from .settings import ConsoleSettings
 from .sign_ins import SignIn
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Accounts",
     "Console",
     "ConsolePort",
+    "ConsoleSettings",
     "ListRoute",
     "PageRoutes",
     "ServiceRoutes",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...plugin import Command, HttpPort, Plugin, RunningServer
 
 if TYPE_CHECKING:
+    from ...core.section import Section
     from .console import Console, ConsolePort, Consoles
 
 
@@ -22,6 +23,11 @@ class ConsolePlugin(Plugin):
 
     def commands(self) -> Sequence[Command]:
         return (Command("web", "claude_code_mcp.plugins.console.commands:add_web"),)
+
+    def section(self) -> "type[Section]":
+        from .settings import ConsoleSettings  # noqa: PLC0415 - of a plug-in only this module is light
+
+        return ConsoleSettings
 
     def page(self, server: RunningServer, port: HttpPort) -> "Console | None":
         from .guard import Accounts  # noqa: PLC0415 - of a plug-in only this module is light
@@ -46,7 +52,10 @@ class ConsolePlugin(Plugin):
 
     @asynccontextmanager
     async def running(self, server: RunningServer) -> AsyncIterator[None]:
-        used = server.shared is not None and server.settings.web and not server.over_http
+        from .settings import ConsoleSettings  # noqa: PLC0415
+
+        served = server.settings.section(ConsoleSettings).web
+        used = server.shared is not None and served and not server.over_http
         # Served over HTTP it has that port; else it is opened again if it was open before.
         if used and await asyncio.to_thread((server.settings.state_dir / "web").exists):
             server.service.start_task(self._own_port(server).reopen())

@@ -24,8 +24,8 @@ from ...server.transports.unix_socket import STOPPING, SharedSocket
 from ...serving import shared_callers, shared_policy
 from ...startup.shared import place
 from ...startup.shared.hello import Hello
-from ..console.interface import Accounts, Console, ConsolePort, PageRoutes, StillSignedIn
-from ..push.interface import PushRoutes
+from ..console.interface import Accounts, Console, ConsolePort, ConsoleSettings, PageRoutes, StillSignedIn
+from ..push.interface import PushRoutes, PushSettings
 from .connection import FleetConnection
 from .gateway import Gateway
 from .machines import Membership
@@ -72,7 +72,8 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
     ) as (service, hosting, running):
         server = McpServer(service, "keep", hosting.host, tools_with(running.plugins, settings))
-        yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if settings.web else None)
+        has_page = settings.section(ConsoleSettings).web
+        yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if has_page else None)
 
 
 class GatewayPlace:
@@ -135,10 +136,11 @@ class GatewayConsoles:
             push = PushRoutes(service.audit, receivers) if receivers is not None else None
             return FleetRoutes(self._nats, dispatch, self._fleet, service.groups_of, still_signed_in, push)
 
-        console = Console(service, accounts, address, over_machines) if service.settings.web else None
-        if console is not None:
-            self._made.append(console)
-        if console is not None and self._receivers is not None:
+        if not service.settings.section(ConsoleSettings).web:
+            return None
+        console = Console(service, accounts, address, over_machines)
+        self._made.append(console)
+        if self._receivers is not None:
             self._receivers.base = self._receivers.base or console.url  # the first page that there is
             self._receivers.knows = accounts.has  # last: from here on it sends
         return console
@@ -200,7 +202,7 @@ async def serving_gateway(
             gateway.service.start_task(work)
         shared = at.opened()
 
-        receivers.private = settings.push_private
+        receivers.private = settings.section(PushSettings).push_private
         consoles = GatewayConsoles(gateway, connection.client, fleet, receivers)
         port = ConsolePort(consoles, gateway.service, shared.name)
 

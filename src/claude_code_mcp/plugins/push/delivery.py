@@ -48,6 +48,7 @@ from .preferences import (
 )
 from .receivers import request_for
 from .sending import PushReply, SendFailed, post
+from .settings import PushSettings
 from .web_push import ServerKey, is_installed
 
 log = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ class Push:
 
     def may_reach_private(self, principal: str) -> bool:
         """Whether a principal's receivers may be in the networks of this machine."""
-        return principal == LOCAL or principal in self._service.settings.push_private
+        return principal == LOCAL or principal in self._service.settings.section(PushSettings).push_private
 
     # -- what happens ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from .preferences import ALL_NEWS, Notice, Preferences, Receiver, new_id, prefer
 from .push_routes import PushRoutes
 from .receivers import request_for
 from .sending import PushReply, SendFailed, post
+from .settings import PushSettings
 from .web_push import DerivedKey, is_installed
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Push",
     "PushReply",
     "PushRoutes",
+    "PushSettings",
     "Receiver",
     "SendFailed",
     "Status",

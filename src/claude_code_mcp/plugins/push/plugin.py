@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ...plugin import Plugin, RunningServer
 
 if TYPE_CHECKING:
+    from ...core.section import Section
     from ...server.api_parts import ApiPart
 
 
@@ -14,8 +15,13 @@ class PushPlugin(Plugin):
 
     name = "push"
 
+    def section(self) -> "type[Section]":
+        from .settings import PushSettings  # noqa: PLC0415 - of a plug-in only this module is light
+
+        return PushSettings
+
     def api(self, server: RunningServer) -> "Iterable[ApiPart]":
-        from .push_of_server import PushOfServer  # noqa: PLC0415 - of a plug-in only this module is light
+        from .push_of_server import PushOfServer  # noqa: PLC0415
 
         return [PushOfServer(server.service)]
 

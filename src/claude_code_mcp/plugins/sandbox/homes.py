@@ -42,6 +42,7 @@ from . import bubblewrap, container
 from .network.allowed_hosts import NetworkByList
 from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
 from .sandbox_contents import HomeSandbox, ListedPaths
+from .settings import SandboxSettings
 
 if TYPE_CHECKING:
     from .network.way_out import RunAuthority
@@ -94,7 +95,7 @@ class Homes(Isolation):
         super().__init__(settings, environment, policy, principals, audit, others=others)
         self._admitted: dict[str, Profile] = {}
         """Those of the others that could be served when they came, with the profile of which that is known."""
-        self._credentials = PrincipalCredentials(settings.principal_credentials)
+        self._credentials = PrincipalCredentials(settings.section(SandboxSettings).principal_credentials)
         self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
         """By image, why there can be no container of it."""
@@ -292,7 +293,7 @@ class Homes(Isolation):
             environment,
             shares_directory=not self._has_own(principal),
             network=self._network(principal),
-            model_features=frozenset(self._settings.model_features),
+            model_features=frozenset(self._settings.section(SandboxSettings).model_features),
         )
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)

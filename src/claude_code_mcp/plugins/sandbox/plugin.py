@@ -8,6 +8,7 @@ from ...plugin import Finding, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.isolation import Isolation
+    from ...core.section import Section
 
 
 class SandboxPlugin(Plugin):
@@ -15,8 +16,13 @@ class SandboxPlugin(Plugin):
 
     name = "sandbox"
 
+    def section(self) -> "type[Section]":
+        from .settings import SandboxSettings  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
+
+        return SandboxSettings
+
     def isolation(self) -> "type[Isolation] | None":
-        from .homes import Homes  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
+        from .homes import Homes  # noqa: PLC0415
 
         return Homes
 

@@ -21,6 +21,7 @@ from ...core.config import CONFIG_FILE_VARIABLE, Settings
 from ...core.model.paths import HERE, config_directory, user_file
 from ...core.processes.environment import expand_home
 from ...core.processes.leftovers import is_scratch_name
+from .settings import SandboxSettings
 
 _KEYS = (
     *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc"),
@@ -143,7 +144,7 @@ def _of_server(settings: Settings, environment: Mapping[str, str]) -> Iterator[P
         "the policy": settings.policy_file,
         "the MCP servers of the hub": settings.hub_file,
         "the audit trail": settings.audit_file,
-        "the credentials of principals": settings.principal_credentials,
+        "the credentials of principals": settings.section(SandboxSettings).principal_credentials,
         "a token of the identity provider": settings.identity_provider_token_file,
         "the settings of this server": Path(config).expanduser() if config else None,
     }

@@ -35,6 +35,7 @@ from ...core import json_text
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, UpstreamUnavailable
 from ...core.installation import extra_command
+from .settings import TeamSettings
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +110,13 @@ class AccessTokens:
         assert settings.oauth_issuer is not None
         self.issuer = settings.oauth_issuer
         self.resource = resource
-        self._audiences = settings.oauth_audience or (resource,)
-        self._claim = settings.oauth_claim
-        self._groups = settings.oauth_groups
-        self._client_id = settings.oauth_client_id
-        self._takes_id_tokens = settings.oauth_id_tokens
-        self._introspection = _Introspection(settings) if settings.oauth_introspection is not None else None
+        own = settings.section(TeamSettings)
+        self._audiences = own.oauth_audience or (resource,)
+        self._claim = own.oauth_claim
+        self._groups = own.oauth_groups
+        self._client_id = own.oauth_client_id
+        self._takes_id_tokens = own.oauth_id_tokens
+        self._introspection = _Introspection(own) if own.oauth_introspection is not None else None
         self._keys = IssuerKeys(self.issuer)
         self._metadata: Mapping[str, Any] | UpstreamUnavailable = {}
         self._metadata_until = float("-inf")
@@ -273,9 +275,10 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 def check_oauth_settings(settings: Settings) -> None:
     """InvalidArgument for an address that would send tokens or keys over the network in the clear, and for settings
     that cannot be had together."""
+    own = settings.section(TeamSettings)
     for name, address in (
         ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
-        ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", settings.oauth_introspection),
+        ("CLAUDE_CODE_MCP_OAUTH_INTROSPECTION", own.oauth_introspection),
     ):
         if address is not None and not _is_safe(address):
             raise InvalidArgument(f"{name} must be an https address without a query; {address!r} is not.")
@@ -283,7 +286,7 @@ def check_oauth_settings(settings: Settings) -> None:
         _refuse_settings_of_a_provider(settings)
     if settings.oauth and importlib.util.find_spec("webauthn") is None:
         raise InvalidArgument(f"Passkeys need the extra `oauth`: {extra_command('oauth')}")
-    if settings.oauth_introspection is not None and settings.oauth_client_id is None:
+    if own.oauth_introspection is not None and own.oauth_client_id is None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
         raise InvalidArgument(
@@ -295,13 +298,14 @@ def check_oauth_settings(settings: Settings) -> None:
 def _refuse_settings_of_a_provider(settings: Settings) -> None:
     """InvalidArgument if a setting speaks of another authorization server. What it asks for, such as a scope,
     the tokens of the one in this server do not have."""
+    own = settings.section(TeamSettings)
     for name, value in (
         ("ISSUER", settings.oauth_issuer),
-        ("AUDIENCE", settings.oauth_audience),
-        ("SCOPES", settings.oauth_scopes),
-        ("ID_TOKENS", settings.oauth_id_tokens),
-        ("INTROSPECTION", settings.oauth_introspection),
-        ("CLIENT_ID", settings.oauth_client_id),
+        ("AUDIENCE", own.oauth_audience),
+        ("SCOPES", own.oauth_scopes),
+        ("ID_TOKENS", own.oauth_id_tokens),
+        ("INTROSPECTION", own.oauth_introspection),
+        ("CLIENT_ID", own.oauth_client_id),
     ):
         if value:
             raise InvalidArgument(
@@ -414,7 +418,7 @@ class IssuerKeys:
 class _Introspection:
     """Asks the issuer about each token, and keeps an answer for a moment."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TeamSettings) -> None:
         assert settings.oauth_introspection is not None
         assert settings.oauth_client_id is not None
         secret = settings.oauth_client_secret

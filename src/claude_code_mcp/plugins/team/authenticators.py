@@ -22,6 +22,7 @@ from .known_people import PersonNames
 from .people import People
 from .provider_sign_in import ProviderSignIn
 from .proxy_users import ProxyUsers, check_proxy_settings, user_of
+from .settings import TeamSettings
 
 if TYPE_CHECKING:
     from .authorization.authorization_server import AuthorizationServer
@@ -156,7 +157,8 @@ class IssuerAuthenticator(TokenAuthenticator):
     """Access tokens of the operator's OAuth issuer. With a client id, people sign in there for the page too."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings, settings.oauth_scopes)
+        self._own = settings.section(TeamSettings)
+        super().__init__(settings, self._own.oauth_scopes)
         self._issued: AccessTokens | None = None
         self._sign_in: ProviderSignIn | None = None
 
@@ -173,14 +175,14 @@ class IssuerAuthenticator(TokenAuthenticator):
         self.take(issued, People(issued.issuer, service.admit, service.assign, names, callers.is_taken))
 
     def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
-        if page is None or self._issued is None or self._settings.oauth_client_id is None:
+        if page is None or self._issued is None or self._own.oauth_client_id is None:
             return ()
         self._sign_in = ProviderSignIn(self._settings, self._issued, self.let_in, page)
         return self._sign_in.routes()
 
     @property
     def offers_sign_in(self) -> bool:
-        return self._settings.oauth_client_id is not None
+        return self._own.oauth_client_id is not None
 
     async def sign_out_address(self, identity: Identity) -> str | None:
         if self._sign_in is None or not self.has(identity):

@@ -8,6 +8,7 @@ from ...plugin import Command, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.policy.policy import Policy
+    from ...core.section import Section
     from ...core.sessions.session_access import SessionAccess
     from ...server.transports.authenticator import Authenticator
 
@@ -24,6 +25,11 @@ class TeamPlugin(Plugin):
             Command("sessions share", f"{module}:add_share"),
             Command("sessions unshare", f"{module}:add_unshare"),
         )
+
+    def section(self) -> "type[Section]":
+        from .settings import TeamSettings  # noqa: PLC0415 - of a plug-in only this module is loaded before it is used
+
+        return TeamSettings
 
     def access(self, settings: "Settings", policy: "Policy") -> "SessionAccess | None":
         from ...core.state.state_directory import database_in  # noqa: PLC0415 - of a plug-in only this module is light

@@ -27,6 +27,7 @@ from ...server.transports.identity import Identity
 from ...server.web_answers import HEADERS, guarded
 from .access_tokens import AccessTokens, Grant, is_safe_page
 from .one_time_texts import OneTimeTexts
+from .settings import TeamSettings
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +55,16 @@ class ProviderSignIn:
     ) -> None:
         """`tokens` are those of the provider, `admit` admits whom it has signed in, and `page` is where they sign in
         then."""
-        assert settings.oauth_client_id is not None
-        secret = settings.oauth_client_secret
+        own = settings.section(TeamSettings)
+        assert own.oauth_client_id is not None
+        secret = own.oauth_client_secret
         self._url = url = page.url
-        self._client = (settings.oauth_client_id, secret.get_secret_value() if secret is not None else "")
+        self._client = (own.oauth_client_id, secret.get_secret_value() if secret is not None else "")
         self._tokens = tokens
         self._admit = admit
         self._page = page
-        self._required = {*settings.oauth_scopes}
-        self._scopes = tuple(dict.fromkeys(("openid", "profile", "email", *settings.oauth_scopes)))
+        self._required = {*own.oauth_scopes}
+        self._scopes = tuple(dict.fromkeys(("openid", "profile", "email", *own.oauth_scopes)))
         self._callback = f"{url.rstrip('/')}{CALLBACK}"
         self._secure = url.startswith("https://")
         # With the prefix no other host of the same domain can set it: its owner could have people of this server go on

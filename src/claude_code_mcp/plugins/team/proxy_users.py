@@ -13,6 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ...core.config import Settings
 from ...core.errors import InvalidArgument
+from .settings import TeamSettings
 
 _PROXY_USER = "claude_code_mcp.proxy_user"
 """In the scope of a request: the name, and the groups."""
@@ -28,7 +29,7 @@ class ProxyUsers:
         self._app = app
         # What it believes of where a request is from is as uvicorn does it.
         self._trusted = ProxyHeadersMiddleware(app, [*settings.http_proxies]).trusted_hosts  # type: ignore[arg-type]
-        user, groups = settings.proxy_user_header, settings.proxy_groups_header
+        user, groups = settings.proxy_user_header, settings.section(TeamSettings).proxy_groups_header
         self._user = user.lower().encode() if user is not None else None
         self._groups = groups.lower().encode() if groups is not None else None
         secret = settings.proxy_secret

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ...core.audit.trail import LineSink
     from ...core.config import Settings
+    from ...core.section import Section
     from ...core.sessions.observers import Observer
     from .metrics import Metrics
 
@@ -25,10 +26,17 @@ class TelemetryPlugin(Plugin):
     def __init__(self) -> None:
         self._metrics: Metrics | None = None
 
+    def section(self) -> "type[Section]":
+        from .settings import TelemetrySettings  # noqa: PLC0415 - of a plug-in only this module is light
+
+        return TelemetrySettings
+
     def observers(self, server: RunningServer) -> "Iterable[Observer]":
         if self._metrics is not None:
             yield self._metrics
-        if server.settings.otel:
+        from .settings import TelemetrySettings  # noqa: PLC0415
+
+        if server.settings.section(TelemetrySettings).otel:
             try:
                 from .telemetry import Telemetry  # noqa: PLC0415 - nothing of it is loaded where it is off
             except ImportError as error:
@@ -38,12 +46,15 @@ class TelemetryPlugin(Plugin):
             yield Telemetry(server.service.redaction.text)
 
     def audit_sinks(self, settings: "Settings", *, stdout: bool) -> "Sequence[LineSink]":
-        if not settings.audit_sinks:
+        from .settings import TelemetrySettings  # noqa: PLC0415
+
+        own = settings.section(TelemetrySettings)
+        if not own.audit_sinks:
             return ()
         from .audit_sinks import make_sinks  # noqa: PLC0415 - takes a while, and few have any
 
-        token = settings.audit_token.get_secret_value() if settings.audit_token is not None else None
-        return make_sinks(settings.audit_sinks, token, stdout=stdout)
+        token = own.audit_token.get_secret_value() if own.audit_token is not None else None
+        return make_sinks(own.audit_sinks, token, stdout=stdout)
 
     def routes(self, server: RunningServer, port: HttpPort) -> "Iterable[BaseRoute]":
         from ...server.transports.http import metrics_route  # noqa: PLC0415
