@@ -17,6 +17,7 @@ PROMISES = {
     "status.wakes-on-question": "A waiting call returns as soon as a question opens.",
     "status.wakes-on-end": "A waiting call returns as soon as the turn ends.",
     "status.time-passes": "A waiting call returns when its time is up, and the turn goes on.",
+    "status.writing": "Without a cursor the line that is being written is shown, too.",
     "status.cursor": "With the cursor each line comes exactly once.",
     "status.budget": "A giant event neither floods the caller nor stops the cursor.",
     "status.pages": "What is too long for one answer is read to its end in pages.",

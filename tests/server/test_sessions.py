@@ -6,6 +6,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import parallel, script, text, tool
+from tests.support.waiting import until
 
 from .connection import Connection
 
@@ -109,6 +110,20 @@ def test_a_waiting_call_returns_at_the_end_of_the_turn_or_of_its_time(
     assert "result" not in early.data
     ended = client.look(warm, waitSeconds=55)
     assert (ended.status, ended.data["result"]) == ("completed", "late")
+
+
+@pytest.mark.promise("status.writing")
+def test_the_line_that_is_being_written_is_shown_without_a_cursor(
+    client: Connection, warm: str, tmp_path: Path
+) -> None:
+    cursor = client.look(warm).data["nextCursor"]
+    client.send(warm, script("go", text("first\nhalf a sentence", chunks=3, until=str(tmp_path / "go"))))
+    until(lambda: client.look(warm).data["recentOutput"][-1].startswith("half"))
+    assert client.look(warm).data["recentOutput"][-2] == "first"
+    assert client.look(warm, outputLines=1).data["recentOutput"][-1].startswith("half")
+    assert client.look(warm, cursor=cursor).data["recentOutput"] == ["first"], "whole lines alone come once each"
+    (tmp_path / "go").touch()
+    assert client.look(warm, waitSeconds=55).data["recentOutput"][-2:] == ["first", "half a sentence"]
 
 
 @pytest.mark.promise("status.cursor")

@@ -41,7 +41,7 @@ from ..core.sessions.session import Session
 from ..core.sessions.session_row import retrying_line, silent_seconds
 from ..core.transcripts.event_log import EventReader
 from .tools.output import dump
-from .tools.session_report import limit_info, status_of
+from .tools.session_report import limit_info, status_of, unfinished_line
 
 _MAX_WAIT = 55.0
 _FULL_PAGE = 200_000
@@ -166,9 +166,7 @@ def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, A
     has_grown = any(event["type"] == "writing" for event in page["events"])
     page["events"] = [event for event in page["events"] if event["type"] != "writing"]
     if has_grown and not page["hasMore"]:
-        line = session.readable_lines.unfinished(_MAX_WRITTEN)
-        # The end of it may be the beginning of a secret.
-        shown = line[: len(line) - redactor.held_back(line)]
+        shown = unfinished_line(session, redactor, _MAX_WRITTEN)
         if shown:
             page["events"].append({"type": "writing", "text": shown})
     return page

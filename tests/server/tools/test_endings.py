@@ -40,6 +40,12 @@ async def terminated(caller: ToolCaller, session: Session) -> None:
     os.kill(session.pid, signal.SIGTERM)
 
 
+async def signalled(caller: ToolCaller, session: Session) -> None:
+    """By somebody else: the CLI reports the interruption, and ends."""
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGINT)
+
+
 async def stopped(caller: ToolCaller, session: Session) -> None:
     """It reacts to nothing, not even to the interruption."""
     assert session.pid is not None
@@ -58,7 +64,7 @@ def assert_sum(session: Session, calls: list[dict[str, Any]]) -> None:
     assert last["durationMs"] > 0
 
 
-@pytest.mark.parametrize("end", [cancelled, interrupted, killed, terminated, stopped])
+@pytest.mark.parametrize("end", [cancelled, interrupted, killed, terminated, signalled, stopped])
 async def test_the_calls_add_up_to_the_total(
     start_caller: StartCaller, end: Callable[[ToolCaller, Session], Awaitable[None]]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import DIRECTORY_NAMES
 from claude_code_mcp.server.tools.arguments import Arguments, checked_arguments
-from claude_code_mcp.server.tools.code import ClaudeCode
+from claude_code_mcp.server.tools.code import ClaudeCode, ReplyArguments, SessionAction
 from claude_code_mcp.server.tools.cost_report import CostArguments
 from claude_code_mcp.server.tools.list_sessions import ListSessions
 from claude_code_mcp.server.tools.query import Query
@@ -43,6 +43,14 @@ def test_the_options_of_a_query_take_it_too_and_other_tools_take_none() -> None:
     assert query.options.cwd == "/x"
     with pytest.raises(InvalidArgument, match="cwd: unknown field"):
         checked_arguments(Interrupt, {"sessionId": ID, "cwd": "/x"})
+
+
+@pytest.mark.parametrize("model", [Interrupt, ReplyArguments, SessionAction])
+def test_a_session_id_is_taken_in_either_case_and_anything_else_is_refused_by_name(model: type[Arguments]) -> None:
+    rest = {"prompt": "x"} if model is ReplyArguments else {"action": "get"} if model is SessionAction else {}
+    assert checked_arguments(model, {**rest, "sessionId": ID.replace("0", "A")}).model_dump()["session_id"][0] == "a"
+    with pytest.raises(InvalidArgument, match="sessionId: is not a session id"):
+        checked_arguments(model, {**rest, "sessionId": "the last one"})
 
 
 def test_a_whole_number_may_have_a_decimal_point() -> None:

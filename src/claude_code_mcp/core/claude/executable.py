@@ -156,7 +156,7 @@ def check_against(options: SessionOptions, choices: CliChoices) -> None:
 def _check(field: str, value: str | None, choices: tuple[str, ...]) -> None:
     if value is not None and value not in choices:
         raise InvalidArgument(
-            f"{field} {value!r} is not known to this Claude Code; it takes {', '.join(choices)}.",
+            f"{field}: {value!r} is not known to this Claude Code; it has {', '.join(choices)}.",
             field=field,
             choices=list(choices),
         )

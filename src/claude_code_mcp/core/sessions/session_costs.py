@@ -12,7 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..claude.protocol import Conversation, Result
-from ..model.outcome import SYNTHETIC, UNNAMED, ModelUsage, Outcome, Usage, at_least, at_most, read_number, read_outcome
+from ..model.outcome import (
+    SYNTHETIC,
+    UNNAMED,
+    ModelUsage,
+    Outcome,
+    OutcomeCode,
+    Usage,
+    at_least,
+    at_most,
+    read_number,
+    read_outcome,
+)
 from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3
@@ -84,8 +95,10 @@ class SessionCosts:
         announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
         self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
         shown = sum((tokens for _, tokens in self._ended_answers()), self._shown_ahead)
-        # A result behind an interruption leaves out the answer that was cut off, and no later one claims it.
-        self._shown_ahead = ModelUsage() if interrupted else replace(shown - frame.usage.total, cost_usd=0.0)
+        # A result behind an interruption, ours or a signal's, leaves out the answer that was cut off, and no later one
+        # claims it.
+        cut_off = interrupted or outcome.code is OutcomeCode.INTERRUPTED
+        self._shown_ahead = ModelUsage() if cut_off else replace(shown - frame.usage.total, cost_usd=0.0)
         self._forget_answers()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total

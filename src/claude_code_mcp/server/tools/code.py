@@ -15,7 +15,7 @@ from ...core.sessions.messages import WhenBusy
 from ...core.sessions.pending_turn import PendingTurn
 from ..rounds import RoundState
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
-from .arguments import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, Text
+from .arguments import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, SessionId, Text
 from .call import Call
 from .code_options import SessionArguments, resume_options, session_options
 from .output import ErrorInfo, ToolOutput
@@ -40,7 +40,7 @@ class ClaudeCode(SessionArguments):
 
 
 class ReplyArguments(Arguments):
-    session_id: str
+    session_id: SessionId
     prompt: Text
     images: Images | None = None
     message_key: Name | None = None
@@ -55,7 +55,7 @@ class DiskReply(ReplyArguments, SessionArguments):
 
 class SessionAction(Arguments):
     action: Literal["list", "get", "respond", "cancel"]
-    session_id: str | None = None
+    session_id: SessionId | None = None
     include_sensitive: bool | None = None
     part: Name | None = Field(None, description="With get: read this part of truncated, from offset on")
     offset: Offset | None = None

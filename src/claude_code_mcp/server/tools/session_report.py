@@ -40,6 +40,7 @@ _MAX_ERROR = 4_000
 _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
 _MAX_DROPPED = 500
+_MAX_UNFINISHED = 4_000
 
 
 class ToolUseEvent(ToolOutput):
@@ -183,8 +184,8 @@ def report(
     message: UserMessage | None = None,
     sharing: SessionSharing | None = None,
 ) -> SessionReport:
-    """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines. Parts that are too
-    long for it are cut and named in `truncated`.
+    """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines with the one that is
+    being written. Parts that are too long for it are cut and named in `truncated`.
 
     A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
     silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
@@ -192,7 +193,7 @@ def report(
     """
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
-    output, next_cursor, more = _output(session, lines, start, parts)
+    output, next_cursor, more = _output(session, lines, start, parts, redactor)
     notice = notices(session, notice, None if known else _RESTART_NOTICE)
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
@@ -261,12 +262,23 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
     return position or 0, position is not None
 
 
-def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
+def unfinished_line(session: Session, redactor: Redaction, limit: int) -> str:
+    """The line that is being written, at most its first `limit` characters. Its end is held back while it may be the
+    beginning of a secret."""
+    line = session.readable_lines.unfinished(limit)
+    return line[: len(line) - redactor.held_back(line)]
+
+
+def _output(
+    session: Session, lines: int | None, start: int | None, parts: ResultParts, redactor: Redaction
+) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:
-        latest = session.events.latest(Output, _DEFAULT_LINES if lines is None else lines)
-        shown, _, _ = _within_budget(reversed(latest), parts)
-        return shown[::-1], last, False
+        count = _DEFAULT_LINES if lines is None else lines
+        shown, _, _ = _within_budget(reversed(session.events.latest(Output, count)), parts)
+        written = unfinished_line(session, redactor, _MAX_UNFINISHED)
+        shown = [*shown[::-1], *([written] if written else [])]
+        return shown[max(0, len(shown) - count) :], last, False
     shown, reached, more = _within_budget(session.events.after(start), parts, lines)
     return shown, (reached or start) if more else last, more
 
