@@ -55,6 +55,22 @@ def test_all_is_well_and_said_in_json(environment: dict[str, str]) -> None:
     assert all(finding["fix"] is None for finding in found.values())
 
 
+def test_exports_of_sessions_that_are_gone_are_counted(quick: dict[str, str], tmp_path: Path) -> None:
+    kept, gone = "0b60e31c-8e4a-4d4c-9a53-6b6dd0f3c001", "0b60e31c-8e4a-4d4c-9a53-6b6dd0f3c002"
+    exports, project = tmp_path / "state" / "exports", tmp_path / "claude" / "projects" / "-src-app"
+    exports.mkdir(parents=True)
+    project.mkdir(parents=True)
+    (project / f"{kept}.jsonl").touch()
+    environment = {
+        **quick, "CLAUDE_CODE_MCP_STATE_DIR": str(tmp_path / "state"), "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+    }  # fmt: skip
+    (exports / f"{kept}.md").write_text("kept")
+    assert "exports" not in examine(environment)[1]
+    (exports / f"{gone}.html").write_text("gone")
+    (exports / f"{gone}.patch").write_text("gone")
+    assert examine(environment)[1]["exports"]["detail"] == (f"2 of sessions that no longer exist (8 B in {exports})")
+
+
 def deep(environment: dict[str, str], *more: str) -> tuple[int, str, dict[str, dict[str, Any]]]:
     lines = run(environment, "doctor", "--deep", *more)
     report = json.loads(run(environment, "doctor", "--deep", "--json", *more).stdout)

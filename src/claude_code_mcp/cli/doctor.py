@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +41,7 @@ from ..core.config import Settings, load_settings, unknown_variables, without_se
 from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
 from ..core.installation import extra_command
 from ..core.model.paths import config_directory
+from ..core.model.session_id import is_session_id
 from ..core.model.text import clip_line, size_of, visible
 from ..core.policy_file import read_policy
 from ..core.private_files import private_directory
@@ -47,6 +49,7 @@ from ..core.processes.child import containment
 from ..core.processes.environment import DEPTH, child_environment, depth
 from ..core.redaction import Redactor
 from ..core.section import Section
+from ..core.state.session_records import SessionRecords
 from ..core.state.state_directory import database_in
 from ..installed_plugins import all_plugins, sections_of
 from ..plugin import Finding
@@ -195,6 +198,7 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
     yield from _check_default_directory(settings)
     yield _check_state_directory(settings.state_dir)
     yield _check_state(settings.state_dir)
+    yield from _check_exports(settings.state_dir)
     yield from _check_shared_servers()
     if isinstance(settings.audit_file, Path):
         directory = settings.audit_file.parent
@@ -356,6 +360,23 @@ def _check_state(directory: Path) -> Finding:
     except StateUnavailable as error:
         return Finding("state", False, error.message, "as it says")
     return Finding("state", True, f"{database.path} is intact")
+
+
+def _check_exports(state_dir: Path) -> Iterator[Finding]:
+    """Names the exports of sessions that are gone: deleted before exports were deleted with them, or by Claude Code
+    itself. Never wrong, and nothing is removed: an export may be all that is left of a conversation."""
+    records = SessionRecords(database_in(state_dir), config_directory(os.environ))
+    has_transcript = {path.stem for path in Path(config_directory(os.environ)).glob("projects/*/*.jsonl")}
+    count = size = 0
+    # What cannot be read is a finding of its own, and a file may go meanwhile.
+    with contextlib.suppress(OSError, StateUnavailable):
+        for path in (state_dir / "exports").glob("*"):
+            session_id = path.name[: len(str(uuid.UUID(int=0)))]
+            if is_session_id(session_id) and session_id not in has_transcript and not records.knows(session_id):
+                count, size = count + 1, size + path.stat().st_size
+    if count:
+        where = state_dir / "exports"
+        yield Finding("exports", True, f"{count} of sessions that no longer exist ({size_of(size)} in {where})")
 
 
 def _check_shared_servers() -> Iterator[Finding]:
