@@ -70,6 +70,9 @@ class Round:
     # -- what clients do ----------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
+        if self.worked.tree:
+            # Its machine may have lost it since: then the tree is compared before it is changed again.
+            await self.say(self.worked, "before")
         content = secrets.token_hex(8)
         command = f"echo {content} > made-{self.number}.txt && echo {content} >> a.txt && git add a.txt"
         await self.say(self.worked, "work", tool("Bash", command=command))
