@@ -242,7 +242,9 @@ def test_run_waits_for_a_usage_limit_and_prints_what_follows(place: SharedPlace)
     printed = running.stderr.readline()
     assert printed.startswith("[The 5-hour limit is reached; it resets at ")
     assert "It continues at" in printed
+    assert re.search(r"^continues +at .*\d\d:\d\d$", place.command("show", session_id).stdout, re.MULTILINE)
     with Target().join(place.environment) as client:
         LiveSessions(client).manage(session_id, "continue")
-    code, output, _ = running.finished()
+    code, output, errors = running.finished()
     assert (code, "Worked." in output) == (0, True)
+    assert errors.startswith("[the session continues]\n")

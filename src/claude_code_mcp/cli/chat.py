@@ -237,6 +237,8 @@ class _Conversation:
         """Messages that were sent from here, until the session has taken them up."""
         self._seen_messages: set[str] = set()
         self._is_attached = False
+        self._shows_keys = False
+        """Whether the keys of `attach` are still to be printed."""
         self._at_prompt = False
         """Whether the cursor of the terminal is behind the prompt for messages."""
         self._notice: str | None = None
@@ -286,7 +288,7 @@ class _Conversation:
         """Prints what happens, and sends what is typed, until the input ends."""
         threading.Thread(target=self._read_lines, daemon=True).start()
         self._typing = True
-        has_keys = sys.stdin is not None and sys.stdin.isatty()
+        self._is_attached = self._shows_keys = sys.stdin is not None and sys.stdin.isatty()
         for happening in self._happenings():
             if happening is None:
                 if self._at_prompt:
@@ -294,9 +296,7 @@ class _Conversation:
                 return 0
             if isinstance(happening, dict):
                 self._show(happening)
-                if has_keys and not self._is_attached:
-                    self._remark(_KEYS)
-                self._is_attached = has_keys
+                self._continues(happening)
             else:
                 self._at_prompt = False  # the line break that was typed has ended its line
                 # A line that was typed before the question was shown is a message and no answer to it.
@@ -408,6 +408,9 @@ class _Conversation:
         if self._asking is not None and self._asking.asked.id not in open_ids:
             self._remark("\n[the question is no longer open]")
             self._asking = None
+        if self._shows_keys:  # below what happened before, and above an open question
+            self._shows_keys = False
+            self._remark(_KEYS)
         if self._asking is None and not self._answered.issuperset(open_ids):
             self._ask(report)
 
@@ -423,7 +426,11 @@ class _Conversation:
                 self._last_line = event["line"]
             case "turn_started":
                 self._print(self._printed.new_answer())
-                self._show_message(event["messageId"], event["prompt"])
+                if event.get("continues"):
+                    self._seen_messages.add(event["messageId"])
+                    self._remark("[the session continues]")
+                else:
+                    self._show_message(event["messageId"], event["prompt"])
             case "message_joined":
                 self._show_message(event["messageId"], event["text"])
             case "gap":
@@ -536,10 +543,9 @@ class _Conversation:
         """Whether the session waits for a usage limit and continues automatically; prints that once."""
         at = (report.get("limit") or {}).get("continuesAt")
         if at and at != self._continues_at:
-            limit = (
-                f"{limit_line(report)} It continues at {local_time(at, time.time())}; Ctrl-C leaves, and it waits on."
-            )
-            print(f"[{limit}]", file=sys.stderr, flush=True)
+            leave = "Ctrl-D" if self._is_attached else "Ctrl-C"
+            at_time = local_time(at, time.time())
+            self._remark(f"[{limit_line(report)} It continues at {at_time}; {leave} leaves, and it waits on.]")
         self._continues_at = at
         return bool(at)
 

@@ -336,7 +336,7 @@ def _show_transcript(sessions: LiveSessions, session_id: str, arguments: argpars
 
 def _summary(report: Report) -> list[str]:
     """The facts about a session, one on each line."""
-    tokens = report.get("tokens") or {}
+    tokens, continues_at = report.get("tokens") or {}, (report.get("limit") or {}).get("continuesAt")
     facts = {
         "session": report["sessionId"],
         "status": report["status"],
@@ -349,6 +349,7 @@ def _summary(report: Report) -> list[str]:
         "owner": report.get("owner"),
         "shared": f"with {sharing_line(shared_with)}" if (shared_with := report.get("sharedWith")) else None,
         "error": error_text(report),
+        "continues": f"at {local_time(continues_at, time.time())}" if continues_at else None,
     }
     return [f"{name:<9} {visible(str(value))}" for name, value in facts.items() if value is not None]
 
@@ -432,7 +433,10 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         raise InvalidArgument(str(error)) from None
     if decision is None:
         return failed("Nothing was answered.")
-    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {decision['decision']}.")
+    said = ", ".join(visible(text) for text in decision.get("answers") or ())
+    if not said:
+        said = decision["decision"] + (" for this session" if decision.get("scope") == "session" else "")
+    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {said}.")
 
 
 def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:

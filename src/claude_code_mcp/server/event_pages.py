@@ -140,7 +140,7 @@ def _whole(event: Event) -> Shown:
         case TurnStarted():
             prompt = cut(event.prompt, _MAX_PROMPT)
             fields = {"type": "turn_started", "turn": event.number, "messageId": event.message_id, "prompt": prompt}
-            return fields, event.seq
+            return fields | ({"continues": True} if event.continues else {}), event.seq
         case MessageJoined():
             text = cut(event.text, _MAX_PROMPT)
             return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq

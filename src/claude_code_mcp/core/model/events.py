@@ -143,10 +143,12 @@ class TurnStarted(Event):
     number: int
     message_id: str
     prompt: str
+    continues: bool = False
+    """Whether its message was sent again because a usage limit had stopped it."""
 
     def shortened(self) -> "TurnStarted":
         prompt = cut(self.prompt, _LONGEST_TEXT)
-        return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at, size=len(prompt))
+        return replace(self, prompt=prompt, size=len(prompt))
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class TurnRunner:
         timeout = message.timeout if message is not None else session.options.turn_timeout
         if timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(timeout, self.time_out, turn)
-        session.log.append(TurnStarted(turn.number, message_id, prompt, size=len(prompt)))
+        session.log.append(TurnStarted(turn.number, message_id, prompt, bool(continues), size=len(prompt)))
         session.state_tracker.move(State.RUNNING if session.process.ready else State.STARTING)
         session.stall_timer.start()
         return turn
