@@ -371,7 +371,7 @@ async def _until_dispensable(
 
         async def needed() -> bool:
             # In this order: what is at work is looked at last, with nothing awaited behind it.
-            return await in_use(idle) or _at_work(service)
+            return await in_use(idle) or service.waits_for_limits or _at_work(service)
 
         async def unused() -> None:
             await shared.unused(idle, needed)

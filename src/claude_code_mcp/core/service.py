@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Literal
 
 from .config import Settings, load_settings, secrets_of, without_settings
-from .errors import Cancelled, InvalidArgument, PermissionDenied, SessionNotFound
+from .errors import InvalidArgument, PermissionDenied, SessionNotFound
 from .isolation import Home, Isolation
 from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
@@ -46,7 +46,7 @@ from .sessions.bookkeeper import Bookkeeper
 from .sessions.caller_policy import CallerPolicy
 from .sessions.client_environments import ClientEnvironments, make_launcher
 from .sessions.expected_callers import ExpectedCallers
-from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages
+from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages, NotKnownToBeRead
 from .sessions.limit_waits import LimitWaits
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.message_acceptance import MessageAcceptance
@@ -182,9 +182,7 @@ class Service:
         self._bookkeeper.sessions, self._bookkeeper.recorder = self._sessions, stores.recorder
         self._bookkeeper.moved_elsewhere = self.access.moved
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
-        self._limit_waits = LimitWaits(
-            self._continue_stopped, lambda: self._environments.all_stores, deps.known, self.start_task
-        )
+        self._limit_waits = LimitWaits(self._continue_stopped, lambda: self._environments.all_stores, self.start_task)
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
@@ -404,8 +402,10 @@ class Service:
                 text = f"[{who}] {text}"
             sender = self._environments.of(caller)
             found = await self._owned(session_id, caller.principal, sender, options)
-            if keyed.orphaned and await is_in_transcript(found, keyed.message_id):
-                return turn_of_accepted_message(found, keyed.message_id, text)
+            if keyed.orphaned:
+                await found.end_stray()  # before the look: it may be reading the message just now
+                if await is_in_transcript(found, keyed.message_id):
+                    return turn_of_accepted_message(found, keyed.message_id, text)
             await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
@@ -499,6 +499,8 @@ class Service:
         session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
+        if session.continues_at is not None:
+            session = await self._taken_over(session)
         dropped = await session.interrupt()
         if session.continues_at is not None:
             session.give_up_wait()
@@ -513,16 +515,30 @@ class Service:
         to continue."""
         session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
-        if step == "now":
-            session.continue_now()
-        else:
+        if step != "now":
             self.access.refuse_borrowed(session.id, caller.principal)
             with self._observers.auditing_refusals(caller.principal, "on_limit", session_id):
                 session.deps.enforcer.admission(session.owner).on_limit(step)
+        session = await self._taken_over(session)
+        if step == "now":
+            session.continue_now()
+        else:
             session.set_on_limit(step)
         self.audit(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, session.id, {"action": f"limit_{step}"}))
         await session.recorder.save(session)
         return session
+
+    @property
+    def waits_for_limits(self) -> bool:
+        """Whether a session is to continue automatically after a usage limit."""
+        return self._limit_waits.any_planned
+
+    async def _taken_over(self, session: Session) -> Session:
+        """The session when no other server has it: one that still has its process would not learn of what is changed
+        here. SessionBusy if another server is at work on it."""
+        await session.take_over()
+        # It may have been brought into memory meanwhile, to continue.
+        return self._sessions.known(session.id) or session
 
     async def _continue_stopped(self, session_id: str, owner: str) -> float | None:
         """Sends the message again that a usage limit has stopped, once even if servers are killed, and waits until its
@@ -540,8 +556,8 @@ class Service:
             if not turn.repeated:
                 await turn.outcome()
                 left = turn.session.limit_wait
-                if left is not None and left.id == wait.id:  # the server stops, and Claude Code has not read it
-                    raise Cancelled("The server is stopping.", session_id=session.id)
+                if left is not None and left.id == wait.id:  # the server stops
+                    raise NotKnownToBeRead("The server is stopping.", session_id=session.id)
             return turn
 
         turn = await self._once(accept, f"limit:{wait.id}", caller, session.id, (wait.text,))

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.core.sessions.support import ENDLESS
+from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.plugins.console.console_client import Browser
 from tests.startup.greeting.client import INITIALIZED, enveloped, initialize, request
 from tests.support.waiting import HANG_SECONDS, until
@@ -158,6 +159,19 @@ def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: Sh
     gate.touch()
     until(lambda: not shared.locked_pids())
     assert not list(shared.runtime.glob("*.sock"))
+
+
+def test_it_stays_for_a_session_that_waits_for_a_usage_limit(
+    shared: SharedPlace, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    prompt = script("Work.", limited(time.time() + 5, times=1, then="Done."))
+    with opened(shared.real_client(CLAUDE_CODE_MCP_SHARED_IDLE_MS="100", **SUBSCRIPTION)) as client:
+        place = {"workingDirectory": str(sandbox.project), "onLimit": "wait"}
+        made = call(client, 1, "claude_create_session", prompt=prompt, waitSeconds=50, **place)
+        assert made["status"] == "limit_reached"
+        assert client.end()[0] == 0
+    until(lambda: [request.status for request in model.requests if request.prompt == prompt] == [429, 200])
+    until(lambda: not shared.locked_pids())
 
 
 def test_it_stays_while_a_browser_is_signed_in_and_ends_after_the_sign_out(shared: SharedPlace) -> None:

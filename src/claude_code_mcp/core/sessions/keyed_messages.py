@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from ..errors import InvalidArgument, SessionBusy
+from ..errors import Cancelled, InvalidArgument, SessionBusy
 from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
 from .pending_turn import PendingTurn, turn_of_accepted_message
 from .session import Session
@@ -32,6 +32,10 @@ class KeyedMessage:
     message_id: str = ""
     orphaned: bool = False
     """Whether a server that has died may have given it to the session already."""
+
+
+class NotKnownToBeRead(Cancelled):
+    """The message was given to the session, whose process may have read it or not: the next server must look."""
 
 
 Accepting = Callable[[KeyedMessage], Awaitable[PendingTurn]]
@@ -87,11 +91,11 @@ class KeyedMessages:
     async def _accept(self, name: KeyName, taken: TakenKey, accept: Accepting) -> PendingTurn:
         try:
             turn = await accept(KeyedMessage(taken.message_id, taken.state is KeyState.ORPHANED))
-        except Exception:
+        except Exception as error:
             # Refused now is not refused then: the server that died may have handed it over, and the next who comes with
             # this key must look for it in the transcript as well.
-            leave = self._keys.leave if taken.state is KeyState.ORPHANED else self._keys.give_back
-            await self._quietly(leave, name)
+            doubtful = taken.state is KeyState.ORPHANED or isinstance(error, NotKnownToBeRead)
+            await self._quietly(self._keys.leave if doubtful else self._keys.give_back, name)
             raise
         session_id = turn.session.id
         # Before the disk is waited for: from here on the message runs, whatever becomes of the database.

@@ -50,17 +50,14 @@ class LimitWaits:
         self,
         continue_session: Continue,
         all_stores: Callable[[], Iterable[Stores]],
-        in_memory: Callable[[str], bool],
         start_task: StartTask,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float, asyncio.Event], Awaitable[None]] | None = None,
     ) -> None:
-        """`in_memory` says whether a session is in memory here. `clock` and `sleep` are for tests; `sleep` returns
-        after N seconds or when the event is set."""
+        """`clock` and `sleep` are for tests; `sleep` returns after N seconds or when the event is set."""
         self._continue = continue_session
         self._all_stores = all_stores
-        self._in_memory = in_memory
         self._start_task = start_task
         self._clock = clock
         self._sleep = sleep or _sleep
@@ -69,6 +66,11 @@ class LimitWaits:
         self._changed = asyncio.Event()
 
     # -- the plan ----------------------------------------------------------------------------------------------
+
+    @property
+    def any_planned(self) -> bool:
+        """Whether a session is to continue automatically."""
+        return bool(self._planned or self._running)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """A wait of a session in memory has changed."""
@@ -96,9 +98,8 @@ class LimitWaits:
                 log.warning("the sessions that wait for a usage limit cannot be read: %s", error)
                 continue
             for found in waiting:
-                # What is in memory here is planned by its events.
-                known = found.session_id in self._planned or found.session_id in self._running
-                if not known and not self._in_memory(found.session_id):
+                # Also one that is in memory here: another server may have gone on with it since.
+                if found.session_id not in self._planned and found.session_id not in self._running:
                     self.plan(found.session_id, found.owner, found.continues_at + _OTHERS_FIRST)
 
     # -- the sleep ---------------------------------------------------------------------------------------------

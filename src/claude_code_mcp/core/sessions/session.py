@@ -286,14 +286,12 @@ class Session:
                 await self.deps.launcher.check(self.options, self.cwd)
             if self.process.live is None and not self.is_new:
                 await self.turn_runner.wait_for_previous_process()
-                # What the last turn in another server came to is read after that server has let go of its process.
-                await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
-                await self._catch_up()
+                await self._take_over()
                 await self.turn_runner.check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
-            if continues and (self.limit_wait is None or self.limit_wait.id != continues):
+            if continues and (self.limit_wait is None or self.limit_wait.id != continues or not self.limit_wait.on):
                 raise Cancelled(f"Session {self.id} no longer waits for a usage limit.", session_id=self.id)
             # Counted when somebody goes on with the session, and not by each who only looks at it.
             if self._unrecorded.models:
@@ -314,6 +312,24 @@ class Session:
             # With nothing awaited since: the turn may end before its caller is answered, and the record says so.
             self.beginning = False
             return message
+
+    async def take_over(self) -> None:
+        """Has another server let go of its process, and learns what that server has recorded. SessionBusy if it is at
+        work on the session."""
+        async with self.process.starting:
+            if self.process.live is None and not self.is_new:
+                await self._take_over()
+
+    async def _take_over(self) -> None:
+        # What the last turn in another server came to is read after that server has let go of its process.
+        await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
+        await self._catch_up()
+
+    async def end_stray(self) -> None:
+        """Waits until no process that a killed server has left can read or write the transcript."""
+        async with self.process.starting:
+            if self.process.live is None:
+                await self.turn_runner.wait_for_previous_process()
 
     def refuse_if_outside(self) -> None:
         if self.outside is not None:
@@ -461,7 +477,7 @@ class Session:
         self._change_wait(self.limit_wait.hurried(time.time()))
 
     def wait_is_over(self) -> None:
-        """The message that waited was sent by another server."""
+        """The message that waited was sent by another server, or is never sent."""
         self.limit_wait = None
         self.log.append(WaitChanged(None))
 
@@ -563,6 +579,8 @@ class Session:
         # For a turn that background work has begun meanwhile. Without a process no message is left for another one.
         self.turn_runner.give_up(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."), may_report=True)
         self.state_tracker.move(State.CANCELLED)
+        if self.limit_wait is not None:
+            self.wait_is_over()
 
     def release(self, outcome: Outcome) -> None:
         """Lets go of the process and takes no more messages, because the server stops, or another machine has the
