@@ -433,10 +433,10 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         raise InvalidArgument(str(error)) from None
     if decision is None:
         return failed("Nothing was answered.")
-    said = ", ".join(visible(text) for text in decision.get("answers") or ())
-    if not said:
-        said = decision["decision"] + (" for this session" if decision.get("scope") == "session" else "")
-    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {said}.")
+    summary = ", ".join(visible(text) for text in decision.get("answers") or ())
+    if not summary:
+        summary = decision["decision"] + (" for this session" if decision.get("scope") == "session" else "")
+    return print_outcome(arguments, questions.answer(asked, decision), f"Answered: {summary}.")
 
 
 def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
