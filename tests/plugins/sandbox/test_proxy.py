@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 from unittest.mock import ANY
 
@@ -257,8 +259,31 @@ async def test_slow_names_of_one_session_delay_no_other_one(monkeypatch: pytest.
     finally:
         may_end.set()
         await asyncio.gather(*slow)
-        one.close()
-        other.close()
+
+
+HANGING = """
+import asyncio, socket, threading
+from claude_code_mcp.plugins.sandbox.network.proxy import NameLookups
+
+looking = threading.Event()
+
+def getaddrinfo(*_, **__):
+    looking.set()
+    threading.Event().wait()
+
+socket.getaddrinfo = getaddrinfo
+
+async def main():
+    lookup = asyncio.ensure_future(NameLookups().addresses("slow.example", 443))
+    await asyncio.to_thread(looking.wait)
+    lookup.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_a_lookup_that_never_ends_does_not_keep_the_server() -> None:
+    subprocess.run([sys.executable, "-c", HANGING], check=True, timeout=HANG_SECONDS)
 
 
 def test_the_limits_are_there() -> None:

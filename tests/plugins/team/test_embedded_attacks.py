@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from claude_code_mcp.core.state.database import Database
-from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, client_from, redirect_origin
+from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, client_from, is_at, redirect_origin
 from claude_code_mcp.plugins.team.authorization.passkeys import SealedRequests
 from claude_code_mcp.plugins.team.known_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
@@ -114,6 +114,13 @@ async def test_no_client_is_at_this_server_however_its_address_is_spelled(
         assert (answer.status_code, "location" in answer.headers) == (400, False)
     refused = await ann.http.post("/register", json={"redirect_uris": [own]})
     assert (refused.status_code, refused.json()["error"]) == (400, "invalid_redirect_uri")
+
+
+@pytest.mark.parametrize(
+    "address", ["https://HOST.example.org/a", "https://host.example.org:443/a", "https://host.example.org./a"]
+)
+def test_an_address_is_at_this_server_however_its_host_is_spelled(address: str) -> None:
+    assert is_at(address, "https://host.example.org")
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ import contextlib
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,21 +75,40 @@ class AddressRefused(Exception):
 
 
 class NameLookups:
-    """The lookups of one session, in a thread pool that no other session uses."""
+    """The lookups of one session, in a few threads that no other session uses. A name server can take as long as it
+    likes, so these threads do not delay the end of the process."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, "proxy-lookup")
+        self._free = asyncio.Semaphore(_MAX_LOOKUPS)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a host, as texts. Raises OSError."""
+        """The addresses of a host, as texts. Raises OSError, UnicodeError."""
         loop = asyncio.get_running_loop()
-        looking = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await loop.run_in_executor(self._threads, looking)
-        return [str(entry[4][0]) for entry in found]
+        found: asyncio.Future[list[Any]] = loop.create_future()
 
-    def close(self) -> None:
-        """Begins no more lookups; does not wait for those that run."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        def end(settle: Callable[[Any], None], value: object) -> None:
+            # Only here: a lookup whose caller has left keeps its thread.
+            self._free.release()
+            if not found.done():
+                settle(value)
+
+        def look() -> None:
+            settle: Callable[[Any], None]
+            value: object
+            try:
+                settle, value = found.set_result, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except Exception as error:
+                settle, value = found.set_exception, error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, settle, value)
+
+        await self._free.acquire()
+        try:
+            threading.Thread(target=look, name="proxy-lookup", daemon=True).start()
+        except BaseException:
+            self._free.release()
+            raise
+        return [str(entry[4][0]) for entry in await found]
 
 
 async def checked_addresses(
@@ -216,8 +234,7 @@ class SandboxProxy:
         self._environment = environment
         self._context_for = context_for
         self._notes = notes
-        self._names = NameLookups()
-        self._lookup = lookup or self._names.addresses
+        self._lookup = lookup or NameLookups().addresses
         self._log = FoldedLog(log, notes.owner)
         self._threads = asyncio.Semaphore(_MAX_THREADS)
         self._trust = trust
@@ -227,7 +244,6 @@ class SandboxProxy:
         """Ends every connection."""
         for connection in self._connections:
             connection.cancel()
-        self._names.close()
         self._notes.close()
         self._log.close()
 

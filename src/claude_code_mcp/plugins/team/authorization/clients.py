@@ -106,9 +106,10 @@ def is_at(address: str, origin: str) -> bool:
     return _canonical(address) == _canonical(origin)
 
 
-def _canonical(address: str) -> tuple[str, str | None, int | None]:
+def _canonical(address: str) -> tuple[str, str, int | None]:
     parts = urlsplit(address)
-    host = "localhost" if parts.hostname in _LOOPBACK_NAMES else parts.hostname
+    host = (parts.hostname or "").rstrip(".")  # the dot at its end leads to the same server
+    host = "localhost" if host in _LOOPBACK_NAMES else host
     return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
