@@ -30,6 +30,8 @@ from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.__main__ import main as scripted_model
 from claude_code_mcp.testing.script import script, tool
+from tests.conftest import RUN
+from tests.support import warm_commands
 from tests.support.waiting import HANG_SECONDS
 from tools.reference import CURSOR_LINK, VSCODE_LINK
 from tools.reference import PAGES as GENERATED_PAGES
@@ -215,7 +217,7 @@ def test_toml_examples_are_taken(example: Example, tmp_path: Path) -> None:
     assert tomllib.loads(example.text)
     file = tmp_path / "settings.toml"
     file.write_text(example.text, encoding="utf-8")
-    if example.file.name == "policy.md" or example.file.parent.name == "guides":
+    if example.file.name in ("policy.md", "team.md") or example.file.parent.name == "guides":
         parse_policy(example.text, str(example))
     elif example.file.name == "settings.md":
         load_settings({}, file=file)
@@ -228,6 +230,8 @@ def calls() -> Iterator[tuple[str, set[str]]]:
         for block in re.findall(r"^```json\n(.*?)^```$", found[2], re.DOTALL | re.MULTILINE):
             if "method" not in json.loads(block):
                 yield found[1], set(json.loads(block))
+    for example in [block for block in written_in("json") if block.file.parent.name == "guides"]:
+        yield "claude_create_session", set(json.loads(example.text))
     for example in written_in("text"):
         for name, arguments in re.findall(r"^(\w+) +\{(.*?)\}", example.text, re.MULTILINE):
             parts = re.sub(r'"[^"]*"', "", arguments).split(",")
@@ -290,6 +294,9 @@ def test_commands_in_examples_exist(example: Example) -> None:
             build_parser().parse_args(arguments)
         elif program == "make":
             assert set(arguments) <= targets()
+        elif [program, *arguments[:1]] == ["uv", "run"]:
+            _check_extras(["install", f".[{arguments[arguments.index('--extra') + 1]}]"])
+            assert any((ROOT / word).is_file() for word in arguments)
         elif program in INSTALLERS:
             _check_extras(arguments)
         elif program == "python3":
@@ -298,6 +305,46 @@ def test_commands_in_examples_exist(example: Example) -> None:
             _check_module(arguments)
         else:
             assert program in PROGRAMS_OF_OTHERS | {"claude-code-mcp"}
+
+
+FIRST_PAGES = {"README.md", "quick-start.md"}
+ELSEWHERE = {"demo", "claude", "tui", "web --lan", "web --tunnel", "ps"}
+"""Commands of the first pages that have tests of their own: they need a terminal, a phone, an account or Ctrl-C."""
+
+
+def first_commands() -> list[list[str]]:
+    """Every command of the first pages that runs to its end, once, in their order."""
+    found: list[list[str]] = []
+    for example in [block for block in written_in("console") if block.file.name in FIRST_PAGES]:
+        for path, *arguments in commands_in(example):
+            ours = path == "claude-code-mcp" and not {arguments[0], " ".join(arguments[:2])} & ELSEWHERE
+            if ours and arguments not in found:
+                found.append(arguments)
+    return found
+
+
+def test_the_commands_of_the_first_pages_run(place: Sandbox, environment: dict[str, str]) -> None:
+    settings = place.home / ".claude" / "settings.json"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(json.dumps({"permissions": {"allow": ["Bash"]}}), encoding="utf-8")
+    own = {"CLAUDE_CODE_MCP_RUNTIME_DIR": str(place.root / "run"), "BROWSER": "true", "PATH": os.environ["PATH"]}
+    user = {**environment, **own, RUN: os.environ.get(RUN, ""), warm_commands.WARM_SERVERS: "1"}
+    fixing = script("Fix the failing test", tool("Bash", command="touch fixed"), "It is fixed.")
+    printed = {}
+    try:
+        for arguments in first_commands():
+            words = [fixing if word == shlex.split(TASK)[0] else word for word in arguments]
+            confirmed = ["--yes"] if "--install" in words else []  # a person is asked at the terminal
+            ran = warm_commands.run([*words, *confirmed], user, place.project)
+            assert ran.returncode == 0, f"{arguments}: {ran.stdout}{ran.stderr}"
+            printed[arguments[0]] = ran.stdout
+    finally:
+        warm_commands.run(["shared", "stop"], user, place.project)
+    assert set(printed) == {"doctor", "config", "web", "run", "terminal"}
+    assert (place.home / ".cursor" / "mcp.json").exists()
+    assert "#ticket=" in printed["web"]
+    assert "It is fixed." in printed["run"]
+    assert (place.project / "fixed").exists()
 
 
 def targets() -> set[str]:
