@@ -106,7 +106,7 @@ class MachinePlace(Sandbox):
     def wait_until_ready(self) -> None:
         """Returns when it has said that it is a machine of the fleet. One that could not start is started again, as a
         service manager would: the server may be away just then."""
-        ready = b"is a machine of the fleet" if self.port is None else b"Clients with a token"
+        ready = b"is now a machine of the fleet" if self.port is None else b"Clients with a token"
         assert self.process is not None
 
         def is_ready() -> bool:

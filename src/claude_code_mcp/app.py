@@ -60,7 +60,7 @@ async def running_service(
     sections = {*sections_of(bundled_plugins()), *sections_of(plugins)}
     settings.check_sections(sections)
     for name, meant in unknown_variables(os.environ, sections).items():
-        log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
+        log.warning("%s is set, but there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     LOG_REDACTOR.add(secrets_of(settings))
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy
     for note in rules.notes():
@@ -193,7 +193,7 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
             offered = list(plugin.tools(settings))
         for tool in offered:
             if tools.setdefault(tool.name, tool) is not tool:
-                raise InvalidArgument(f"The plug-in {plugin.name} has a tool {tool.name}, but there is one already.")
+                raise InvalidArgument(f"The plug-in {plugin.name} adds a tool {tool.name}, but that name is taken.")
     return tools
 
 
@@ -232,5 +232,5 @@ def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str,
             queries = plugin.queries(server)
         for name, query in queries.items():
             if name in _OWN_QUERIES or found.setdefault(name, query) is not query:
-                raise InvalidArgument(f"The plug-in {plugin.name} has a query {name}, but there is one already.")
+                raise InvalidArgument(f"The plug-in {plugin.name} adds a query {name}, but that name is taken.")
     return found

@@ -72,7 +72,7 @@ def all_plugins() -> list[Plugin]:
         try:
             found.append(_loaded(point))
         except InvalidArgument as problem:
-            log.warning("%s is left out: %s", name, problem.message)
+            log.warning("skipping %s: %s", name, problem.message)
     return found
 
 

@@ -111,7 +111,7 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
     running = [session for session in service.sessions(principal=None) if session.busy]
     if on_disconnect == "keep":
-        log.info("the client has left; %d turns are let end first", len(running))
+        log.info("the client disconnected; waiting for %d turns to end", len(running))
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
     elif on_disconnect == "interrupt":
         await asyncio.gather(*(session.interrupt() for session in running))
@@ -165,8 +165,8 @@ def _announcement(file: Path, created: str | None) -> str:
     if created is None:
         return f"Clients need the token in {file}.\n"
     return (
-        f"This server has no token, so it has created one. Clients send it as `Authorization: Bearer {created}`, and "
-        f"you sign in to the console with it. It is kept in {file}.\n"
+        f"No token was configured, so the server created one. Clients send it as `Authorization: Bearer {created}`; "
+        f"you also sign in to the console with it. It is stored in {file}.\n"
     )
 
 
@@ -358,7 +358,7 @@ async def _is_needed(plugin: Plugin, idle: float) -> bool:
     try:
         return await plugin.is_needed(idle)
     except Exception:
-        log.exception("the plug-in %s does not say whether it is in use", plugin.name)
+        log.exception("cannot determine whether the plug-in %s is in use", plugin.name)
         return True
 
 
@@ -375,7 +375,7 @@ async def _until_dispensable(
 
         async def unused() -> None:
             await shared.unused(idle, needed)
-            log.info("ends: nobody has used it for %g s", idle)
+            log.info("stopping: unused for %g s", idle)
             shared.end()
 
         async def handed_over() -> None:
@@ -386,7 +386,7 @@ async def _until_dispensable(
                 await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
                 await shared.none_working()
                 await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may go on
-            log.info("ends: version %s takes over", shared.wanted_version)
+            log.info("stopping: version %s takes over", shared.wanted_version)
             shared.end_for(shared.wanted_version)
 
         reasons.start_soon(unused)

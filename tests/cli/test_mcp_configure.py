@@ -81,7 +81,7 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
         (["taken", "--", "x"], "already a server called 'taken'"),
         (["x"], "either an address, or a command"),
         (["x", "--url", "https://a/b", "--", "x"], "either an address, or a command"),
-        (["x", "--headr", "A: s3cret", "https://a/b"], "the command of a server goes after --"),
+        (["x", "--headr", "A: s3cret", "https://a/b"], "put the server's command after --"),
         (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
         (["x", "--url", "ftp://a/b"], "begins with http://"),
         (["x", "--url", "https://a/b", "--header", "s3cret"], "--header needs 'NAME: VALUE'"),

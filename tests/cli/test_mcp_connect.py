@@ -280,7 +280,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
         ("second (text):", ""),
         ("colours (several, separated by commas):", "1,blue"),
         ("size (1 to 2):", "huge"),
-        ("That does not fit: it is a number from 1 to 2, or one of Small, Large.", ""),
+        ("Not valid: it must be a number from 1 to 2, or one of Small, Large.", ""),
         ("size (1 to 2):", "La\t"),
         ("sure (yes or no):", "y"),
         ("count (a whole number):", "seven"),
@@ -293,7 +293,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
     terminal.type("y\r")
     terminal.until('"content": {"first": "Ada", "colours": ["r", "b"], "size": "l", "sure": true, "count": 7}}\n>')
     terminal.type("call address\r")
-    terminal.until("It wants you to open https://example.com/sign-in")
+    terminal.until("It asks you to open https://example.com/sign-in")
     terminal.until("Have you opened it? [y/n]")
     terminal.type("n\r")
     terminal.until('{"action": "decline"}\n>')

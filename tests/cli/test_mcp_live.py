@@ -170,7 +170,7 @@ async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
         assert ended.startswith(parse_qs(urlsplit(address).query)["redirect_uri"][0])
         code, out, _ = await finish(process, f"https://example.com/?code=1\n{ended}\n")
         assert code == 0
-        assert "That is not it" in out
+        assert "This address cannot be used" in out
         assert " r: remote 1" in out
 
 

@@ -97,7 +97,7 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
     process.send_signal(signal.SIGINT)
     code, _, err = await finish(process)
     assert code == 130
-    assert err in ("", "claude-code-mcp: watching full; Ctrl-C ends it.\n")  # it may have been told before that
+    assert err in ("", "claude-code-mcp: watching full; Ctrl-C stops.\n")  # it may have been told before that
 
 
 @pytest.mark.usefixtures("full")
@@ -119,7 +119,7 @@ async def test_watching_ends_quietly_when_nobody_reads_any_more(
         say.write("now\n")
     with process.stderr as stream:
         err = await asyncio.to_thread(stream.read)
-    assert err.decode() == "claude-code-mcp: watching full; Ctrl-C ends it.\n"
+    assert err.decode() == "claude-code-mcp: watching full; Ctrl-C stops.\n"
     assert await asyncio.to_thread(process.wait, TIMEOUT) == 0
 
 

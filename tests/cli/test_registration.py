@@ -71,7 +71,7 @@ def test_every_client_with_a_file_keeps_its_comments_and_is_registered_once(
     entry = decode_with_comments(once)[key]["claude-code"]
     assert entry["command"].endswith("claude-code-mcp")
     assert entry["args"] == ["--shared"]
-    assert "has it already" in run(environment, "config", client, "--install", "--yes").stdout
+    assert "already has this entry" in run(environment, "config", client, "--install", "--yes").stdout
     assert (file.read_text(), file.with_name(f"{file.name}.bak").read_text()) == (once, text)
     if client != "claude-desktop":
         assert run(environment, "config", client, "--url", URL, "--install", "--yes").returncode == 0
@@ -113,7 +113,7 @@ def test_installing_keeps_everything_else_in_a_json_file(environment: dict[str, 
     assert after["mcpServers"]["claude-code"]["env"] == {"A": "b"}
     assert after["mcpServers"]["claude-code"]["command"] != "old"
     assert file.stat().st_mode & 0o777 == 0o640
-    assert "has it already" in run(environment, "config", "cursor", "--install", "--yes").stdout
+    assert "already has this entry" in run(environment, "config", "cursor", "--install", "--yes").stdout
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, None], ids=["private", "for a group", "new"])
@@ -203,7 +203,7 @@ def test_claude_code_registers_it_by_its_own_command(environment: dict[str, str]
     assert answer.returncode == 0, answer.stdout + answer.stderr
     settings = json.loads((sandbox.home / ".claude.json").read_text())
     assert "--shared" in settings["mcpServers"]["claude-code"]["args"]
-    assert "has it already" in run(environment, "config", "claude-code", "--install", "--yes").stdout
+    assert "already has this entry" in run(environment, "config", "claude-code", "--install", "--yes").stdout
     other = run(environment, "config", "claude-code", "--own", "--install", "--yes")
     assert other.returncode == 0, other.stdout + other.stderr
     settings = json.loads((sandbox.home / ".claude.json").read_text())

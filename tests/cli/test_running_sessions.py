@@ -240,7 +240,7 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
         assert answer.returncode == 5
         assert "shared server" in answer.stderr
         assert answer.stderr.startswith(
-            "claude-code-mcp: No shared server runs. Start it with `claude-code-mcp shared start`"
+            "claude-code-mcp: No shared server is running. Start it with `claude-code-mcp shared start`"
         )
         assert "Traceback" not in answer.stderr
     answer = place.command("run", "--own", script("Say it.", "Alone."), **elsewhere)
@@ -312,7 +312,7 @@ def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: Sh
     ) as terminal:
         terminal.until("Which colour?\r\n  1  red")
         terminal.type("7\n")
-        terminal.until("There are the numbers 1 to 2")
+        terminal.until("from 1 to 2")
         terminal.type("2\n")
         terminal.until("Which sizes?\r\n  1  S")
         terminal.type("1,3\n")

@@ -68,7 +68,7 @@ def test_an_input_that_nobody_writes_to_is_not_waited_for(place: SharedPlace) ->
         code, out, err = Running(place, "run", script("Go.", "Went."), stdin=source).finished()
     os.close(writing)
     assert (code, out) == (0, "Went.\n")
-    assert "going on without it" in err
+    assert "continuing without it" in err
 
 
 def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_it(place: SharedPlace) -> None:

@@ -99,7 +99,7 @@ def test_a_directory_that_somebody_has_chosen_is_left_to_them(own: dict[str, str
     (chosen / "precious").write_text("x")
     answer = run({**own, "CLAUDE_CODE_MCP_STATE_DIR": str(chosen)}, "uninstall", "--yes")
     assert answer.returncode == 1
-    assert f"{chosen} was chosen by a setting, and may be used by others: delete it by hand." in answer.stderr
+    assert f"{chosen} is set by a setting and may be used by other programs: delete it by hand." in answer.stderr
     assert (chosen / "precious").exists()
 
 

@@ -50,7 +50,7 @@ async def test_without_the_extra_there_is_a_file_and_the_log_says_what_to_instal
     assert await vault.load("key") is None
     with caplog.at_level(logging.INFO):
         await vault.save("key", "secret")
-    assert "a secret is kept in a file" in caplog.text
+    assert "a secret is stored in a file" in caplog.text
     assert "[keyring]" in caplog.text
     assert "secret" not in caplog.text.replace("a secret", "")
     assert await vault.load("key") == "secret"

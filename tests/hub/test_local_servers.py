@@ -226,7 +226,7 @@ async def test_a_disabled_server_is_ended_and_comes_back_when_enabled(start_hub:
     hub = await start_hub({"x": local()})
     process = psutil.Process(await pid(hub))
     assert hub.disable("x").state == "disabled"
-    with pytest.raises(UpstreamUnavailable, match="disabled by hand"):
+    with pytest.raises(UpstreamUnavailable, match="disabled manually"):
         await hub.call("x", "echo")
     await asyncio.to_thread(process.wait, PATIENCE)
     assert hub.enable("x").state == "pending"

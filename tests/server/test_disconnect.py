@@ -146,7 +146,7 @@ def test_with_keep_a_stdio_server_lets_turns_finish(
         steps = script("go", tool("Bash", command="until [ -e go ]; do sleep 0.05; done; touch finished"), "done")
         stdio.call("claude_create_session", prompt=steps, allowedTools=["Bash"])
         stdio.leave()
-        until(lambda: "the client has left; 1 turns are let end first" in stdio.log.read_text())
+        until(lambda: "the client disconnected; waiting for 1 turns to end" in stdio.log.read_text())
         (sandbox.project / "go").touch()
         assert stdio.process.wait(HANG_SECONDS) == 0
         assert (sandbox.project / "finished").exists()
@@ -160,7 +160,7 @@ def test_a_signal_ends_the_keeping(marked_environment: dict[str, str], mark: str
     with stdio_server(environment, sandbox.project) as stdio:
         in_the_middle("a command", stdio, sandbox.project)
         stdio.leave()
-        until(lambda: "the client has left; 1 turns are let end first" in stdio.log.read_text())
+        until(lambda: "the client disconnected; waiting for 1 turns to end" in stdio.log.read_text())
         stdio.process.send_signal(signal.SIGTERM)
         assert stdio.process.wait(HANG_SECONDS) == 0
         assert marked(mark) == []

@@ -58,12 +58,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         for finding in report.broken:
             print(finding)
-        print(f"{report.lines} lines follow each other, up to {report.last or 'none'}.")
-        for count, what in ((report.earlier, "are from before there was a chain"), (report.cut_off, "were cut off")):
+        print(f"{report.lines} lines are intact; the last hash is {report.last or 'none'}.")
+        for count, what in (
+            (report.earlier, "were written before the hash chain was introduced"),
+            (report.cut_off, "are incomplete"),
+        ):
             if count:
                 print(f"{count} lines {what}.")
         if report.begins_within:
             print("The file starts in the middle of the trail: its first line and earlier lines cannot be checked.")
         if missing:
-            print(f"{arguments.expect} is not among them: lines were exchanged, or the end is gone.")
+            print(f"{arguments.expect} is not in the chain: lines were replaced, or the end was cut off.")
     return 0 if report.intact and not missing else 1

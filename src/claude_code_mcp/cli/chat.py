@@ -79,7 +79,7 @@ def add_to(commands: Any) -> None:
     run.add_argument("--detach", action="store_true", help="print the session id and exit; the turn continues")
     add_own(run)
     _add_unattended(run)
-    send = add_verb(commands, "send", "send a message to a session and wait for what comes of it", at_server(_send))
+    send = add_verb(commands, "send", "send a message to a session and wait for the result", at_server(_send))
     add_session(send)
     send.add_argument("message", nargs="*", metavar="MESSAGE", help="the message; piped input is appended to it")
     send.add_argument("--no-wait", action="store_true", help="return as soon as the message is accepted")
@@ -109,7 +109,7 @@ def _text(parts: list[str]) -> str:
     written = "" if parts == ["-"] else " ".join(parts)
     text = "\n\n".join(part for part in (written, piped) if part.strip())
     if not text:
-        raise InvalidArgument("There is nothing to send: pass a text, or pipe one in.")
+        raise InvalidArgument("Nothing to send: pass a prompt or message, or pipe it in.")
     return text
 
 
@@ -545,7 +545,7 @@ class _Conversation:
         if at and at != self._continues_at:
             leave = "Ctrl-D" if self._is_attached else "Ctrl-C"
             at_time = local_time(at, time.time())
-            self._remark(f"[{limit_line(report)} It continues at {at_time}; {leave} leaves, and it waits on.]")
+            self._remark(f"[{limit_line(report)} It continues at {at_time}; {leave} leaves, and it keeps waiting.]")
         self._continues_at = at
         return bool(at)
 
@@ -626,11 +626,11 @@ def flags_that_allow(asked: OpenQuestion) -> str:
     """The flags with which a question would not have been asked."""
     question = asked.question
     if question.kind is not QuestionKind.PERMISSION:
-        return "--on-question wait has it wait for `claude-code-mcp answer`."
+        return "Use --on-question wait to wait for `claude-code-mcp answer`."
     rules = [rule for rule in question.session_rules if _is_rule(rule)] or [question.tool_name]
     flags = " ".join(f"--allow {shlex.quote(rule)}" for rule in rules)
     edits = f" or --permission-mode {ACCEPT_EDITS}" if question.tool_name in EDITED else ""
-    return f"{flags}{edits} would allow it; --on-question wait has it wait for `claude-code-mcp answer`."
+    return f"{flags}{edits} would allow it; use --on-question wait to wait for `claude-code-mcp answer`."
 
 
 def _is_rule(text: str) -> bool:

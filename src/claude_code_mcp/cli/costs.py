@@ -93,7 +93,7 @@ def _warnings(config: Path | None) -> list[BudgetWarning]:
     try:
         return Spending(database_in(load_settings(file=config).state_dir)).warnings()
     except (OSError, StateUnavailable) as error:
-        print(f"Warnings of budgets cannot be read: {error}", file=sys.stderr)
+        print(f"Budget warnings cannot be read: {error}", file=sys.stderr)
         return []
 
 
@@ -197,7 +197,7 @@ def _add_stats(commands: Any) -> None:
 def _run_stats(arguments: argparse.Namespace) -> int:
     text = _fetch(_metrics_url(arguments.where)) if arguments.where else ask_shared(os.environ, "metrics")
     if not isinstance(text, str):
-        raise Unavailable("No shared server runs: pass the HOST:PORT of a server that runs with --http.")
+        raise Unavailable("No shared server is running: pass the HOST:PORT of a server that runs with --http.")
     if arguments.raw:
         print(text, end="")
         return 0

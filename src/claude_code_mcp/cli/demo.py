@@ -222,7 +222,7 @@ def _open_question(report: dict[str, Any]) -> dict[str, Any]:
     """The one question of a session; ProcessFailed if it has none, as when Claude Code did not start."""
     questions: list[dict[str, Any]] = report.get("pendingInputs") or []
     if len(questions) != 1:
-        reason = (report.get("error") or {}).get("message", "it asks nothing.")
+        reason = (report.get("error") or {}).get("message", "it has no open question.")
         raise ProcessFailed(f"The demo failed: the session is in state {report['status']}: {reason}")
     return questions[0]
 

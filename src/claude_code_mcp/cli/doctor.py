@@ -358,7 +358,7 @@ def _check_state(directory: Path) -> Finding:
     try:
         database.check()
     except StateUnavailable as error:
-        return Finding("state", False, error.message, "as it says")
+        return Finding("state", False, error.message, "see the message")
     return Finding("state", True, f"{database.path} is intact")
 
 

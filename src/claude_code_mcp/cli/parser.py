@@ -64,10 +64,10 @@ Without a command it serves MCP on standard input and output, which is how clien
 `serve` may then be given too."""
 _FIRST_STEPS = """\
 first steps:
-  claude-code-mcp doctor                    is everything there?
-  claude-code-mcp demo                      see it work, with no account
+  claude-code-mcp doctor                    check the installation
+  claude-code-mcp demo                      see it work without an account
   claude-code-mcp config CLIENT --install   register it in a client
-  claude-code-mcp run 'Fix the tests'       a session from the shell
+  claude-code-mcp run 'Fix the tests'       start a session from the shell
   claude-code-mcp tui                       watch and answer all sessions"""
 
 

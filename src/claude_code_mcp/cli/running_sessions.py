@@ -192,7 +192,7 @@ def _chosen(choice: Choice, text: str) -> str | list[str]:
         return text
     indices = [int(number) for number in numbers]
     if not all(1 <= index <= len(choice.labels) for index in indices) or (len(indices) > 1 and not choice.several):
-        raise NoAnswer(f"There are the numbers 1 to {len(choice.labels)}{'' if choice.several else '; one of them'}.")
+        raise NoAnswer(f"Choose {'' if choice.several else 'one '}from 1 to {len(choice.labels)}.")
     labels = [choice.labels[index - 1] for index in indices]
     return labels if choice.several else labels[0]
 
@@ -200,7 +200,7 @@ def _chosen(choice: Choice, text: str) -> str | list[str]:
 # -- watching ---------------------------------------------------------------------------------------------------------
 
 
-_NONE = "No sessions in this server; `claude-code-mcp sessions` lists those on disk."
+_NONE = "No sessions on this server; `claude-code-mcp sessions` lists those on disk."
 _CLEAR = "\x1b[H\x1b[J"
 
 
@@ -210,7 +210,7 @@ def add_to(commands: Any) -> None:
 
 
 def _add_looking(commands: Any) -> None:
-    ps = add_verb(commands, "ps", "list the sessions of the server: state, question, cost", at_running_server(_ps))
+    ps = add_verb(commands, "ps", "list the sessions of the server: state, open question, cost", at_running_server(_ps))
     ps.add_argument("--all", action="store_true", help="include sessions without a running process")
     ps.add_argument("--ids", action="store_true", help="print only the complete ids")
     ps.add_argument("--watch", action="store_true", help="update until Ctrl-C; with --json, one line per change")
@@ -221,12 +221,12 @@ def _add_looking(commands: Any) -> None:
         metavar="SECONDS",
         help="seconds between updates with --watch (default 2)",
     )
-    add_verb(commands, "questions", "print every open question, whole", at_running_server(_questions))
+    add_verb(commands, "questions", "print all open questions in full", at_running_server(_questions))
     show = add_verb(commands, "show", "print the state, open questions and result of a session", at_server(_show))
     add_session(show)
     show.add_argument("--transcript", action="store_true", help="print the conversation instead of the events")
     show.add_argument("--full", action="store_true", help="with --transcript: complete inputs, results and diffs")
-    logs = add_verb(commands, "logs", "print what a session has put out", at_running_server(_logs))
+    logs = add_verb(commands, "logs", "print the output of a session", at_running_server(_logs))
     add_session(logs)
     logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
     logs.add_argument("--follow", action="store_true", help="keep printing new lines until Ctrl-C")
@@ -343,7 +343,7 @@ def _summary(report: Report) -> list[str]:
         "cost": f"${report.get('costUsd') or 0:.4f}",
         "tokens": f"{tokens.get('input', 0)} in, {tokens.get('output', 0)} out",
         "turns": report.get("turnCount"),
-        "stalled": f"nothing for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
+        "stalled": f"no output for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
         "retrying": report.get("retrying"),
         "queued": report.get("queued"),
         "owner": report.get("owner"),
@@ -375,11 +375,11 @@ def _logs(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 _DECISIONS = {
-    "allow": "yes, this once; approve a plan",
-    "session": "yes, and allow similar calls in this session",
+    "allow": "allow once; approve a plan",
+    "session": "allow this and similar calls in this session",
     "edits": "approve a plan and accept edits from then on",
-    "deny": "no; TEXT is the reason, or what to change in a plan",
-    "say": "answer Claude's question: a TEXT for each part, a label or anything else",
+    "deny": "deny; TEXT is the reason, or what to change in the plan",
+    "say": "answer Claude's question: one TEXT per part, an offered label or your own",
 }
 
 
@@ -399,7 +399,12 @@ def _add_steering(commands: Any) -> None:
         help="the decision; without it, you are asked",
     )
     answer.add_argument("text", nargs="*", metavar="TEXT", help="text for deny and say")
-    interrupt = add_verb(commands, "interrupt", "stop the turn of a session and keep it", at_running_server(_interrupt))
+    interrupt = add_verb(
+        commands,
+        "interrupt",
+        "stop the current turn of a session; the session stays usable",
+        at_running_server(_interrupt),
+    )
     add_session(interrupt)
     cancel = add_verb(commands, "cancel", "cancel a session permanently", at_running_server(_cancel))
     add_session(cancel)
@@ -422,7 +427,7 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         elif arguments.decision == "say":
             parts = len(asked.question.choices)
             if Reaction.SAY not in asked.reactions:
-                raise NoAnswer("say: this is not a question of Claude's. Answer it with allow, or deny TEXT.")
+                raise NoAnswer("say: this question is not from Claude. Answer with allow, or deny TEXT.")
             if len(arguments.text) != parts:
                 wanted = "1 TEXT" if parts == 1 else f"{parts} TEXTs, one for each part"
                 raise NoAnswer(f"say: this question needs {wanted}.")
@@ -464,7 +469,7 @@ def _interrupt(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 _BYPASS_QUESTION = (
-    "Sessions with this mode run every command and change every file without asking, until the server ends or it is "
+    "In this mode sessions run every command and change every file without asking, until the server stops or it is "
     "switched off. Switch it on?"
 )
 

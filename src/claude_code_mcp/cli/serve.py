@@ -145,9 +145,9 @@ def _add_shared(commands: Any) -> None:
     add_json(status)
     status.set_defaults(run=_status)
     for name, act, summary in (
-        ("start", _start, "start it unless it runs"),
-        ("restart", _restart, "end it and start it again; clients stay connected"),
-        ("run", _run, "be it, in the foreground, for service managers"),
+        ("start", _start, "start it if it is not running"),
+        ("restart", _restart, "restart it; clients stay connected"),
+        ("run", _run, "run it in the foreground, for service managers"),
     ):
         action = actions.add_parser(name, help=summary)
         action.add_argument(
@@ -164,7 +164,7 @@ def _add_shared(commands: Any) -> None:
     add_json(stop)
     stop.set_defaults(run=_stop)
     logs = actions.add_parser("logs", help="print its log")
-    add_json(logs, "print one JSON object a line")
+    add_json(logs, "print one JSON object per line")
     logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
     logs.add_argument("--follow", action="store_true", help="keep printing new lines until Ctrl-C")
     logs.set_defaults(run=_logs)
@@ -175,7 +175,7 @@ def _add_shared(commands: Any) -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     running = running_servers()
-    text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server runs."
+    text = "\n".join(line for status in running for line in _status_lines(status)) or "No shared server is running."
     print_outcome(arguments, running, text)
     return int(ExitCode.DONE if running else ExitCode.UNAVAILABLE)
 
@@ -187,14 +187,14 @@ def _status_lines(status: dict[str, Any]) -> Iterator[str]:
     if "sessions" in status:
         yield (
             f"  {count_of(status['sessions'], 'session')} in memory, {status['processes']} with a process, "
-            f"{status['busy']} at work; {count_of(status['questions'], 'open question')}"
+            f"{status['busy']} busy; {count_of(status['questions'], 'open question')}"
         )
     if status.get("http"):
         yield f"  serves {status['http']}"
     if status.get("web"):
         yield f"  the console is at {status['web']}"
     if status["handover"]:
-        yield f"ends for version {status['handover']} when all sessions are idle"
+        yield f"stops for version {status['handover']} when all sessions are idle"
     yield f"  {count_of(len(clients), 'client')}"
     for entry in clients:
         since = _time(entry["since"])
@@ -241,19 +241,19 @@ def _start(arguments: argparse.Namespace) -> int:
         running = started(where, fingerprint, arguments)
         text = f"Started: pid {running['pid']}, {running['socket']}"
     elif arguments.http:
-        raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
+        raise InvalidArgument(
+            f"It is already running (pid {running['pid']}); to serve over HTTP too: shared restart --http."
+        )
     else:
-        text = f"It runs already: pid {running['pid']}, {running['socket']}"
+        text = f"It is already running: pid {running['pid']}, {running['socket']}"
     return print_outcome(arguments, running, text)
 
 
 def _stop(arguments: argparse.Namespace) -> int:
     chosen = places() if arguments.all else [own_place()[0]]
     stopped = [status for where in chosen if (status := asked(where, "stop")) is not None]
-    lines = [
-        f"Stopped: pid {status['pid']}; {count_of(status.get('busy', 0), 'session')} at work" for status in stopped
-    ]
-    print_outcome(arguments, stopped, "\n".join(lines) or "No shared server runs.")
+    lines = [f"Stopped: pid {status['pid']}; {count_of(status.get('busy', 0), 'session')} busy" for status in stopped]
+    print_outcome(arguments, stopped, "\n".join(lines) or "No shared server is running.")
     return 0 if stopped else 1
 
 
@@ -278,7 +278,7 @@ def _run(arguments: argparse.Namespace) -> int:
         where, fingerprint = own_place(settings_arguments(arguments))
         found = place.take_lock(where)
         if found is None:
-            raise InvalidArgument(f"A shared server runs already at {where.socket}.")
+            raise InvalidArgument(f"A shared server is already running at {where.socket}.")
         # After the lock: only its holder may take the place of a socket that is there.
         listener, lock = socket.socket(fileno=place.listen(where).detach()), found
         first = Hello(

@@ -38,16 +38,16 @@ _FIRST_LINES = 20
 _PAGE = 1 << 20
 _MARKS = {
     "pin": (Mark.PINNED, True, "keep it at the top of the list"),
-    "unpin": (Mark.PINNED, False, "let it go down the list again"),
-    "archive": (Mark.ARCHIVED, True, "leave it out of the list"),
-    "unarchive": (Mark.ARCHIVED, False, "put it back on the list"),
+    "unpin": (Mark.PINNED, False, "stop keeping it at the top of the list"),
+    "archive": (Mark.ARCHIVED, True, "hide it from the list"),
+    "unarchive": (Mark.ARCHIVED, False, "show it in the list again"),
 }
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("sessions", help="list, read and manage Claude Code sessions on this machine")
     _add_listing(parser)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", description="Without one: list.")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", description="The default is list.")
     _add_reading(actions)
     _add_care(actions)
 
@@ -78,9 +78,9 @@ def _add_reading(actions: Any) -> None:
 
 
 def _add_care(actions: Any) -> None:
-    rename = add_session_command(actions, "rename", "give it a title, as Claude Code does", _change)
+    rename = add_session_command(actions, "rename", "change its title", _change)
     rename.add_argument("title", help="the title; empty to remove it")
-    tag = add_session_command(actions, "tag", "give it a tag", _change)
+    tag = add_session_command(actions, "tag", "set its tag", _change)
     tag.add_argument("tag", help="the tag; empty to remove it")
     for action, (_, _, description) in _MARKS.items():
         add_session_command(actions, action, description, _change)
@@ -250,5 +250,5 @@ def _shared_with(session_id: str) -> list[dict[str, str]]:
     try:
         asyncio.run(access.refresh())
     except OSError as error:
-        print(f"With whom it is shared cannot be read: {error}", file=sys.stderr)
+        print(f"Cannot read with whom it is shared: {error}", file=sys.stderr)
     return access.sharing(session_id, LOCAL).rows or []

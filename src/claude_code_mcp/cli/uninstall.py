@@ -64,12 +64,12 @@ def _run(arguments: argparse.Namespace) -> int:
     for path in files:
         print(f"delete: {visible(str(path))}{_contents(path)}")
     if not registered and not servers and not files:
-        print("There is no entry in a client, and no file to delete.")
+        print("Nothing to remove: no client has an entry, and there are no files.")
     elif not arguments.yes and not agreed("Remove all of this?"):
         return failed("Nothing was changed.", ExitCode.REFUSED)
     problems = [
         *unreadable,
-        *(f"{path} was chosen by a setting, and may be used by others: delete it by hand." for path in kept),
+        *(f"{path} is set by a setting and may be used by other programs: delete it by hand." for path in kept),
     ]
     for host_name, host in registered:
         try:
@@ -115,7 +115,7 @@ def _file_of(host: McpHost | None) -> Path:
 def _remove_entry(host: McpHost | None) -> None:
     if host is None:
         if remove_by_command(yes=True):
-            raise ClaudeCodeError("its own command has failed; see above.")
+            raise ClaudeCodeError("its command failed; see above.")
     elif host.file is not None and host.dialect is not None:
         remove_from_file(host.file(), host.dialect, yes=True)
 

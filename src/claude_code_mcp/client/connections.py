@@ -48,7 +48,7 @@ def connect(
     try:
         connection = socket.socket(fileno=place.connect(where.socket).detach())
     except (FileNotFoundError, ConnectionRefusedError):
-        raise NotRunning("no shared server runs") from None
+        raise NotRunning("no shared server is running") from None
     except OSError as error:
         raise NotRunning(f"the shared server at {where.socket} cannot be reached ({error.strerror or error})") from None
     client_hello = hello.Hello(
@@ -75,7 +75,7 @@ def say_hello(connection: socket.socket, client_hello: hello.Hello, timeout: flo
     except (OSError, ValueError) as error:
         raise NotRunning(f"the shared server does not answer: {error}") from None
     if welcome.refused:
-        raise NotRunning(f"the shared server refuses: {welcome.refused}")
+        raise NotRunning(f"the shared server refused the connection: {welcome.refused}")
     return welcome
 
 
@@ -85,7 +85,7 @@ def _line(connection: socket.socket) -> bytes:
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
         if not byte or len(line) > hello.LONGEST:
-            raise ValueError("it has closed the connection")
+            raise ValueError("it closed the connection")
         line += byte
     return bytes(line)
 
@@ -96,7 +96,7 @@ def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: S
     try:
         where, fingerprint = place.find_place(arguments, environment)
     except NoPlace as error:
-        raise NotRunning(f"there can be no shared server: {error}") from None
+        raise NotRunning(f"a shared server cannot run here: {error}") from None
     connection, _ = connect(where, fingerprint, environment, timeout)
     connection.settimeout(None)
 
@@ -219,7 +219,7 @@ class LineClient(McpClient):
         answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         with self._lock:
             if self._ended:
-                raise NotRunning("the server has ended")
+                raise NotRunning("the server exited")
             self._last_id += 1
             request_id = self._last_id
             # Before the request is sent: the thread that reads may have the answer before `_send` returns.
@@ -227,7 +227,7 @@ class LineClient(McpClient):
         self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
         answer = answers.get()
         if answer is None:
-            raise NotRunning("the server has ended")
+            raise NotRunning("the server exited")
         return result_of(answer)
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -235,7 +235,7 @@ class LineClient(McpClient):
             with self._lock:
                 self._write(json.dumps(message).encode() + b"\n")
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            raise NotRunning(f"the server has ended: {error}") from None
+            raise NotRunning(f"the server exited: {error}") from None
 
     def _read(self) -> None:
         """Hands every answer to its request. What the server asks is refused: we have declared nothing it could ask."""
@@ -245,7 +245,7 @@ class LineClient(McpClient):
                 if "method" not in message and message.get("id") in self._waiting:
                     self._waiting.pop(message["id"]).put(message)
                 elif "method" in message and "id" in message:
-                    refusal = {"code": -32601, "message": "this client takes no such request"}
+                    refusal = {"code": -32601, "message": "this client does not support this request"}
                     reply = {"result": {}} if message["method"] == "ping" else {"error": refusal}
                     self._send({"jsonrpc": "2.0", "id": message["id"], **reply})
                 elif "method" in message and self._on_notification is not None:
@@ -306,7 +306,7 @@ class HttpSession(McpClient):
         }
         if token:
             if not token.isascii() or not token.isprintable():
-                raise InvalidArgument("The token has characters in it that no token has.")
+                raise InvalidArgument("The token contains characters that are not allowed.")
             self._headers["Authorization"] = f"Bearer {token}"
         self._lock = threading.Lock()
         self._last_id = 0
@@ -356,16 +356,16 @@ class HttpSession(McpClient):
             for answer in _messages(response):
                 if answer.get("id") == request_id and "method" not in answer:
                     return answer
-            raise NotRunning("the server has ended its answer too early")
+            raise NotRunning("the response ended early")
         except (*_NO_ANSWER, ValueError) as error:
-            reason = "it took too long" if isinstance(error, socket.timeout) else str(error) or type(error).__name__
+            reason = "it timed out" if isinstance(error, socket.timeout) else str(error) or type(error).__name__
             raise NotRunning(f"{self._address.geturl()} does not answer: {reason}") from None
         finally:
             connection.close()
 
 
 def _refusal(response: http.client.HTTPResponse) -> CallFailed:
-    hint = " Set CLAUDE_CODE_MCP_TOKEN or give --token." if response.status == _HTTP_UNAUTHORIZED else ""
+    hint = " Set CLAUDE_CODE_MCP_TOKEN or pass --token." if response.status == _HTTP_UNAUTHORIZED else ""
     body = response.read(_LONGEST_ERROR).decode("utf-8", "replace")
     code = "PERMISSION_DENIED" if response.status in _NOT_LET_IN else ""
     return CallFailed(f"the server answered {response.status}.{hint} {body}".strip(), code)

@@ -82,7 +82,7 @@ def piped_input() -> str:
         if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
             return ""
         if os.name == "posix" and not select.select([0], [], [], _PIPE_SECONDS)[0]:
-            print("Nothing came on standard input; going on without it.", file=sys.stderr, flush=True)
+            print("No data arrived on standard input; continuing without it.", file=sys.stderr, flush=True)
             return ""
     except OSError:
         return ""  # it is closed
@@ -95,7 +95,7 @@ _RULE = re.compile(r"[A-Za-z][\w.*-]*(\(.+\))?", re.DOTALL)
 def tool_rule(text: str) -> str:
     """The type of a permission rule, such as `Edit` or `Bash(make *)`."""
     if not _RULE.fullmatch(text.strip()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rule; one looks like Edit, Bash(make *) or mcp__server")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rule such as Edit, Bash(make *) or mcp__server")
     return text.strip()
 
 

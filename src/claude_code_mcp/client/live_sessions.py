@@ -126,7 +126,7 @@ class LiveSessions:
         if is_session_id(name):
             return name.lower()
         if not name.strip():
-            raise InvalidArgument("The session needs a name: an id, the beginning of one, or a title.")
+            raise InvalidArgument("Name the session: its id, the start of its id, or its title.")
         # Those in memory first: with many sessions on disk a beginning that is unique among the running ones should do.
         for listed in (self.live, lambda: self._list(text=name, limit=_MOST)):
             found = named(listed(), name)
@@ -389,7 +389,7 @@ def _closure(event: Mapping[str, Any]) -> str:
     """How a question was closed, for people."""
     verdict = {"allow": "allowed", "deny": "denied"}.get(str(event.get("decision")), str(event["type"]))
     client = f" ({event['client']})" if event.get("client") else ""
-    return visible(f"{verdict} by {event.get('by') or 'nobody'}{client}")
+    return visible(f"{verdict} by {event.get('by') or 'no one'}{client}")
 
 
 def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], session: SessionRow) -> OpenQuestion:

@@ -21,14 +21,14 @@ def places() -> list[place.Place]:
     try:
         return place.places(os.environ)
     except OSError as error:
-        raise Unavailable(f"There can be no shared server here: {error}.") from None
+        raise Unavailable(f"A shared server cannot run here: {error}.") from None
 
 
 def own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
     try:
         return place.find_place(arguments, os.environ)
     except OSError as error:
-        raise Unavailable(f"There can be no shared server here: {error}.") from None
+        raise Unavailable(f"A shared server cannot run here: {error}.") from None
 
 
 def asked(where: place.Place, ask: str) -> Any:
@@ -68,7 +68,7 @@ def started(where: place.Place, fingerprint: str, arguments: argparse.Namespace)
         time.sleep(_POLL_INTERVAL)  # it is just starting or ending
         connection = place.start(where, http)
     if connection is None:
-        raise Unavailable(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
+        raise Unavailable(f"The server at {where.socket} neither responds nor exits; see `shared logs`.")
     client_hello = Hello(
         directory=place.working_directory(),
         environment=dict(os.environ),
@@ -84,7 +84,7 @@ def started(where: place.Place, fingerprint: str, arguments: argparse.Namespace)
             raise Unavailable(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
         status = asked(where, "status")
     if status is None:
-        raise Unavailable("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
+        raise Unavailable("It exited immediately; see `claude-code-mcp shared logs`.")
     return status
 
 
@@ -121,4 +121,4 @@ def _await_end(connection: socket.socket, pid: int) -> None:
         except OSError:
             return
         time.sleep(_POLL_INTERVAL)
-    raise Unavailable(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
+    raise Unavailable(f"The server (pid {pid}) has not exited within {_STOP_SECONDS:g} s.")

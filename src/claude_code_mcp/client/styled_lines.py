@@ -172,7 +172,7 @@ def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]
     if text:
         raise NoAnswer(f"{decision!r} takes no text; `deny` does.")
     if Reaction.ALLOW not in possible:
-        raise NoAnswer("This question takes an answer to each of its parts, or a denial.")
+        raise NoAnswer("Answer every part of this question, or deny it.")
     if decision in _ALLOW:
         return {"decision": "allow"}
     if decision in _SESSION and Reaction.SESSION in possible:
@@ -267,7 +267,7 @@ class LineComments:
         elif len(text) > LONGEST:
             return f"A comment has at most {LONGEST} characters; this one has {len(text)}."
         elif place not in self._texts and len(self._texts) >= MOST:
-            return f"At most {MOST} comments go with one message."
+            return f"A message can carry at most {MOST} comments."
         else:
             self._texts[place] = text
         return ""

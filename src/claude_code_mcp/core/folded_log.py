@@ -49,4 +49,4 @@ class FoldedLog:
 
     def _write_count(self, text: str, line: _Repeated) -> None:
         if line.since:
-            self._logger.warning("%d more lines of %s were left out: %r", line.since, self._owner, text)
+            self._logger.warning("%d more lines about %s were suppressed: %r", line.since, self._owner, text)

@@ -133,7 +133,7 @@ class Reply:
         shown = lines if self.enclosed else [line for line in lines if _is_harmless(line)]
         if not shown:
             log.warning("git failed with code %d in %s: %s", self.code, self.directory, " ".join(lines)[:2000])
-        return "\n".join(shown[:20]) or f"git ended with code {self.code}; the log of the server has its words"
+        return "\n".join(shown[:20]) or f"git exited with code {self.code}; see the server's log"
 
 
 def _is_harmless(line: str) -> bool:
@@ -385,7 +385,7 @@ async def _finish(
     finally:
         await asyncio.shield(_end(starting, child))
     if listener.too_much:
-        raise ProcessFailed(f"{os.path.basename(command.argv[0])} printed too much to be read.")
+        raise ProcessFailed(f"{os.path.basename(command.argv[0])} printed too much output.")
     return Reply(child.returncode or 0, os.fsdecode(bytes(listener.output)), child.stderr)
 
 

@@ -229,7 +229,7 @@ class Isolation:
 def _lacking(profile: Profile) -> str | None:
     """What a profile asks for that takes the plug-in, in a sentence; None if nothing."""
     if profile.isolation in ("sandbox", "container"):
-        wanted, otherwise = f'isolation = "{profile.isolation}"', 'say isolation = "none" in the policy'
+        wanted, otherwise = f'isolation = "{profile.isolation}"', 'set isolation = "none" in the policy'
     elif profile.resources != _UNLIMITED:
         wanted, otherwise = "`resources`", "remove them from the policy"
     else:

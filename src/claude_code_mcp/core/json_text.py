@@ -63,7 +63,7 @@ def flaw(value: Any, level: int = 0) -> tuple[str, str] | None:
 
 def _flaw_of_scalar(value: Any) -> str | None:
     if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None:
-        return "contains half of a surrogate pair, which is no character"
+        return "contains half of a surrogate pair, which is not a character"
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     return None

@@ -24,7 +24,7 @@ class MinuteLimit:
         self,
         per_minute_of: Callable[[str], int | None],
         clock: Callable[[], float] = time.monotonic,
-        sentence: str = "You may send {most} requests a minute",
+        sentence: str = "You may send {most} requests per minute",
     ) -> None:
         """`per_minute_of` says how much a caller has by now; None for any amount. A refusal begins with `sentence`."""
         self._per_minute_of = per_minute_of

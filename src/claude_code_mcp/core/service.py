@@ -445,7 +445,7 @@ class Service:
     def _check_message(self, field: str, text: str, images: Sequence[str]) -> None:
         """InvalidArgument for a message without text; a picture may go alone."""
         if not self._entered:
-            raise RuntimeError("This service does not run. Use it within `async with Service() as service:`.")
+            raise RuntimeError("This service is not running. Use it within `async with Service() as service:`.")
         if not text.strip() and not images:
             raise InvalidArgument(f"{field} must not be empty.", field=field)
 

@@ -12,7 +12,7 @@ def own_directory() -> str:
         return os.getcwd()
     except OSError:
         raise InvalidArgument(
-            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
+            "cwd: the directory that this server was started in no longer exists. Pass another one, or start the "
             "server elsewhere.",
             field="cwd",
         ) from None

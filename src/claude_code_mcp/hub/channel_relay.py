@@ -91,7 +91,7 @@ class ChannelRelay:
             if request_id in self._offered and self._declares(server, _PERMISSION):
                 await self._hub.notify(server, REQUEST, params)
         except ClaudeCodeError as error:
-            log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
+            log.info("could not notify the channel %s of %s: %s", server, question.id, error.message)
 
     def _declares(self, server: str, capability: str) -> bool:
         (status,) = self._hub.status(server)
@@ -120,11 +120,11 @@ class ChannelRelay:
         question = self._offered.get(str(params.get("request_id")).lower())
         behavior = params.get("behavior")
         if question is None or behavior not in ("allow", "deny"):
-            log.info("an answer of the channel %s fits no open question", server)
+            log.info("an answer from the channel %s matches no open question", server)
             return
         # Nobody can allow what they were not shown; to deny needs no more than the description.
         if behavior == "allow" and not is_whole(without_secrets(question, self._service.redaction)):
-            log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
+            log.warning("the channel %s was not shown all of question %s and can only deny it", question.id, server)
             return
         answer = Answer(allow=behavior == "allow", message=_text(params.get("message")))
         asking, by = self._service.access.known(question.session_id), f"channel:{server}"
@@ -135,19 +135,19 @@ class ChannelRelay:
                 # The operator has named this channel: it answers for the owner, and vouches for a person.
                 self._service.respond(asking.id, question.id, answer, principal=asking.owner, by=by, person=True)
         except ClaudeCodeError as error:
-            log.info("an answer of the channel %s was not taken: %s", server, error.message)
+            log.info("an answer from the channel %s was rejected: %s", server, error.message)
 
     async def _deliver(self, server: str, params: Mapping[str, Any]) -> None:
         content = _text(params.get("content"))
         target = self._target(params)
         if content is None or target is None:
-            log.info("a message of the channel %s has no text, or no session to go to", server)
+            log.info("a message from the channel %s has no text or no target session", server)
             return
         try:
             framed = _framed(server, content, params.get("meta"))
             await self._service.send(target.id, framed, caller=Caller(target.owner))
         except ClaudeCodeError as error:
-            log.info("a message of the channel %s was not taken: %s", server, error.message)
+            log.info("a message from the channel %s was rejected: %s", server, error.message)
 
     def _target(self, params: Mapping[str, Any]) -> Session | None:
         """The session that the message names, of any owner: the operator has named this channel. Without a name, the
@@ -168,7 +168,7 @@ def _request(request_id: str, question: Question) -> dict[str, Any]:
     tool_input, whole = shown_input(question)
     description = question.description
     if not whole:
-        description += " [too large to be shown here whole: it can be denied here, and allowed in the MCP client]"
+        description += " [too long to be shown here in full: you can deny it here; allow it in the MCP client]"
     return {
         "request_id": request_id,
         "tool_name": question.tool_name,

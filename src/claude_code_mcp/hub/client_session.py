@@ -32,8 +32,8 @@ from .tools import trim_description, trim_tools
 
 _MAX_ROUNDS = 10
 _LONGEST_UNCLEAR = 60.0
-_NOT_CLEAR = "Several callers share this connection, and it is not clear whom to ask. Repeat the call."
-_NO_MODEL = "The callers here have no model that could answer."
+_NOT_CLEAR = "Several callers share this connection, so it is unclear which one to ask. Repeat the call."
+_NO_MODEL = "None of the callers offers a model that could answer."
 _current_call: "ContextVar[CallInFlight | None]" = ContextVar("current_call", default=None)
 
 SendAgain = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -147,7 +147,7 @@ class CallsInFlight:
         try:
             return types.ElicitResult.model_validate(answer)
         except ValidationError:
-            return types.ErrorData(code=types.INTERNAL_ERROR, message="The answer is not one.")
+            return types.ErrorData(code=types.INTERNAL_ERROR, message="The answer is not valid.")
 
     async def sample(
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
@@ -167,7 +167,7 @@ class CallsInFlight:
         except MCPError as error:
             return error.error
         except ValidationError:
-            return types.ErrorData(code=types.INTERNAL_ERROR, message="The answer is not one.")
+            return types.ErrorData(code=types.INTERNAL_ERROR, message="The answer is not valid.")
 
     def pass_on_log(self, params: JsonObject, context: Context | None) -> None:
         """Hands a log message to the caller that it is for: the one in whose `context` it came or, on a pipe, the only

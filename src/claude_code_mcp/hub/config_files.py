@@ -157,11 +157,11 @@ class ProgramPlace:
             placed = placed.model_copy(update={"cwd": config.cwd or self.directory})
         if self.is_open(placed.cwd or self.directory or os.getcwd()):
             raise NotStarted(
-                "it would run in a directory that sessions in a sandbox can write to: name ${workspaceFolder} instead "
-                "of a relative path, and another cwd"
+                "it would run in a directory that sessions in a sandbox can write to: use ${workspaceFolder} instead "
+                "of a relative path, and a different cwd"
             )
         if os.path.isabs(placed.command) and os.sep not in self.open_to_sessions and self.is_open(placed.command):
-            raise NotStarted("its program lies in a directory that sessions in a sandbox can write to")
+            raise NotStarted("its program is in a directory that sessions in a sandbox can write to")
         return placed
 
     def is_open(self, path: str | Path) -> bool:
@@ -211,8 +211,8 @@ AS_CONFIGURED = ProgramPlace()
 _KEY = "mcpServers"
 _ITSELF = "it is this server itself"
 _OPEN_TO_SESSIONS = (
-    "from a .mcp.json that sessions in a sandbox can write to; if it says what you want, "
-    "`claude-code-mcp mcp import {} {}` copies it into the file of the hub"
+    "from a .mcp.json that sessions in a sandbox can write to; if you trust it, `claude-code-mcp mcp import {} {}` "
+    "copies it into the hub's file"
 )
 _SETTINGS = ("settings.json", "settings.local.json")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -200,7 +200,7 @@ class ServerMemory:
                 content = _as_json(traits.model_copy(update={"offer": None}))
             self._documents.write(key, json.loads(content))
         except (OSError, ValueError) as error:
-            log.info("what was learned of a server is not kept: %s", error)
+            log.info("the capabilities of a server could not be cached: %s", error)
 
 
 def _as_json(traits: Traits) -> bytes:

@@ -85,7 +85,7 @@ class HubSource:
             denied = with_later_denials(before, replace(paths, programs=self.programs()), self.environment)
             return replace(denied, problems=read.problems)
         except (ClaudeCodeError, OSError) as error:  # our directory is gone
-            log.warning("the files of MCP servers cannot be read: %s", error)
+            log.warning("the MCP server configuration cannot be read: %s", error)
             return LaterDenials(self).renewed(before)
 
     def files(self) -> list[Path]:
@@ -204,9 +204,9 @@ async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterD
     read = await asyncio.to_thread(source.renewed, configuration)
     for problem in read.problems:
         if problem not in configuration.problems:
-            log.warning("an MCP server is left out: %s", problem)
+            log.warning("an MCP server is skipped: %s", problem)
     if read != configuration:
-        log.info("the MCP servers are those of the files as they are now: %s", ", ".join(read.servers) or "none")
+        log.info("the MCP server configuration changed; the servers are now: %s", ", ".join(read.servers) or "none")
         hub.apply(read)
     return read
 
@@ -362,7 +362,7 @@ class Hubs:
             # one of the two would be used by nobody else and closed by nobody.
             if key not in self._hubs:
                 for problem in configuration.problems:
-                    log.warning("an MCP server is left out: %s", problem)
+                    log.warning("an MCP server is skipped: %s", problem)
                 hub = make_hub(settings, configuration, client.variables, programs=programs)
                 self._hubs[key] = _SharedHub(hub, key=key)
         shared = self._hubs[key]

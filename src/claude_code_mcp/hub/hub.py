@@ -68,14 +68,14 @@ class CallCounts:
             self._begun.popleft()
         if limits.calls_at_once is not None and self._running >= limits.calls_at_once:
             raise LimitReached(
-                f"You have {self._running} calls to {server!r} under way, which is all you may have at once.",
+                f"You have {self._running} calls to {server!r} in progress, which is your limit.",
                 limit=limits.calls_at_once,
             )
         if limits.calls_per_minute is not None:
             if len(self._begun) >= limits.calls_per_minute:
                 seconds = math.ceil(self._begun[0] + _MINUTE - now)
                 raise LimitReached(
-                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is all you may. Try "
+                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is your limit. Try "
                     f"again in {seconds} s.",
                     limit=limits.calls_per_minute,
                     retry_after=seconds,
@@ -156,7 +156,7 @@ class Hub(HubServers):
                     client = await pool.existing(caller, directory).connected()
                     lists[pool.server.name] = await getattr(client, kind)()
             except (UpstreamUnavailable, MCPError, ValueError) as error:
-                log.info("the %s of %s are left out: %s", kind, pool.server.name, error)
+                log.info("the %s of %s are skipped: %s", kind, pool.server.name, error)
 
         async with anyio.create_task_group() as tasks:
             for pool in self._select(server):
@@ -285,7 +285,9 @@ class Hub(HubServers):
             try:
                 await route.follow(uri)
                 if self._find(server) is not pool:
-                    raise UpstreamUnavailable(f"The MCP server {server!r} was replaced meanwhile.", state="pending")
+                    raise UpstreamUnavailable(
+                        f"The MCP server {server!r} was replaced in the meantime.", state="pending"
+                    )
             except BaseException:
                 route.close()
                 raise
@@ -379,8 +381,8 @@ class Hub(HubServers):
                 await done.wait()
                 return status_of(self._find(server))
         raise InvalidArgument(
-            f"No sign-in to {server!r} is under way that ends at this address: it begins with http://127.0.0.1 and has "
-            "a code in it.",
+            f"No pending sign-in to {server!r} matches this address. Pass the address that starts with "
+            "http://127.0.0.1 and contains a code.",
             field="redirect",
         )
 
@@ -406,5 +408,5 @@ class Hub(HubServers):
 def _with_oauth(pool: ServerPool) -> OAuthServerConfig:
     config = pool.server.config
     if not isinstance(config, OAuthServerConfig):
-        raise InvalidArgument(f"{pool.server.name!r} has no sign-in: it is a server of type {config.type}.")
+        raise InvalidArgument(f"{pool.server.name!r} needs no sign-in: it is a server of type {config.type}.")
     return config

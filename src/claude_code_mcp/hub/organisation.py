@@ -368,7 +368,7 @@ class _Lists:
                 if _is_provided(entry):
                     self.provided[name] = entry
                 else:
-                    problem = 'only "http" and "sse" servers are taken, with no program and no ${VARIABLE}'
+                    problem = 'only "http" and "sse" servers are allowed, without a program or ${VARIABLE}'
                     self.problems.append((f"{_PROVIDED}.{name}", problem))
 
     def add_managed(self, contents: Sequence[Mapping[str, Any]]) -> None:
@@ -404,7 +404,7 @@ class _Lists:
             if _is_entry(entry):
                 found.append(entry)
             else:
-                self.problems.append((key, f"an entry must have exactly one of {', '.join(_KINDS)}, and is left out"))
+                self.problems.append((key, f"an entry must have exactly one of {', '.join(_KINDS)}; it is ignored"))
         return found
 
 
@@ -464,7 +464,7 @@ def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
     except (OSError, ValueError) as error:
         yield f"{file}: {error}"
         return
-    yield content if isinstance(content, dict) else f"{file}: it must be an object"
+    yield content if isinstance(content, dict) else f"{file}: must be an object"
 
 
 def _device_policies() -> list[Mapping[str, Any] | str]:
@@ -479,7 +479,7 @@ def _device_policies() -> list[Mapping[str, Any] | str]:
         return []
     except (OSError, ValueError, plistlib.InvalidFileException) as error:
         return [f"{where}: {error}"]
-    return [content if isinstance(content, dict) else f"{where}: it must be an object"]
+    return [content if isinstance(content, dict) else f"{where}: must be an object"]
 
 
 def _profile() -> object:

@@ -203,8 +203,8 @@ class HubProvider:
         configuration = await asyncio.to_thread(source.read)
         for problem in configuration.problems:
             if strict and problem.entry is None and problem.file == settings.hub_file:
-                raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
-            log.warning("an MCP server is left out: %s", problem)
+                raise InvalidArgument(f"The hub's file cannot be used: {problem}", field="hub_file")
+            log.warning("an MCP server is skipped: %s", problem)
         programs = await asyncio.to_thread(source.programs)
         hub = make_hub(settings, configuration, os.environ, relay.on_notification, programs=programs)
         hubs = Hubs(settings, self._serving_at, open_to_sessions=self._open_to_sessions)
@@ -264,7 +264,7 @@ class HubProvider:
                     self._context.push_async_exit(opened.pop_all())
             except Exception:
                 log.exception("the caller %s has no MCP servers", principal)
-                return "its MCP servers cannot be opened; the log says why"
+                return "its MCP servers cannot be opened; see the log"
             self.hosts[principal] = own
         return None
 
@@ -294,7 +294,7 @@ class HubProvider:
                 return False
             await self._open_late()
         except Exception:
-            log.exception("the MCP servers in %s cannot be had until it is changed", self._settings.hub_file)
+            log.exception("the MCP servers in %s are unavailable until it is corrected", self._settings.hub_file)
             return False
         return True
 

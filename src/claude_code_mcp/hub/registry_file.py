@@ -65,7 +65,9 @@ def chosen_entries(documents: Mapping[str, Document], names: Collection[str]) ->
     for wanted in names or documents:
         fitting = [name for name in documents if wanted in (name, short_name(name))]
         if len(fitting) > 1:
-            raise InvalidArgument(f"{wanted!r} may be any of these: {', '.join(sorted(fitting)[:10])}.")
+            raise InvalidArgument(
+                f"{wanted!r} is ambiguous; it could be any of these: {', '.join(sorted(fitting)[:10])}."
+            )
         entries |= {short_name(name): entry_of(documents[name]) for name in fitting}
     return entries
 
@@ -79,7 +81,7 @@ def entry_of(document: Document) -> dict[str, Any]:
     """The entry for a server. Raises InvalidArgument where the document offers nothing that can be used here."""
     name = str(document.get("name"))
     if _has_reference(document.get("packages")) or _has_reference(document.get("remotes")):
-        raise InvalidArgument(f"{name}: its document refers to variables with ${{…}}, which is not allowed.")
+        raise InvalidArgument(f"{name}: its document uses ${{…}} variables, which is not allowed.")
     inputs = _Inputs(short_name(name))
     for package in _mappings(document.get("packages")):
         transport = package.get("transport")
@@ -92,7 +94,7 @@ def entry_of(document: Document) -> dict[str, Any]:
             asked = {key: value for key, value in headers.items() if value is not None}
             entry = {"type": _TYPES[remote["type"]], "url": inputs.filled(remote["url"], remote.get("variables"))}
             return {**entry, "headers": asked} if asked else entry
-    raise InvalidArgument(f"{name}: it has no program and no address that could be used here.")
+    raise InvalidArgument(f"{name}: it has no program or URL that can be used here.")
 
 
 class _Inputs:
@@ -191,4 +193,4 @@ def _has_reference(value: object) -> bool:
     try:
         return "${" in json.dumps(value, ensure_ascii=False)
     except RecursionError:
-        raise InvalidArgument("A document of the registry is nested too deeply.") from None
+        raise InvalidArgument("A registry document is nested too deeply.") from None

@@ -472,8 +472,8 @@ class HubServers:
         pool = self._find(server)
         if pool.server.locked:
             raise PermissionDenied(
-                f"The MCP server {server!r} cannot be used: {pool.server.barred}. Only a person can change that, "
-                "in Claude Code or in the configuration.",
+                f"The MCP server {server!r} cannot be used: {pool.server.barred}. Only a person can change this, in "
+                "Claude Code or in the configuration.",
                 field="server",
             )
         return pool

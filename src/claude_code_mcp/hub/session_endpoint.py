@@ -142,7 +142,7 @@ class SessionEndpoint:
         except ClaudeCodeError as error:
             return _error(id_, _UNAVAILABLE, error.message, {"code": error.code, **error.data})
         except ValidationError:
-            return _error(id_, types.INTERNAL_ERROR, "The server's answer does not follow the protocol.")
+            return _error(id_, types.INTERNAL_ERROR, "The server's answer violates the protocol.")
 
     # -- requests ---------------------------------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ def _salvage(line: bytes | str) -> SessionMessage | None:
 
 
 def _unreadable_answer(request_id: types.RequestId | None) -> SessionMessage:
-    error = types.ErrorData(code=types.INTERNAL_ERROR, message="The server's answer does not follow the protocol.")
+    error = types.ErrorData(code=types.INTERNAL_ERROR, message="The server's answer violates the protocol.")
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
@@ -390,7 +390,7 @@ class RequestsInFlight:
 def _error_of(message: types.JSONRPCResponse | types.JSONRPCError) -> types.ErrorData:
     if isinstance(message, types.JSONRPCError) and message.id is None:
         return message.error
-    return types.ErrorData(code=types.INTERNAL_ERROR, message="The server answered with an id that no request has.")
+    return types.ErrorData(code=types.INTERNAL_ERROR, message="The server answered a request that was never sent.")
 
 
 class WritableOutbox(_ClosableStream):

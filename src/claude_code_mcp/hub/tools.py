@@ -115,9 +115,8 @@ def _notice(text: str, path: str, format_: str) -> str:
     lines = text.count("\n") + 1
     return (
         f"The result ({len(text):,} characters across {lines:,} lines) is too long to be shown. "
-        f"It has been saved whole to {path}\nFormat: {format_}\n"
-        "Read the file in portions, or search in it. Before you summarise it, read all of it, or say which part you "
-        "have read."
+        f"The full result is in {path}\nFormat: {format_}\n"
+        "Read the file in portions or search it. Before you summarize it, read all of it or say which part you read."
     )
 
 

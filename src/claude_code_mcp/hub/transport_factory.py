@@ -78,7 +78,7 @@ def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Aut
         storage = credential_storage(name, config, deps)
         return SilentOAuth(config.url, config.oauth, storage, config.tls, deps.renewals)
     if deps.identity_provider is None:
-        raise OAuthFlowError("cross-app access is configured, but no identity provider is")
+        raise OAuthFlowError("cross-app access needs an identity provider, and none is configured")
     storage, get_assertion = own_storage(name, config, deps), deps.identity_provider.assertion
     return AssertionOAuth(config.url, config.oauth, storage, config.tls, deps.renewals, get_assertion)
 
@@ -218,7 +218,7 @@ async def with_helped_headers(name: str, config: ServerConfig, deps: HubDeps, di
     except (ValueError, RecursionError):
         headers = None
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise HelperFailed("headersHelper did not print a JSON object of texts")
+        raise HelperFailed("headersHelper did not print a JSON object with string values")
     return config.model_copy(update={"headers": {**getattr(config, "headers", {}), **headers}})
 
 

@@ -62,14 +62,14 @@ _TAG = re.compile(r"<[^<>]{0,1000}>")
 _MEANINGS = {
     401: "the server requires other credentials",
     400: "the server does not understand the request",
-    403: "the server does not allow it with these credentials",
+    403: "the server does not allow this with these credentials",
     404: "there is no MCP server at this address",
     405: "there is no MCP server at this address",
     429: "too many requests",
     500: "the server failed",
-    502: "the server behind this address is not available",
-    503: "the server is not available now",
-    504: "the server behind this address does not answer",
+    502: "the server behind this address is unavailable",
+    503: "the server is temporarily unavailable",
+    504: "the server behind this address does not respond",
 }
 
 
@@ -241,7 +241,7 @@ class HttpClient(httpx2.AsyncClient):
             with anyio.fail_after(_TIMEOUTS.get(request.method)):
                 response = await super().send(request, **options)
         except TimeoutError:
-            return self._refused(request, 504, UNREACHABLE, "no answer in time", sent=True)
+            return self._refused(request, 504, UNREACHABLE, "timed out", sent=True)
         except NeedsAuth as error:
             if not error.step_up:
                 self._failure.needs_auth, self._failure.refused_token = str(error), error.token

@@ -155,7 +155,7 @@ class Upstream:
                 return False
         except OAuthFlowError:
             return False  # what is stored cannot be read: the attempt reports it
-        recalled = self.connection.sign_in_remembered(f"it said so a short while ago{self.sign_in_hint}")
+        recalled = self.connection.sign_in_remembered(f"the server asked for one recently{self.sign_in_hint}")
         if recalled is not self.connection:
             self.move(recalled)
             self._refuse_waiters(f"needs a sign-in: {recalled.reason}")
@@ -195,7 +195,9 @@ class Upstream:
         with anyio.move_on_after(_END_TIMEOUT):
             await client.ended.wait()
         how = client.end_reason or "the connection closed"
-        message = f"The MCP server {self.name!r} was lost during the call: {how}. It may have done some of its work."
+        message = (
+            f"The MCP server {self.name!r} was lost during the call: {how}. The call may have taken effect in part."
+        )
         return UpstreamUnavailable(message, state=self.connection.state.value)
 
     def _count_error(self, error: MCPError) -> None:
@@ -205,7 +207,7 @@ class Upstream:
         elif error.code in {UNREACHABLE, CONNECTION_CLOSED}:
             self.connection = self.connection.error_counted()
             if self.connection.worn_out:
-                self.failure.reason = f"given up after {self.connection.errors} errors: {error.message}"
+                self.failure.reason = f"stopped after {self.connection.errors} errors: {error.message}"
                 self.give_up()
 
     # -- steering ---------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class Upstream:
             self.give_up()
             self.move(self.connection.at_rest(reason, caller_waits=bool(self._waiters)))
 
-    def disable(self, reason: str = "disabled by hand") -> None:
+    def disable(self, reason: str = "disabled manually") -> None:
         """Gives up the connection and refuses all callers, until `enable`."""
         # The state first: whoever is refused below may ask again at once.
         self.move(self.connection.disabled(reason))
@@ -398,7 +400,7 @@ class ConnectionOwner:
             upstream.attempt_scope = scope
             if not probe.was_in_vain or not upstream.connection.attempt_goes_on:
                 return None
-            log.info("%s cannot take a probe; it is started again with a handshake", upstream.name)
+            log.info("%s does not support probing; restarting it with a handshake", upstream.name)
             # For the second try: what the first has left must not count for it.
             upstream.failure = TransportFailure()
             upstream.given_up.clear()
@@ -499,7 +501,7 @@ class ConnectionOwner:
                 prompts=await client.prompts(),
             )
         except Exception as error:  # whatever it is, somebody who needs a list will be told of it
-            log.debug("what %s offers is not kept: %s", self._upstream.name, error)
+            log.debug("the capabilities of %s could not be cached: %s", self._upstream.name, error)
         else:
             await self._learn(offer=offer)
 

@@ -164,7 +164,7 @@ class ContentHandlers:
         followed = self._followed.setdefault(dialogs, {})
         if uri not in followed:  # nothing is awaited from here on: two requests cannot both follow
             if len(followed) >= _MAX_FOLLOWED:
-                raise MCPError(types.INVALID_PARAMS, f"No more than {_MAX_FOLLOWED} resources can be subscribed to.")
+                raise MCPError(types.INVALID_PARAMS, f"You can subscribe to at most {_MAX_FOLLOWED} resources.")
             self._observe_sessions()
             self._changes.reads(dialogs, asker.caller.principal)
             self._changes.follow(uri, dialogs)
@@ -234,7 +234,9 @@ class ContentHandlers:
         if own:
             return await complete(self._service, params.argument, asker.caller)
         if asker.hub is None:
-            raise MCPError(types.INVALID_PARAMS, "Unknown reference: neither a prompt nor a template of this server")
+            raise MCPError(
+                types.INVALID_PARAMS, "Unknown reference: neither a prompt nor a resource template of this server"
+            )
         return await asker.hub.complete(asker.caller.principal, params)
 
 

@@ -71,7 +71,7 @@ async def _write(file: str, results: Results, otherwise: str, plugins: dict[str,
     try:
         await asyncio.to_thread(write, file, results, otherwise, made_with, plugins)
     except OSError as error:
-        log.debug("the next start will be no faster: %s", error)
+        log.debug("the manifest cannot be cached, so the next start will not be faster: %s", error)
 
 
 def encoded(answers: tuple[Answers, str]) -> tuple[Results, str]:

@@ -32,7 +32,7 @@ def check_url(url: str, *, private: bool) -> SplitResult:
     if not good or len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidArgument("url: must be an http or https address.", field="url")
     if parts.username is not None or parts.password is not None:
-        raise InvalidArgument("url: must have no name and password in it; give a token.", field="url")
+        raise InvalidArgument("url: must not contain a user name or password; pass a token.", field="url")
     if not private and parts.scheme != "https":
         raise InvalidArgument("url: must be an https address.", field="url")
     return parts

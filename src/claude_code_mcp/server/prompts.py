@@ -121,7 +121,7 @@ def _start(family: _Family, filled: FilledIn, prompt: str, **more: str) -> str:
 def _delegate(family: _Family, filled: FilledIn) -> str:
     return (
         "Have a Claude Code session do this. Before you start it, complete the prompt below with what we both know and "
-        "the session cannot: the goal, the limits, what is there already, how to tell that it is done. Then call:\n\n"
+        "the session cannot: the goal, the limits, what already exists, and how to tell that it is done. Then call:\n\n"
         f"{_start(family, filled, filled['task'])}\n\n{family.after}\n\n"
         "When it has ended, check its result against the task yourself, tell me in a few lines what was done and what "
         "was not, and give me the session id."
@@ -132,31 +132,33 @@ def _plan_first(family: _Family, filled: FilledIn) -> str:
     return (
         "Have a Claude Code session plan this before anything is changed. Call:\n\n"
         f"{_start(family, filled, filled['task'], mode='plan')}\n\n{family.after}\n\n"
-        "The plan comes as a question of type plan_review. Show it to me whole, with what you would change about it. "
-        "Allow it only when I agree; otherwise deny it with my remarks as the reason, and the session plans again."
+        "The plan comes as a question of type plan_review. Show all of it to me, with the changes you suggest. "
+        "Allow it only when I agree; otherwise deny it with my remarks as the reason, and the session makes a new plan."
     )
 
 
 def _review(family: _Family, filled: FilledIn) -> str:
     what = filled.get("changes") or "the uncommitted changes, with `git status`, `git diff HEAD` and the new files"
     prompt = (
-        f"Review {what}. Read the code around every change, not the diff alone. Report only what is wrong or will be: "
-        "defects, lost cases, races, security, tests that cannot fail. For each: file and line, what happens, how to "
-        "see it, what to do. The most serious first. Change nothing."
+        f"Review {what}. Read the code around every change, not only the diff. Report only problems: defects, missed "
+        "cases, races, security issues, tests that cannot fail. For each give the file and line, what happens, how to "
+        "reproduce it, and a fix. Put the most serious first. Change nothing."
     )
     return (
         "Have a Claude Code session review changes with fresh eyes. Call:\n\n"
         f"{_start(family, filled, prompt, mode='plan')}\n\n{family.after}\n\n"
-        "Check every finding in the code before you pass it on, and say which you could confirm."
+        "Verify every finding in the code before you report it, and say which ones you confirmed."
     )
 
 
 def _continue(family: _Family, filled: FilledIn) -> str:
-    message = filled.get("message") or "Sum up where you are: what is done, what is left, what you need from me."
+    message = (
+        filled.get("message") or "Summarize the state of your work: what is done, what is left, what you need from me."
+    )
     call = _call(family.send, sessionId=filled["session"], **{family.argument_names["message"]: message})
     return (
-        f"Go on with an earlier Claude Code session: it still knows everything that was said in it. Call:\n\n{call}\n\n"
-        f"{family.after}\n\nTell me what came of it. Use the sessionId of the result from now on."
+        f"Continue an earlier Claude Code session; it remembers its whole conversation. Call:\n\n{call}\n\n"
+        f"{family.after}\n\nTell me the result. Use the sessionId of the result from now on."
     )
 
 
@@ -167,11 +169,11 @@ def _compare(family: _Family, filled: FilledIn) -> str:
         raise MCPError(types.INVALID_PARAMS, "count: must be a number") from None
     return (
         f"Have {count} Claude Code sessions do the same task independently, and compare them. They must not share a "
-        f"directory: first make {count} git worktrees of the project, or copies of it, and give each session its own. "
-        f"Start all before you wait for any, {count} times with another directory:\n\n"
+        f"directory: first create {count} git worktrees of the project, or copies of it, and give each session its "
+        f"own. Start all before you wait for any, {count} times with another directory:\n\n"
         f"{_start(family, filled, filled['task'])}\n\n{family.after}\n\n"
-        "When all have ended, compare the results by the same measures: whether it works, what the tests say, how much "
-        "was changed, what was left out. Recommend one, say why, and what is better in the others."
+        "When all have ended, compare the results by the same criteria: whether it works, the test results, the size "
+        "of the change, what is missing. Recommend one, say why, and name what the others do better."
     )
 
 
@@ -179,14 +181,14 @@ _ALL = (
     _Prompt(
         "delegate",
         "Delegate a task",
-        "Have a session do a task, and check the result",
+        "Have a session do a task and check the result",
         (_TASK, _DIRECTORY, _MODEL, _MODE),
         _delegate,
     ),
     _Prompt(
         "plan_first",
         "Plan first",
-        "Have a session plan a task, and decide on the plan",
+        "Have a session plan a task and decide on the plan",
         (_TASK, _DIRECTORY, _MODEL),
         _plan_first,
     ),
@@ -205,13 +207,16 @@ _ALL = (
         "continue_session",
         "Continue a session",
         "Continue an earlier session",
-        (("session", "The session's id; words of its title find it", True), ("message", "What to tell it", False)),
+        (
+            ("session", "The session's id; completion finds it by words of its title", True),
+            ("message", "The message", False),
+        ),
         _continue,
     ),
     _Prompt(
         "compare",
         "Run several and compare",
-        "Have several sessions do the same task, and compare",
+        "Have several sessions do the same task and compare the results",
         (_TASK, _DIRECTORY, _MODEL, ("count", f"How many, 2 to {_MAX_SESSIONS}", False)),
         _compare,
     ),

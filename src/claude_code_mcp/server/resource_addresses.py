@@ -48,20 +48,20 @@ TEMPLATES = (
     (
         "claude-session-turns",
         f"{_SESSION}{{id}}/turns{{?before,agent}}",
-        "The conversation as JSON, from the end backwards; with agent, a subagent's conversation",
+        "The conversation as JSON, newest turns first; with agent, a subagent's conversation",
         JSON_TYPE,
     ),
     (
         "claude-session-events",
         f"{_SESSION}{{id}}/events{{?cursor,full,lines,wait}}",
-        "What happened in a session; with full, whole messages since the last turn began, with lines, "
-        "its output and the line that is being written; wait: seconds",
+        "The events of a session; full: complete messages since the last turn started; lines: its output, including "
+        "the unfinished line; wait: seconds",
         JSON_TYPE,
     ),
     (
         "claude-session-questions",
         f"{_SESSION}{{id}}/questions{{?offset}}",
-        "What a session waits to be answered",
+        "The open questions of a session",
         JSON_TYPE,
     ),
     ("claude-sessions", f"{LIST}{{?offset,text}}", "Sessions on this machine, newest first", JSON_TYPE),

@@ -319,9 +319,7 @@ class McpServer:
         except Exception:
             log.exception("tool %s failed for %s", params.name, principal())
             self._audit_failure(params.name, ClaudeCodeError.code)
-            return refusal(
-                ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
-            )
+            return refusal(ClaudeCodeError("Internal error; see the server's log on stderr for details."))
 
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))

@@ -55,7 +55,7 @@ class Task:
             await asyncio.to_thread(self.records.write, record)
         except OSError as error:
             log.warning(
-                "%s of %s does not become a task: its record cannot be written: %s", record.tool, record.owner, error
+                "%s of %s runs without a task: its record cannot be written: %s", record.tool, record.owner, error
             )
             return
         self.record = record

@@ -165,7 +165,7 @@ class Tasks:
         try:
             await asyncio.to_thread(self.records.write, ended)
         except (OSError, ValueError) as error:
-            log.warning("the end of task %s of %s cannot be written down: %s", ended.task_id, ended.owner, error)
+            log.warning("cannot record the end of task %s of %s: %s", ended.task_id, ended.owner, error)
         else:
             self._tasks.pop(ended.task_id, None)
         task.record = ended
@@ -205,7 +205,7 @@ class Tasks:
             session_id = found.record.session_id
             # The forms were made for the client that began the task; this connection may be another one.
             if session_id and not can_be_asked(context) and self.service.needs_person(session_id, found.record.owner):
-                raise MCPError(types.INVALID_REQUEST, "Only a person may answer, in a client that shows forms.")
+                raise MCPError(types.INVALID_REQUEST, "Only a person may answer this, in a client that shows forms.")
             found.respond(params.input_responses)
         return {"resultType": "complete"}
 

@@ -123,7 +123,7 @@ async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Res
         raise
     except Exception:
         log.exception("a request of the console failed")
-        return refusal(RequestRefused(500, "INTERNAL", "Something went wrong in the server; its log says what."))
+        return refusal(RequestRefused(500, "INTERNAL", "Internal error; see the server's log."))
 
 
 class BodyRoom:
@@ -143,7 +143,7 @@ class BodyRoom:
             nonlocal taken
             if self._taken[principal] + size > self._most:
                 raise RequestRefused(
-                    429, "LIMIT_REACHED", "Too much is being sent at once; wait until it has arrived.", _LATER
+                    429, "LIMIT_REACHED", "Too many large requests at once; try again in a moment.", _LATER
                 )
             self._taken[principal] += size
             taken += size
@@ -163,7 +163,7 @@ async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, An
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
-    too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have {largest:,} bytes at most.")
+    too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have at most {largest:,} bytes.")
     announced = request.headers.get("content-length", "0")
     # Only the first digits: `int` refuses a number of thousands of digits with an error of its own.
     if not announced.isascii() or not announced.isdigit() or int(announced[:15]) > largest:
@@ -194,7 +194,7 @@ async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
             return await anext(stream, None)
     except TimeoutError:
         headers = {"Connection": "close"}
-        raise RequestRefused(408, "INVALID_ARGUMENT", "The rest of the request did not come.", headers) from None
+        raise RequestRefused(408, "INVALID_ARGUMENT", "The request was not received completely.", headers) from None
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _serve(port: int) -> None:
     async with ScriptedModel(port) as model:
-        lines = [f"Scripted model on {model.url} (Ctrl-C ends it). To use it:", ""]
+        lines = [f"Scripted model on {model.url} (Ctrl-C stops it). To use it:", ""]
         lines += [f"  export {name}={value}" for name, value in model_environment(model.url).items()]
         sys.stdout.write("\n".join([*lines, "", ""]))
         sys.stdout.flush()

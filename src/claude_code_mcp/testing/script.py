@@ -267,7 +267,7 @@ def _blocks(step: Json, index: int) -> Iterator[Block]:
         yield from _blocks_of(step, step)
         return
     if not isinstance(step["blocks"], list) or not step["blocks"]:
-        raise ScriptError(f"step {index}: blocks wants a list that is not empty")
+        raise ScriptError(f"step {index}: blocks must be a non-empty list")
     for number, raw in enumerate(step["blocks"]):
         block = _read_object(raw, _BLOCK_KEYS | _PACE_KEYS, f"step {index}, block {number}")
         yield from _blocks_of(block, {**step, **block})
@@ -294,7 +294,7 @@ def _contents(source: Json, repeat: int) -> Iterator[Json]:
 
 def _tool_use(name: Any, arguments: Any, tool_use_id: Any) -> Json:
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ScriptError("a tool call wants a name and an input object")
+        raise ScriptError("a tool call needs a name and an input object")
     return {"type": "tool_use", "id": tool_use_id, "name": name, "input": arguments}
 
 
@@ -324,7 +324,7 @@ def _headers(step: Json) -> Mapping[str, str]:
     """More headers of the response; ScriptError for what would break it."""
     headers = {str(name): str(value) for name, value in (_typed(step, "headers", dict) or {}).items()}
     if any(character in text for pair in headers.items() for text in pair for character in "\r\n"):
-        raise ScriptError("headers must not have line breaks")
+        raise ScriptError("headers must not contain line breaks")
     return headers
 
 
@@ -332,13 +332,13 @@ def _typed(source: Json, key: str, kind: type[T]) -> T | None:
     value = source.get(key)
     if value is None or isinstance(value, kind):
         return value
-    raise ScriptError(f"{key} wants {_KINDS[kind]}")
+    raise ScriptError(f"{key} must be {_KINDS[kind]}")
 
 
 def _number(source: Json, key: str, default: float) -> float:
     value = source.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ScriptError(f"{key} wants a number that is not negative")
+        raise ScriptError(f"{key} must be a non-negative number")
     return value
 
 
@@ -427,7 +427,7 @@ def _scripted_answer(body: Mapping[str, Any]) -> ModelAnswer:
     position, text = found
     *_, last = _decoded_scripts(text)  # a script inside the strings of another one is part of that one
     if not isinstance(last, list):
-        raise ScriptError("it wants a JSON array of steps")
+        raise ScriptError("it must be a JSON array of steps")
     steps = list(steps_of(last))
     index = sum(message.get("role") == "assistant" for message in messages[position + 1 :])
     if index >= len(steps):

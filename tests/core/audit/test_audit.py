@@ -94,7 +94,7 @@ def test_a_repeated_act_pushes_nothing_out_of_the_trail(tmp_path: Path) -> None:
 
 def test_a_refusal_cannot_be_hidden_behind_others_of_another_sort(book: Book) -> None:
     for number in range(1000):
-        unknown = {"what": "use", "code": "SESSION_NOT_FOUND", "reason": "somebody else's session"}
+        unknown = {"what": "use", "code": "SESSION_NOT_FOUND", "reason": "another caller's session"}
         book.audit.act(AuditEvent(AuditKind.REFUSED, "mallory", f"s-{number}", unknown))
     directory = {"what": "create", "code": "PERMISSION_DENIED", "field": "cwd", "reason": "/etc/ssh is outside"}
     book.audit.act(AuditEvent(AuditKind.REFUSED, "mallory", None, directory))

@@ -47,14 +47,14 @@ def test_a_caller_has_so_many_a_minute_and_one_more_after_each_part_of_it() -> N
 
 def test_what_was_used_beyond_it_is_made_up_for_by_waiting() -> None:
     clock = Clock()
-    limit = MinuteLimit({"alice": 1000}.get, clock, "Your sessions may use {most} tokens a minute")
+    limit = MinuteLimit({"alice": 1000}.get, clock, "Your sessions may use {most} tokens per minute")
     limit.check("alice")
     limit.use("alice", 999)
     limit.check("alice")
     limit.use("alice", 3000)
     with pytest.raises(RateLimited) as refused:
         limit.check("alice")
-    assert refused.value.message == "Your sessions may use 1000 tokens a minute; wait 180 s."
+    assert refused.value.message == "Your sessions may use 1000 tokens per minute; wait 180 s."
     clock.now += 179
     with pytest.raises(RateLimited):
         limit.check("alice")
@@ -102,7 +102,7 @@ async def test_who_has_used_too_many_tokens_sends_no_message_and_begins_no_sessi
     service = await start_service(policy=Policy(limited), observers=[acts])
     turn = await service.create(script("a", "x"), options(sandbox))
     assert (await end_of(turn)).result == "x"
-    with pytest.raises(RateLimited, match="1 tokens a minute") as refused:
+    with pytest.raises(RateLimited, match="1 tokens per minute") as refused:
         await service.send(turn.session.id, script("b", "y"))
     assert refused.value.retry_after > 1
     with pytest.raises(RateLimited):
@@ -124,6 +124,6 @@ async def test_who_begins_too_many_sessions_goes_on_with_those_that_there_are(
         service.fork(turn.session.id, script("c", "z")),
         service.stored.copy(turn.session.id),
     ):
-        with pytest.raises(RateLimited, match="1 sessions a minute"):
+        with pytest.raises(RateLimited, match="1 sessions per minute"):
             await begin
     assert (await end_of(await service.send(turn.session.id, script("d", "w")))).result == "w"

@@ -66,4 +66,4 @@ def test_a_foreign_session_reads_like_one_that_does_not_exist(observers: Observe
     error = observers.foreign_session("s-1", "mallory")
     assert isinstance(error, SessionNotFound)
     assert "s-1" in error.message
-    assert listening.acts[0].details["reason"] == "somebody else's session"
+    assert listening.acts[0].details["reason"] == "another caller's session"

@@ -87,9 +87,9 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
     [
         (
             {"allowed_tools": ("Bsh", "mcp__x__y")},
-            "allowedTools: no tool is known by the name 'Bsh' (did you mean Bash?).",
+            "allowedTools: there is no tool named 'Bsh' (did you mean Bash?).",
         ),
-        ({"disallowed_tools": ("Qqq",)}, "disallowedTools: no tool is known by the name 'Qqq'."),
+        ({"disallowed_tools": ("Qqq",)}, "disallowedTools: there is no tool named 'Qqq'."),
     ],
 )
 def test_unknown_tools_are_told(asked: Any, told: str) -> None:

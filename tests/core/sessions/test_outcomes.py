@@ -122,7 +122,7 @@ async def test_a_spent_budget_ends_the_turn_and_refuses_the_next(service: Servic
     [
         (
             Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(session_usd=0.01)})),
-            "The budget of $0.01 that the operator allows a session is spent.",
+            "The operator's budget of $0.01 per session is spent.",
         ),
         (
             Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=0.01)})),

@@ -82,7 +82,7 @@ async def test_a_call_that_cannot_be_judged_is_denied_at_once_and_audited(
         {"input": {"tool_name": "Read", "tool_input": {"file_path": NO_PATH}}, "tool_use_id": "toolu_1"}
     )
     assert reply["hookSpecificOutput"]["permissionDecision"] == "deny"
-    assert "could not be judged" in reply["hookSpecificOutput"]["permissionDecisionReason"]
+    assert "could not be checked" in reply["hookSpecificOutput"]["permissionDecisionReason"]
     reply = session.verdicts.reply_to_hook(
         {"input": {"tool_name": "Bash", "tool_input": {"command": "ls"}, "agent_id": "a", "cwd": NO_PATH}}
     )
@@ -129,7 +129,7 @@ async def test_an_answer_that_cannot_be_handed_on_is_a_denial(
 
     monkeypatch.setattr(turn.session.readable_lines, "input_changed", fail)
     service.respond(turn.session.id, question_id, Answer(allow=True, updated_input={"command": "touch made"}))
-    assert "could not be judged" in (await end_of(turn)).result
+    assert "could not be checked" in (await end_of(turn)).result
     assert not (sandbox.project / "made").exists()
     assert list(denials) == [("Bash", "error", "answer")]
 

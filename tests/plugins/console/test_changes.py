@@ -55,7 +55,7 @@ def test_what_git_prints_is_taken_apart_by_file() -> None:
         ("a.py", ""),
         ("new name.py", "renamed"),
         ("gone", "deleted"),
-        ("picture.png", "binary, or only its mode"),
+        ("picture.png", "binary file, or a change of mode only"),
     ]
     assert files[0].diffs == ["@@ -1,2 +1,2 @@\n-x\n+y\n z"]
     assert files_of_diff("") == ([], False), "as after a merge"
@@ -123,7 +123,7 @@ def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browse
             "@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n\\ No newline at end of file\n+y = 3\n\\ No newline at end of file",
             "@@ -1,2 +0,0 @@\n-x = 1\n-y = 3\n\\ No newline at end of file",
         ],
-        "new cell behind cell c1": ["@@ -0,0 +1,1 @@\n+# New\n\\ No newline at end of file"],
+        "new cell after cell c1": ["@@ -0,0 +1,1 @@\n+# New\n\\ No newline at end of file"],
     }
 
 
@@ -230,5 +230,5 @@ def test_only_text_files_below_the_session_s_directory_are_shown(console: Consol
         )
     }
     # One answer for all of them: it does not tell what there is elsewhere.
-    assert set(refusals.values()) == {"There is no such file in the session's directory, or you may not read it."}
+    assert set(refusals.values()) == {"There is no such file in the session's directory, or you are not allowed to read it."}
     assert "not text" in read(alice, "binary").json["error"]["message"]

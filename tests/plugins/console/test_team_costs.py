@@ -144,7 +144,7 @@ def test_everybody_else_is_refused_and_that_is_audited(team: Console, by: str) -
     refused = bob.get(f"/api/costs?of=everybody&by={by}")
     assert (refused.status, refused.json["error"]["code"]) == (403, "PERMISSION_DENIED")
     assert b"dave" not in refused.body
-    assert "costs of everybody" in team.audited("costs of everybody")
+    assert "costs of all callers" in team.audited("costs of all callers")
     assert bob.get(f"/api/costs?by={by}&format=csv").status == (400 if by in ("caller", "group") else 200)
 
 

@@ -203,7 +203,7 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     assert "are changed, and it is deleted, on the machine that has it" in unchanged.json["error"]["message"]
     for nothing in ("machine=a", "project=/elsewhere"):
         assert (await in_thread(partial(alice.get, f"/api/sessions?{nothing}"))).json["sessions"] == []
-    gone = [{"machine": "b.example.org", "reason": "Machine b.example.org is not there."}]
+    gone = [{"machine": "b.example.org", "reason": "Machine b.example.org is offline."}]
     assert listed["unanswered"] == gone
     for route in LISTS:
         rows = (await in_thread(partial(alice.get, f"/api{route.path}"))).json

@@ -43,7 +43,7 @@ async def test_a_server_that_was_killed_is_back_with_its_data(tmp_path: Path, ca
         assert (await sessions.get("s1")).value == b"held"
         assert await connection.answers()
         await connection.close()
-    assert f"nats-server (pid {pid}) has ended with code -9; restart 1 of at most 5" in caplog.text
+    assert f"nats-server (pid {pid}) exited with code -9; restart 1 of at most 5" in caplog.text
     assert "runs again with its data" in caplog.text
 
 
@@ -53,7 +53,7 @@ async def test_a_server_that_ends_again_and_again_is_given_up(tmp_path: Path, mo
         for _ in range(engine.MAX_RESTARTS):
             await killed_and_restarted(server)
         os.kill(server.pid, signal.SIGKILL)
-        with pytest.raises(EngineUnavailable, match="nats-server ended 6 times"):
+        with pytest.raises(EngineUnavailable, match="nats-server exited 6 times"):
             async with asyncio.timeout(HANG_SECONDS):
                 await asyncio.shield(server.failed)
 
@@ -92,6 +92,6 @@ def test_health_depends_on_the_server_and_fleet_up_ends_when_it_cannot_be_kept_r
             until(lambda: answers("/ready") == 200)
         assert run(home, "fleet", "status").returncode == 0
         nats_server_of(up.process.pid).kill()
-        up.until_said("nats-server ended 6 times")
+        up.until_said("nats-server exited 6 times")
         assert up.process.wait(HANG_SECONDS) == 1
     assert "Traceback" not in up.errors

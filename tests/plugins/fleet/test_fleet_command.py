@@ -135,7 +135,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
     [
         (("runner",), 2, "belongs to no fleet"),
         (("runner", "--join", "hello"), 2, "not a ticket"),
-        (("runner", "--nats", "tls://192.0.2.1"), 2, "belong together"),
+        (("runner", "--nats", "tls://192.0.2.1"), 2, "must be used together"),
         (("fleet", "status"), 5, "No fleet is at home"),
         (("fleet", "ticket"), 5, "No fleet is at home"),
         (("fleet", "up", "--listen", "here"), 2, "HOST:PORT"),

@@ -62,7 +62,7 @@ async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_pat
         ("fleet's disk", True),
         ("fleet's disk", True),
     ]
-    assert "1 do not answer: server" in found[0].detail, "only the fleet's server runs here, and no machine"
+    assert "1 do not respond: server" in found[0].detail, "only the fleet's server runs here, and no machine"
     found = await asyncio.to_thread(lambda: list(check_fleet(settings)))
     assert found[0][:2] == ("fleet", False)
 

@@ -349,14 +349,14 @@ async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) ->
         listed = await call(client, "claude_list_sessions")
         assert [row["sessionId"] for row in listed["sessions"]] == [made["sessionId"]]
         assert listed["unanswered"] == [
-            {"machine": "silent.example.org", "reason": "Machine silent.example.org does not answer."}
+            {"machine": "silent.example.org", "reason": "Machine silent.example.org does not respond."}
         ]
         problem = await refused(client, "claude_create_session", prompt="x", machine="silent")
         assert problem["code"] == "UPSTREAM_UNAVAILABLE"
         machines.fleet.set_machines(["b"], gone=["a"])
         listed = await call(client, "claude_list_sessions")
         assert listed["sessions"] == []
-        assert listed["unanswered"] == [{"machine": "a.example.org", "reason": "Machine a.example.org is not there."}]
+        assert listed["unanswered"] == [{"machine": "a.example.org", "reason": "Machine a.example.org is offline."}]
         (content,) = (await client.read_resource(LIST)).contents
         assert isinstance(content, types.TextResourceContents)
         assert json.loads(content.text)["unanswered"] == listed["unanswered"]

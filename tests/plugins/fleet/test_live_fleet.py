@@ -124,7 +124,7 @@ async def test_sessions_are_placed_found_and_missed(
             assert [held.session_id for held in await view.absent(LOCAL)] == [made["sessionId"]]
             assert await view.absent("somebody else") == []
             listed = await call(client, "claude_list_sessions")
-            assert listed["unanswered"] == [{"machine": "b-name", "reason": "Machine b-name is not there."}]
+            assert listed["unanswered"] == [{"machine": "b-name", "reason": "Machine b-name is offline."}]
             problem = await refused(client, "claude_get_status", sessionId=made["sessionId"])
-            assert "which is not there now" in problem["message"]
+            assert "which is offline" in problem["message"]
         await gateway.close()

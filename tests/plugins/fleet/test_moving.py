@@ -134,7 +134,7 @@ async def test_what_cannot_be_moved_stays_and_goes_on_where_it_is(tmp_path: Path
         assert (moved.returncode, moved.stdout.strip()) == (0, "It is on machine server now."), moved.stderr
         assert (await at.say(session_id, script("go on", "here")))["machine"] == "server"
         again = await at.command(session_id, "--to", "server")
-        assert (again.returncode, again.stdout.strip()) == (0, "It is on machine server already.")
+        assert (again.returncode, again.stdout.strip()) == (0, "It is already on machine server.")
         unknown = await at.command(session_id, "--to", "desk")
         assert unknown.returncode == 2
         assert "machine" in unknown.stderr

@@ -186,6 +186,6 @@ async def test_a_removal_that_cannot_be_noted_is_not_taken_for_one_that_was(flee
     async def at_once() -> None: ...
 
     await fleet.jetstream.delete_key_value(names.REMOVALS)
-    with pytest.raises(OSError, match="machines that do not answer will not learn that ann"):
+    with pytest.raises(OSError, match="cannot be informed that ann"):
         await gateway.end_caller("ann", at_once)
     await gateway.close()

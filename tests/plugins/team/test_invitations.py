@@ -57,7 +57,7 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
         db.execute("INSERT INTO shares VALUES ('a-session', 'alice', 'watch', 'bob', 0.0)")
     removed = people("remove", "alice", "--yes")
     assert removed.returncode == 0
-    assert removed.stdout.strip() == "alice is removed. 1 share of theirs, or with them, ended."
+    assert removed.stdout.strip() == "alice was removed. 1 share by or with them ended."
     (line,) = (people.state / "audit.jsonl").read_text().splitlines()
     unshared = {"act": "session_unshared", "session": "a-session", "with": "alice", "owner": "bob", "why": "removed"}
     assert unshared.items() <= json.loads(line).items()

@@ -89,7 +89,7 @@ async def test_comments_are_written_on_lines_kept_over_a_refusal_and_sent_as_one
         await pilot.press("n")
         await screen.until(lambda: str(app.screen.query_one(DiffView).row.place) == "cart.py:2")
         await pilot.press("escape")
-        await screen.shows("Comments that are not sent: 2")
+        await screen.shows("Unsent comments: 2")
         server.refusal = "The session is closed."
         for _ in range(2):  # refused, then taken
             await screen.until(lambda: app.screen is app.main)

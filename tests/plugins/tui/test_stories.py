@@ -234,7 +234,7 @@ async def test_at_a_usage_limit_one_key_waits_and_one_continues(place: SharedPla
         async with opened(place, session_id=made["sessionId"]) as screen:
             await screen.shows("◷ usage limit", "resets at", "F6: wait")
             await screen.pilot.press("f6")
-            await screen.shows("continues at", "Esc: do not, F7: now")
+            await screen.shows("continues at", "Esc: stop waiting, F7: continue now")
             await screen.pilot.press("escape")
             await screen.shows("F6: wait")
             await screen.pilot.press("f7")

@@ -94,7 +94,7 @@ async def test_the_model_answers_no_command_once_the_budget_is_spent(
     await end_of(turn)
     seen = (sandbox.project / "seen").read_text()
     assert seen.count("200 OK") == 3, "each costs two dollars at least"
-    assert "that the operator allows a session is spent" in seen
+    assert "per session is spent" in seen
     with pytest.raises(LimitReached, match="budget"):
         await service.send(turn.session.id, "more", caller=Caller("mallory"))
 
@@ -114,7 +114,7 @@ async def test_requests_that_a_command_hangs_up_on_use_up_the_budget(
     prompt = script("go", tool("Bash", command=command), "done")
     turn = await service.create(prompt, session(sandbox), caller=Caller("mallory"))
     await end_of(turn)
-    assert "that the operator allows a session is spent" in (sandbox.project / "seen").read_text()
+    assert "per session is spent" in (sandbox.project / "seen").read_text()
     assert turn.session.costs.spent_usd >= 3 * 500_000 * 4e-6
 
 

@@ -69,7 +69,7 @@ async def test_a_server_is_reconnected_disabled_and_enabled(start_rig: StartRig,
     assert one["state"] == "connected"
     assert await caller.text("mcp__x__pid") != first
     (one,) = (await caller.ok("claude_mcp_servers", action="disable", server="x"))["servers"]
-    assert (one["state"], one["reason"]) == ("disabled", "disabled by hand")
+    assert (one["state"], one["reason"]) == ("disabled", "disabled manually")
     assert "mcp__x__pid" not in await caller.names()
     await caller.ok("claude_mcp_servers", action="enable", server="x")
     assert "mcp__x__pid" in await caller.names()

@@ -136,7 +136,7 @@ def test_a_nested_server_offers_nothing_loads_nothing_and_says_so(environment: d
     assert answers[2]["result"] == {"tools": []}
     assert "error" in answers[0]
     assert "error" in answers[3]
-    assert "started inside a session of claude-code-mcp (depth 1)" in ended.stderr
+    assert "started inside a claude-code-mcp session (depth 1)" in ended.stderr
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
     assert not {"mcp", "pydantic", "asyncio", "claude_code_mcp.serving"} & loaded
 

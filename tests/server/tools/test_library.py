@@ -108,7 +108,7 @@ async def test_a_session_is_given_away_after_its_turn_and_in_a_fleet_alone(
     caller: ToolCaller = await start_caller(toolsets=CARE)
     manage, session_id = "claude_manage_session", await a_session(caller)
     code, message = await caller.refused(manage, sessionId=session_id, action="move")
-    assert (code, "sessions can be moved in a fleet only" in message) == ("INVALID_ARGUMENT", True)
+    assert (code, "sessions can be moved only in a fleet" in message) == ("INVALID_ARGUMENT", True)
     given: list[tuple[str, bool, bool]] = []
 
     async def give_away(name: str, _: Caller, /, *, without_tree: bool) -> None:

@@ -160,7 +160,7 @@ async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: Start
 
 @pytest.mark.soak
 async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: ToolCaller) -> None:
-    told = "allowedTools: no tool is known by the name 'Bsh' (did you mean Bash?)."
+    told = "allowedTools: there is no tool named 'Bsh' (did you mean Bash?)."
     report = await caller.ok("claude_code", prompt=HELLO, allowedTools=["Bsh"])
     assert report["notice"] == told
     status = await caller.ok("claude_get_status", sessionId=report["sessionId"])

@@ -61,7 +61,7 @@ def test_commands_ask_the_server_that_runs(shared: SharedPlace, sandbox: Sandbox
     entry = {"command": sys.executable, "args": ["-c", SERVER]}
     hub.write_text(json.dumps({"mcpServers": {f"s{number}": entry for number in range(2)}}))
     shared.environment["CLAUDE_CODE_MCP_HUB_FILE"] = str(hub)
-    assert "No shared server runs" in shared.command("stats").stderr
+    assert "No shared server is running" in shared.command("stats").stderr
     with opened(shared.client()) as one, opened(shared.client()):
         made = call(
             one,

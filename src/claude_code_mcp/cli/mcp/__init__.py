@@ -17,7 +17,7 @@ _CONNECT_SECONDS = 30.0
 _LOGIN_SECONDS = 300.0
 _REMOTE_KINDS = {
     "http": "a remote server over streamable HTTP",
-    "sse": "a remote server over server-sent events, as before 2025",
+    "sse": "a remote server over server-sent events (the protocol before 2025)",
     "ws": "a remote server over a WebSocket",
 }
 _KINDS = ("server", "stdio", *_REMOTE_KINDS)
@@ -119,10 +119,10 @@ def _add_configuring(actions: Any) -> None:
     add_json(parser)
     parser.set_defaults(run=_configure, action="import")
     for action, summary in (
-        ("get", "one server as it is configured, without its secrets"),
-        ("remove", "take a server out of our own file"),
-        ("enable", "let a server of our own file be used again"),
-        ("disable", "keep a server of our own file, but do not use it"),
+        ("get", "show the configuration of one server, without secrets"),
+        ("remove", "remove a server from the hub's file"),
+        ("enable", "enable a server in the hub's file"),
+        ("disable", "disable a server in the hub's file without removing it"),
     ):
         parser = actions.add_parser(action, help=summary)
         parser.add_argument("name", metavar="NAME")
@@ -133,10 +133,10 @@ def _add_configuring(actions: Any) -> None:
 
 def _add_lists(actions: Any) -> None:
     for action, summary in (
-        ("status", "connect to servers and tell how they stand"),
-        ("tools", "the tools of all servers, or of some"),
-        ("resources", "the resources, and templates of their addresses, of all servers, or of some"),
-        ("prompts", "the prompts of all servers, or of some"),
+        ("status", "connect to the servers and show their status"),
+        ("tools", "list the tools of all or some servers"),
+        ("resources", "list the resources and resource templates of all or some servers"),
+        ("prompts", "list the prompts of all or some servers"),
     ):
         parser = actions.add_parser(action, help=summary)
         parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these servers")
@@ -197,7 +197,7 @@ def _add_watch(actions: Any) -> None:
     )
     parser.add_argument("server", metavar="SERVER")
     parser.add_argument("uris", nargs="*", metavar="URI", help="resources to follow")
-    add_json(parser, "print one JSON object a line")
+    add_json(parser, "print one JSON object per line")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="stop after this many seconds")
     _add_scope(parser)
     parser.set_defaults(run=_use, action="watch")

@@ -133,7 +133,7 @@ def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
     else:
         # Guessed wrongly, a secret would go to the program as an argument, or an argument would be lost.
         if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
-            raise InvalidArgument("Some of these options are of mcp add: the command of a server goes after --.")
+            raise InvalidArgument("Some of these options belong to mcp add: put the server's command after --.")
         line.command += [word, *rest]
         rest.clear()
 
@@ -173,9 +173,9 @@ def _take_option(
         return
     target = _WITH_VALUE.get(option)
     if target is None or (allowed is not None and target not in allowed):
-        where = "" if allowed is not None else "; the command of a server goes after --"
+        where = "" if allowed is not None else "; put the server's command after --"
         # Shown as far as it can be: one that is mistyped may have its value in it.
-        shown = option if re.match(r"--?[a-zA-Z][a-z-]{0,20}$", option) else "What begins with -"
+        shown = option if re.match(r"--?[a-zA-Z][a-z-]{0,20}$", option) else "An argument that begins with -"
         raise InvalidArgument(f"{shown} is not an option of {action}{where}.")
     if not separator:
         if not rest or rest[0] == "--":
@@ -194,7 +194,7 @@ def _take_option(
 
 def checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument("The name of a server has at most 64 letters, digits, _, - and dots.")
+        raise InvalidArgument("A server name has at most 64 letters, digits, _, - and dots.")
     return name
 
 
@@ -202,7 +202,7 @@ def _check(line: AddLine) -> None:
     if not line.name:
         raise InvalidArgument("mcp add needs a name first: mcp add NAME -- COMMAND, or mcp add NAME URL.")
     if (line.url is None) == (not line.command):
-        raise InvalidArgument("Give either an address, or a command after --.")
+        raise InvalidArgument("Give either a URL or a command after --.")
     if line.transport is not None and line.transport not in KINDS:
         raise InvalidArgument(_WANTED["transport"])
     if line.scope is not None and line.scope not in SCOPES:
@@ -238,11 +238,11 @@ def raw_entry(
         entry = {"type": "stdio", "command": command[0], "args": command[1:]}
         return {**entry, "env": _pairs(variables, "=", _WANTED["env"])} if variables else entry
     if variables:
-        raise InvalidArgument("--env is for servers that are programs.")
+        raise InvalidArgument("--env is for servers that are local programs.")
     kind = kind or ("ws" if url.startswith(_SCHEMES["ws"]) else "http")
     if kind not in _SCHEMES or not url.startswith((*_SCHEMES[kind], "${")):
         schemes = _SCHEMES.get(kind, _SCHEMES["http"])
-        raise InvalidArgument(f"The address of a server of type {kind} begins with {' or '.join(schemes)}.")
+        raise InvalidArgument(f"The URL of a server of type {kind} begins with {' or '.join(schemes)}.")
     entry = {"type": kind, "url": url}
     return {**entry, "headers": _pairs(headers, ":", _WANTED["header"])} if headers else entry
 
@@ -296,7 +296,7 @@ def _entries_in(file: Path, names: Collection[str]) -> dict[str, dict[str, Any]]
         return chosen_entries(documents, names)
     section = section_of(content)[1] if isinstance(content, dict) else None
     if not isinstance(section, dict):
-        raise InvalidArgument(f"{file} has no MCP servers that can be read.")
+        raise InvalidArgument(f"{file} has no usable MCP servers.")
     defaults = input_defaults(content)
     return {name: in_our_words(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
 
@@ -328,8 +328,8 @@ def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
         if name not in configuration.servers:
             for problem in configuration.problems:
                 if problem.entry == name:
-                    raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
-            known = f"there are: {', '.join(configuration.servers)}" if configuration.servers else "none is configured"
+                    raise InvalidArgument(f"{name!r} is configured, but cannot be used: {problem.message}.")
+            known = f"configured: {', '.join(configuration.servers)}" if configuration.servers else "none is configured"
             raise NotFound(f"There is no MCP server called {name!r}; {known}.")
     return replace(configuration, servers={name: configuration.servers[name] for name in names})
 
@@ -397,7 +397,7 @@ def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:
         entries[line.name] = entry
     print(f"Added {line.name} ({description}) to {file}.")
     if line.scope is not None:
-        print("claude-code-mcp: note: --scope is for Claude Code; our own file is for all sessions.", file=sys.stderr)
+        print("claude-code-mcp: note: --scope is ignored: the hub's file applies to all sessions.", file=sys.stderr)
     return 0
 
 
@@ -409,7 +409,7 @@ def import_servers(arguments: argparse.Namespace) -> int:
     wanted = [short_name(name) if "/" in name else name for name in arguments.names] or list(found)
     for name in wanted:
         if name not in found:
-            raise NotFound(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
+            raise NotFound(f"There is no server called {name!r}; available: {', '.join(found) or 'none'}.")
     failed = 0
     results: list[dict[str, str]] = []
 
@@ -422,7 +422,7 @@ def import_servers(arguments: argparse.Namespace) -> int:
         for name in wanted:
             file, entry = found[name]
             if name in entries and not arguments.force:
-                report(name, "kept", f"{clean(name)}: already there; --force replaces it")
+                report(name, "kept", f"{clean(name)}: already exists; --force replaces it")
                 continue
             try:
                 if isinstance(named := entry.get("envFile"), str):
@@ -465,7 +465,7 @@ def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
         expand(dict(entry), os.environ)
     except MissingVariable as error:
         print(f"claude-code-mcp: note: {error} here", file=sys.stderr)
-        return str(entry.get("type") or "type not known yet")
+        return str(entry.get("type") or "type unknown")
     try:
         config = parse_entry(name, dict(entry), os.environ)
     except InvalidEntry as error:
@@ -483,7 +483,7 @@ def remove(arguments: argparse.Namespace) -> int:
         return 0
     print(f"Removed {arguments.name}.")
     if other is not None:
-        print(f"There is another one of that name in {other.file}, which counts now.")
+        print(f"The server with the same name in {other.file} is used now.")
     return 0
 
 
@@ -509,7 +509,9 @@ def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any
     elsewhere = hub_servers(load_settings(), os.environ, arguments.project, "all").servers.get(arguments.name)
     if elsewhere is None:
         raise NotFound(f"There is no MCP server called {arguments.name!r}.")
-    raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
+    raise InvalidArgument(
+        f"{arguments.name!r} is configured in {elsewhere.file}, a file that only its owner program changes."
+    )
 
 
 # -- our own file ------------------------------------------------------------------------------------------------------

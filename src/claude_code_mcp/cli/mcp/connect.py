@@ -50,22 +50,22 @@ from .terminal import Screen, notification_line, one_line
 _NOT_ANNOUNCED = {"notifications/progress", "notifications/cancelled"}
 _SIGN_IN_SECONDS = 300.0
 _COMMANDS = {
-    "tools": ("", "what can be called"),
+    "tools": ("", "list the tools"),
     "call": ("NAME [JSON | A=B …]", "call a tool"),
-    "resources": ("", "what can be read"),
+    "resources": ("", "list the resources"),
     "read": ("URI", "read a resource"),
-    "prompts": ("", "what can be asked for"),
+    "prompts": ("", "list the prompts"),
     "prompt": ("NAME [JSON | A=B …]", "get a prompt"),
-    "complete": ("NAME ARGUMENT [BEGINNING]", "what the server suggests for an argument"),
-    "watch": ("[URI …] [SECONDS]", "only show what the server tells; Ctrl-C ends it"),
-    "help": ("", "this"),
-    "quit": ("", "end, as do Ctrl-C and the end of input (Ctrl-D)"),
+    "complete": ("NAME ARGUMENT [BEGINNING]", "show the server's completions for an argument"),
+    "watch": ("[URI …] [SECONDS]", "show notifications only; Ctrl-C stops"),
+    "help": ("", "show this list"),
+    "quit": ("", "exit, like Ctrl-C and the end of input (Ctrl-D)"),
 }
 _HELP = "\n".join(f"{f'{name} {usage}':<36}{summary}" for name, (usage, summary) in _COMMANDS.items())
 _EDITING_HELP = """
-Tab completes; arrows and Ctrl-R find earlier commands; what begins with a space is not kept."""
+Tab completes; arrows and Ctrl-R find earlier commands; lines that begin with a space are not saved."""
 _NOTES_HELP = """
-What the server tells by itself is shown as it comes, behind a *."""
+Notifications of the server appear as they arrive, marked with *."""
 
 
 def connect(arguments: argparse.Namespace) -> int:
@@ -192,7 +192,7 @@ class InteractiveClient:
         offer = ", ".join(counts)
         self._screen.show(f"Connected to {server_name(status)}, protocol {status.protocol_version}: {offer}.")
         if status.instructions:
-            self._screen.show(f"It says: {one_line(status.instructions, 300)}")
+            self._screen.show(f"Instructions: {one_line(status.instructions, 300)}")
         if self._screen.is_terminal:
             self._screen.show("`help` lists the commands.")
 
@@ -215,7 +215,7 @@ class InteractiveClient:
             except MCPError as error:
                 self._screen.show_error(f"The server refused: {error.message}")
         if self._current.cancelled_caught:
-            self._screen.show("Given up.")
+            self._screen.show("Cancelled.")
         self._current = None
 
     # -- the commands -------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class InteractiveClient:
             await prompter.withdraw()
         self._screen.show(found.text)
         if found.failed:
-            self._screen.show_error(f"{name} says that it failed.")
+            self._screen.show_error(f"{name} reported a failure.")
 
     async def _read(self, uri: str) -> OperationResult:
         if not uri:

@@ -190,7 +190,7 @@ def _line(name: str, description: str | None) -> str:
 def _those_there(name: str, there: Iterable[str]) -> str:
     names = [*there]
     close = difflib.get_close_matches(name, names, 3) or names[:10]
-    return f"it has, among others: {clean(', '.join(close))}."
+    return f"it has, for example: {clean(', '.join(close))}."
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def _status_line(status: ServerStatus, timeout: float) -> str:
     if status.state != "connected":
         return one_line(reason_of(status, timeout), 400)
     offers_tools = "tools" in (status.capabilities or {})
-    tools = count_of(status.tools or 0, "tool") if status.tools is not None or not offers_tools else "tools not told"
+    tools = count_of(status.tools or 0, "tool") if status.tools is not None or not offers_tools else "tools not listed"
     return f"{server_name(status)}, protocol {status.protocol_version}, {tools}"
 
 
@@ -347,7 +347,7 @@ async def _follow_pasted_address(hub: Hub, server: str, show: Show, read_line: R
             try:
                 await hub.finish_sign_in(server, line)
             except InvalidArgument as error:
-                show(f"That is not it. {error.message}")
+                show(f"This address cannot be used. {error.message}")
 
 
 async def _logout(arguments: argparse.Namespace) -> int:
@@ -509,8 +509,8 @@ async def _watch(arguments: argparse.Namespace) -> int:
         # Looked at after the watch was set: a connection that was lost before it would never be reported.
         [status] = hub.status(server)
         if status.state != "connected":
-            raise UpstreamUnavailable(f"{server} is not connected any more.", state=status.state)
-        print(f"claude-code-mcp: watching {server}; Ctrl-C ends it.", file=sys.stderr, flush=True)
+            raise UpstreamUnavailable(f"{server} is no longer connected.", state=status.state)
+        print(f"claude-code-mcp: watching {server}; Ctrl-C stops.", file=sys.stderr, flush=True)
         try:
             with anyio.move_on_after(arguments.timeout):
                 await watch.lost.wait()

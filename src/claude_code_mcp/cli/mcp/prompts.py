@@ -72,13 +72,13 @@ class FieldEntry:
         """The value that a line stands for, or LEFT_OUT. Raises Unfit."""
         text = line.strip()
         if not text and self._default is LEFT_OUT and self.required:
-            raise Unfit("it is required")
+            raise Unfit("a value is required")
         if not text:
             return self._default
         match self.model.kind:
             case FieldKind.BOOLEAN:
                 if text.lower() not in _TRUE | _FALSE:
-                    raise Unfit("it is yes or no")
+                    raise Unfit("it must be yes or no")
                 return text.lower() in _TRUE
             case FieldKind.ARRAY:
                 return self._several(text)
@@ -89,7 +89,7 @@ class FieldEntry:
         self._check_size(len(line), "minLength", "maxLength", "characters")
         form = self.schema.get("format")
         if isinstance(form, str) and form in _FORMATS and not _is_of_format(text, form):
-            raise Unfit(f"it is {_FORMATS[form][1]}")
+            raise Unfit(f"it must be {_FORMATS[form][1]}")
         return line
 
     # -- choices ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class FieldEntry:
         if len(begun) == 1:
             return begun[0]
         numbers = f"a number from 1 to {len(options)}, or " if self._numbered else ""
-        raise Unfit(f"it is {numbers}one of {one_line(', '.join(options), 300)}")
+        raise Unfit(f"it must be {numbers}one of {one_line(', '.join(options), 300)}")
 
     def _several(self, text: str) -> list[Any]:
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -131,20 +131,20 @@ class FieldEntry:
         try:
             number: int | float = int(text) if self.model.kind is FieldKind.INTEGER else float(text)
         except ValueError:
-            raise Unfit(f"it is {_KINDS[self.model.kind]}") from None
+            raise Unfit(f"it must be {_KINDS[self.model.kind]}") from None
         if not math.isfinite(number):
-            raise Unfit(f"it is {_KINDS[self.model.kind]}")
+            raise Unfit(f"it must be {_KINDS[self.model.kind]}")
         least, most = _limit(self.schema, "minimum"), _limit(self.schema, "maximum")
         if (least is not None and number < least) or (most is not None and number > most):
-            raise Unfit(f"it is a number {self._range}")
+            raise Unfit(f"it must be a number {self._range}")
         return number
 
     def _check_size(self, size: int, least_key: str, most_key: str, unit: str) -> None:
         least, most = _limit(self.schema, least_key), _limit(self.schema, most_key)
         if least is not None and size < least:
-            raise Unfit(f"it has at least {least:g} {unit}")
+            raise Unfit(f"it must have at least {least:g} {unit}")
         if most is not None and size > most:
-            raise Unfit(f"it has at most {most:g} {unit}")
+            raise Unfit(f"it must have at most {most:g} {unit}")
 
     # -- remarks ------------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class QuestionPrompter:
     async def _answer(self, params: dict[str, Any]) -> dict[str, Any]:
         self._show(f"The server asks: {clean(str(params.get('message', '')))}")
         if params.get("mode") == "url":
-            self._show(f"It wants you to open {clean(str(params.get('url')))}")
+            self._show(f"It asks you to open {clean(str(params.get('url')))}")
             return await self._confirm("Have you opened it?", {"action": "accept"})
         content: dict[str, Any] = {}
         for entry in read_entries(params.get("requestedSchema")):
@@ -304,7 +304,7 @@ class QuestionPrompter:
             try:
                 return entry.value(line)
             except Unfit as reason:
-                self._show(f"  That does not fit: {reason}.")
+                self._show(f"  Not valid: {reason}.")
         return _END
 
     async def _confirm(self, question: str, agreed: dict[str, Any]) -> dict[str, Any]:

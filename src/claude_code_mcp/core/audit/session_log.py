@@ -147,10 +147,10 @@ class SessionLog:
                 log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
             case ProcessChanged(change="protocol_violation"):
                 log.warning(
-                    "session %s wrote what cannot be true: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
+                    "session %s sent an invalid frame: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
                 )
             case ProcessChanged(change="parked"):
-                log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
+                log.info("session %s: its process was closed; the next message resumes it", session_id)
             case WaitChanged(wait=wait, stopped=True) if wait is not None:
                 log.info("session %s: %s", session_id, wait.sentence)
             case TurnEnded(outcome=outcome) if outcome.code is OutcomeCode.INTERRUPTED:

@@ -201,7 +201,7 @@ class RotatingJsonl:
             if self._lock_file is not None:
                 self._lock_file.acquire()
         except (OSError, NotImplementedError) as error:
-            log.error("the audit trail cannot be locked, and is written by one server only: %s", error)
+            log.error("the audit trail cannot be locked; no other server may write to it: %s", error)
             self._lock_file, self._lockable = None, False
             yield
             return
@@ -479,7 +479,7 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
         elif report.last is None:
             report.earlier += 1
         else:
-            _note_broken(report, f"{where}: a line without a chain")
+            _note_broken(report, f"{where}: a line without a hash")
         return
     chain = link[1].decode()
     expected = _chain(line[: link.start()] + b"}", report.last or BEGIN)
@@ -490,8 +490,8 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
         # The oldest file that is kept may begin in the middle of the chain: what was before it is gone.
         report.begins_within = True
     else:
-        gone = "not the first line of the trail" if first else "not what follows the line before it"
-        _note_broken(report, f"{where}: {gone}")
+        gone = "is not the first line of the trail" if first else "does not follow the line before it"
+        _note_broken(report, f"{where} {gone}")
     report.last = chain
     report.found = report.found or chain == looked_for
 

@@ -48,8 +48,8 @@ def find_executable(
         found = _on_path(os.path.expanduser(expand_home(explicit, environment or {})), environment)
         if found is None:
             raise ExecutableNotFound(
-                f"{named_by} names {explicit!r}, which is not an executable file. Correct it, or leave it out: then "
-                "`claude` on PATH is used, or the one that `claude-code-mcp[cli]` brings.",
+                f"{named_by} names {explicit!r}, which is not an executable file. Correct it, or unset it to use "
+                "`claude` on PATH or the bundled one.",
                 field=named_by,
             )
         return found

@@ -66,19 +66,19 @@ def _is_count(value: Any) -> bool:
 
 
 _AGENT_FIELDS: Mapping[str, tuple[_Check, str]] = {
-    "description": (_is_some_text, "must be a text that is not empty"),
-    "prompt": (_is_text, "must be a text"),
-    "tools": (_is_text_list, "must be a list of names"),
-    "disallowedTools": (_is_text_list, "must be a list of names"),
-    "skills": (_is_text_list, "must be a list of names"),
-    "model": (_is_some_text, "must be the name of a model"),
-    "permissionMode": (_is_text, "must be the name of a mode"),
-    "maxTurns": (_is_count, "must be a whole number above 0"),
+    "description": (_is_some_text, "must be a non-empty string"),
+    "prompt": (_is_text, "must be a string"),
+    "tools": (_is_text_list, "must be a list of strings"),
+    "disallowedTools": (_is_text_list, "must be a list of strings"),
+    "skills": (_is_text_list, "must be a list of strings"),
+    "model": (_is_some_text, "must be a model name"),
+    "permissionMode": (_is_text, "must be a mode name"),
+    "maxTurns": (_is_count, "must be a positive integer"),
     "background": (lambda value: isinstance(value, bool), "must be true or false"),
     "mcpServers": (lambda value: isinstance(value, list | tuple), "must be a list"),
     "memory": (lambda value: value in ("user", "project", "local"), "must be user, project or local"),
 }
-_TEXTS = (_is_text_map, "must be an object of texts")
+_TEXTS = (_is_text_map, "must be an object with string values")
 
 
 def _check_agent(field: str, agent: Any) -> None:
@@ -99,7 +99,7 @@ def _check_server(field: str, name: str, server: Any) -> None:
         raise _invalid(field, "must be an object")
     kind = server.get("type", "stdio")
     if kind == "stdio":
-        _check_parts(field, server, "command", {"args": (_is_text_list, "must be a list of texts"), "env": _TEXTS})
+        _check_parts(field, server, "command", {"args": (_is_text_list, "must be a list of strings"), "env": _TEXTS})
     elif kind in _REMOTE:
         _check_parts(field, server, "url", {"headers": _TEXTS})
         _check_address(f"{field}.url", server["url"], _REMOTE[kind])
@@ -111,7 +111,7 @@ def _check_parts(field: str, server: Mapping[str, Any], needed: str, others: Map
     if server.get(needed) is None:
         raise _invalid(f"{field}.{needed}", "required")
     if not _is_some_text(server[needed]):
-        raise _invalid(f"{field}.{needed}", "must be a text that is not empty")
+        raise _invalid(f"{field}.{needed}", "must be a non-empty string")
     for name, (is_valid, requirement) in others.items():
         if name in server and not is_valid(server[name]):
             raise _invalid(f"{field}.{name}", requirement)
@@ -126,9 +126,7 @@ def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise _invalid(
-            field, f"must be an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}"
-        )
+        raise _invalid(field, f"must be a URL that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
 
 
 def _check_schema(field: str, schema: Any) -> None:
@@ -153,15 +151,15 @@ def _check_keywords(path: str, part: Mapping[str, Any]) -> None:
         if kind not in _SCHEMA_TYPES:
             raise _invalid(f"{path}.type", f"must be one of {', '.join(_SCHEMA_TYPES)}, or a list of these")
     if "required" in part and not _is_text_list(part["required"]):
-        raise _invalid(f"{path}.required", "must be a list of names")
+        raise _invalid(f"{path}.required", "must be a list of strings")
     if "enum" in part and not (isinstance(part["enum"], list) and part["enum"]):
-        raise _invalid(f"{path}.enum", "must be a list that is not empty")
+        raise _invalid(f"{path}.enum", "must be a non-empty list")
     for name in _SCHEMA_MAPS:
         if name in part and not isinstance(part[name], Mapping):
-            raise _invalid(f"{path}.{name}", "must be an object of schemas")
+            raise _invalid(f"{path}.{name}", "must be an object whose values are schemas")
     for name in _SCHEMA_LISTS:
         if name in part and not (isinstance(part[name], list) and part[name]):
-            raise _invalid(f"{path}.{name}", "must be a list of schemas that is not empty")
+            raise _invalid(f"{path}.{name}", "must be a non-empty list of schemas")
 
 
 def _subschemas(path: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -248,7 +246,7 @@ def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
         if name not in names:
             raise _refusal(f"agents.{name}", "Claude Code does not accept this definition")
     if options.agent is not None and options.agent not in names:
-        raise _refusal("agent", f"there is no agent {options.agent!r}; there is {', '.join(names)}")
+        raise _refusal("agent", f"there is no agent {options.agent!r}; available: {', '.join(names)}")
 
 
 def check_servers(options: SessionOptions, status: Collection[Mapping[str, Any]], *, last: bool) -> bool:

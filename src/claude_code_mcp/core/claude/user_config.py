@@ -350,7 +350,7 @@ class PrincipalCredentials:
         assert self._directory is not None
         # Such a name would lead to a file elsewhere, or to a hidden one.
         if os.sep in principal or principal.startswith("."):
-            raise InvalidArgument(f"The name {principal!r} of a principal cannot be the name of a file of credentials.")
+            raise InvalidArgument(f"The principal name {principal!r} cannot be used as the name of a credentials file.")
         return self._directory / f"{principal}{suffix}"
 
 

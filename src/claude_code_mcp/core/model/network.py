@@ -104,7 +104,7 @@ def parse_host_rule(text: str) -> HostRule:
     below = host.startswith(_BELOW)
     name = host_name(host.removeprefix(_BELOW) if below else host)
     if below and read_address(name) is not None:
-        raise ValueError(f"{text!r}: nothing lies below an address")
+        raise ValueError(f"{text!r}: an IP address has no subdomains")
     return HostRule(name, USUAL_PORTS if port is None else (port,), below, text)
 
 

@@ -494,7 +494,7 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
     if code is OutcomeCode.INTERRUPTED:
         return "The turn was interrupted."
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
-        return "The model finished without giving the structured output that was asked for."
+        return "The model finished without the requested structured output."
     reason = _text(result, "result") or "Claude Code reported an error without saying which."
     return f"{reason} {LOG_IN_HINT}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
 

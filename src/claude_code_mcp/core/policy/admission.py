@@ -163,12 +163,14 @@ class Admission:
         # current directory of a drive, which is not the session's.
         joined = self.paths.joined(base, path)
         if joined is None:
-            raise InvalidArgument(f"{field}: {path!r} does not say which directory it starts from.", field=field)
+            raise InvalidArgument(
+                f"{field}: {path!r} is relative to the current directory of a drive; use a full path.", field=field
+            )
         # Links are followed before the comparison: one inside of a root may lead out of it.
         resolved = self.resolve(joined)
         roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
         if self.profile.roots is not None and all(self.paths.below(resolved, root) is None for root in roots):
-            raise _denied(field, f"{path!r} lies outside the directories that you may use")
+            raise _denied(field, f"{path!r} is outside the directories that you may use")
         return resolved
 
     # -- permission mode ---------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class Admission:
             raise InvalidArgument(f"{field}: {mode!r} is not one of {', '.join(MODE_LADDER)}.", field=field)
         if MODE_LADDER.index(step) > MODE_LADDER.index(self.profile.mode_ceiling):
             raise _denied(
-                field, f"{mode!r} allows more than {self.profile.mode_ceiling!r}, which is as far as you may go"
+                field, f"{mode!r} allows more than {self.profile.mode_ceiling!r}, the most permissive mode for you"
             )
 
     def modes_after_plan(self) -> tuple[tuple[str, ...], str | None]:
@@ -206,7 +208,7 @@ class Admission:
 
     def _check_bypass(self, field: str) -> None:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != BYPASS:
-            raise _denied(field, "permissions may never be bypassed here")
+            raise _denied(field, "the policy never allows bypassing permissions")
         if self.profile.bypass == "confirm" and not self.bypass_on:
             raise _denied(field, "bypassing permissions is switched off", remedy=ENABLE_BYPASS)
 
@@ -236,7 +238,7 @@ class Admission:
         for rule in rules:
             if rule not in known:
                 raise _denied(
-                    "allowed_tools", f"{rule[:200]!r} would not be asked about, and only a person may allow it"
+                    "allowed_tools", f"{rule[:200]!r} would run without asking, and only a person may allow it"
                 )
 
     def _check_tools(self, field: str, names: Iterable[str]) -> None:
@@ -304,7 +306,7 @@ class Admission:
             self._check_mentioned_files(field, prompt, cwd)
         for server in dict.fromkeys(mentioned_servers(prompt)):
             if self._is_refused(f"mcp__{server}__resource", {}, cwd):
-                raise _denied(field, f"you may not use the MCP server {server!r}, which is mentioned with @")
+                raise _denied(field, f"you may not use the MCP server {server!r}, mentioned with @")
 
     def _may_command(self, command: str) -> bool:
         listed = self.profile.slash_commands
@@ -371,7 +373,7 @@ class Admission:
     def on_limit(self, wanted: OnLimit | None) -> OnLimit | None:
         """What a session does at a usage limit; PermissionDenied if it may not wait."""
         if wanted == "wait" and self.profile.on_limit == "end":
-            raise _denied("on_limit", "sessions may not wait for a usage limit here")
+            raise _denied("on_limit", "the policy does not let sessions wait for a usage limit")
         return wanted or self.profile.on_limit
 
     # -- while it runs ------------------------------------------------------------------------------------------
@@ -534,7 +536,7 @@ def _check_only_tightens(field: str, requested: Mapping[str, Any], allowed: Mapp
             _check_only_tightens(path, value, permitted)
         # By identity: 1 and 0 are equal to true and false here, but not to Claude Code.
         elif permitted is not ... and (permitted is None or value is not permitted):
-            raise _denied(path, "you may only make the sandbox tighter")
+            raise _denied(path, "you may only make the sandbox stricter")
 
 
 def _tool_of(rule: str) -> str:

@@ -60,11 +60,11 @@ def doubt_about(commands: Sequence[Words], is_denied: IsDenied) -> str:
         shown = repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
         program = PROGRAMS.get(name)
         if program is None:
-            return f"it is not known that {shown} runs no other program and writes no file"
+            return f"{shown} may run other programs or write files"
         if is_denied(name) and any(isinstance(word, FileGlob) for word in words):
-            return f"some commands of {shown} are denied, and file names could make this one of them"
+            return f"some commands of {shown} are denied, and a wildcard could turn this into one of them"
         if program.options is not None and not all(_is_known(word, program.options) for word in words[1:]):
-            return f"the options of {shown} are not all known to be harmless"
+            return f"some options of {shown} are not known to be harmless"
     return ""
 
 
@@ -78,12 +78,12 @@ def doubt_about_reading(commands: Sequence[Words]) -> str:
         if program is None or program is _GREP:
             return f"{shown} may read files that must not be read"
         if name == "cd":
-            return "the line goes to another directory, and the files that it reads there are not known"
+            return "the line changes the directory, so the files that it reads are not known"
         for word in words[1:] if program.reads else ():
             if isinstance(word, FileGlob):
-                return f"the file names in the words of {shown} may stand for files that must not be read"
+                return f"wildcards in the arguments of {shown} may match files that must not be read"
             if (word.startswith("--") and "=" in word) or _may_be_of_kernel(word):
-                return f"it is not known which files {shown} reads"
+                return f"the files that {shown} reads are not known"
     return ""
 
 

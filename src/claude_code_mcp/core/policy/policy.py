@@ -225,7 +225,7 @@ class Profile(_Frozen):
     def _variables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if not name.isidentifier():
-                raise ValueError(f"{name!r} is not the name of a variable; patterns are not possible here")
+                raise ValueError(f"{name!r} is not a variable name; patterns are not supported here")
         return value
 
     @model_validator(mode="after")
@@ -384,7 +384,7 @@ _ENCLOSED = ("sandbox", "container")
 _HISTORY = "The history of git and copies elsewhere are not covered."
 _SANDBOXED = f"these files are empty for commands in the sandbox, if they exist when the session starts. {_HISTORY}"
 _NOT_SANDBOXED = (
-    "outside of a sandbox this covers Claude Code's file tools. Commands that may read such a file are asked about; "
+    "outside a sandbox this covers Claude Code's file tools. Commands that may read such a file are asked about; "
     f"a command that is allowed can read it. {_HISTORY}"
 )
 
@@ -471,7 +471,7 @@ def _with_credentials(profiles: Mapping[str, Profile], entries: object, where: s
             _named(profile, profiles, f"The policy file {where}: {name}.profiles")
         having = [profile for profile in wanted if _reaches(found[profile], credential)]
         if not having:
-            raise _error(where, f"{name}.host", "no profile has this host in its list `network`")
+            raise _error(where, f"{name}.host", "no profile lists this host under `network`")
         for profile in having:
             credentials = (*found[profile].credentials, credential)
             found[profile] = found[profile].model_copy(update={"credentials": credentials})
@@ -504,7 +504,7 @@ def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> 
     """The profile `base` with the fields of a table in their place; within `limits` and `resources`, each by itself."""
     fields = {key: value for key, value in entry.items() if key != "base"}
     if "credentials" in fields:
-        raise _error(where, f"{name}.credentials", "belongs to the top of the file, as [[credentials]]")
+        raise _error(where, f"{name}.credentials", "belongs at the top level of the file, as [[credentials]]")
     # Validated as a whole, the inherited fields too: a field that fits by itself may not fit those of the base.
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
@@ -520,7 +520,7 @@ def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> 
 
 def _named(name: object, profiles: Mapping[str, Profile], where: str) -> Profile:
     if not isinstance(name, str) or name not in profiles:
-        raise InvalidArgument(f"{where}: there is no profile {name!r}; there is {', '.join(sorted(profiles))}.")
+        raise InvalidArgument(f"{where}: there is no profile {name!r}; available: {', '.join(sorted(profiles))}.")
     return profiles[name]
 
 

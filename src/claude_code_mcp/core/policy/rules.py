@@ -180,7 +180,7 @@ def parse_rule(text: str) -> Rule:
     """A rule from its text; ValueError says what is wrong with it."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a rule; one looks like Bash(npm test), Edit(src/**) or mcp__server__*")
+        raise ValueError(f"{text!r} is not a rule such as Bash(npm test), Edit(src/**) or mcp__server__*")
     tool, specifier = match.groups()
     if specifier is None:
         check_tool_name(tool)
@@ -198,7 +198,7 @@ def parse_rule(text: str) -> Rule:
 def check_tool_name(name: str) -> None:
     """ValueError unless it is the name of a tool, or a pattern for tools of MCP servers."""
     if not re.fullmatch(r"\*|[A-Za-z][\w.-]*|mcp__[\w.-]*\*?", name):
-        raise ValueError(f"{name!r} is not the name of a tool; patterns are for MCP tools only, as in mcp__server__*")
+        raise ValueError(f"{name!r} is not a tool name; patterns work only for MCP tools, as in mcp__server__*")
 
 
 def names_tool(pattern: str, tool: str) -> bool:
@@ -272,11 +272,11 @@ def _doubt_about_directory(call: ToolCall, allow: Sequence[Rule]) -> str:
     if call.tool in SHELL_TOOLS and call.subagent_directory:
         if any(concerns(rule, tool) for rule in allow for tool in _BEGINS_SUBAGENT):
             return ""
-        return f"what this runs depends on the directory of its subagent, {call.subagent_directory}"
+        return f"the program that this runs depends on the directory of its subagent, {call.subagent_directory}"
     moves = call.tool == "EnterWorktree" or (call.tool in _BEGINS_SUBAGENT and any(map(call.arguments.get, _PLACES)))
     if not moves or any(concerns(rule, call.tool) for rule in allow):
         return ""
-    return "what they run depends on the directory that this leads to"
+    return "the programs that they run depend on the directory that this changes to"
 
 
 def _denies(rule: Rule, call: ToolCall) -> bool:
@@ -334,7 +334,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     if secret and not doubt:
         doubt = doubt_about_reading(unclear)
         if len(named_files(unclear)) > _MAX_NAMED_FILES:
-            doubt = "it reads too many files to be judged"
+            doubt = "it reads too many files to check"
     return doubt
 
 

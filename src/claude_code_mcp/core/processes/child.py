@@ -77,8 +77,8 @@ async def spawn(
             if not _fallback_logged:
                 _fallback_logged = True
                 log.warning(
-                    "the supervisor of child processes does not work (%s): children run without it, and what they "
-                    "leave behind is found only by its mark",
+                    "the process supervisor is not available (%s): children run without it, and leftover processes "
+                    "are found only by their mark",
                     error,
                 )
     loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
 
 
 _STDERR_KEPT = 32 << 10
-_NO_MEMORY = "the server has no memory left for what it wrote"
+_NO_MEMORY = "the server has no memory left for its output"
 _DRAIN = 1.0
 """Seconds that the pipes of a child that has ended may stay open: something may hold them."""
 _REMOVAL = 30.0
@@ -151,7 +151,7 @@ class Exit:
     def reason(self) -> str:
         """A sentence for a person, with what the program wrote last."""
         if self.cause:
-            return f"{self.program} was ended: {self.cause}."
+            return f"{self.program} was stopped: {self.cause}."
         sentence = f"{self.program} {'was ' if self.code < 0 else ''}{self.how}"
         last_lines = self.stderr.strip()
         return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
@@ -182,7 +182,7 @@ def _run_removal(command: Sequence[str], environment: Mapping[str, str], child: 
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("what %s left could not be removed: %s", child, error)
+        log.warning("leftovers of %s could not be removed: %s", child, error)
 
 
 def _signal_name(number: int) -> str:
@@ -384,7 +384,7 @@ class ChildProcess(_ChildInput):
             except MemoryError:
                 self.end_for_memory()
             except Exception:
-                log.exception("what %s wrote could not be handled", self._logged_as)
+                log.exception("the output of %s could not be processed", self._logged_as)
             return
         self._stderr.append(data)
         self._stderr_size += len(data)
@@ -396,7 +396,7 @@ class ChildProcess(_ChildInput):
         if self.cause or self.exited.done():
             return
         self.cause = _NO_MEMORY
-        log.error("%s is ended: %s", self._logged_as, self.cause)
+        log.error("stopping %s: %s", self._logged_as, self.cause)
         self.kill()
         pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
         if pipe is not None:
@@ -444,7 +444,7 @@ class ChildProcess(_ChildInput):
                 try:
                     await sweep(self._mark)  # first, since a descendant may hold the pipes open
                 except Exception:
-                    log.exception("what %s left behind could not be looked for", self._logged_as)
+                    log.exception("could not look for leftover processes of %s", self._logged_as)
             with contextlib.suppress(TimeoutError):
                 # Under a supervisor it is the reaper that ends the
                 # descendants, and until it has they may hold the pipes.
@@ -467,4 +467,4 @@ class ChildProcess(_ChildInput):
         try:
             call()
         except Exception:
-            log.exception("a report on %s could not be handled", self._logged_as)
+            log.exception("a report on %s could not be processed", self._logged_as)

@@ -95,7 +95,7 @@ class _Supervisor:
             self._send(descriptors, payload)
         except (BrokenPipeError, ConnectionResetError) as error:
             self._disconnect()
-            raise SupervisorFailed(error.errno, "the supervisor ends as soon as it is started") from None
+            raise SupervisorFailed(error.errno, "the supervisor exits immediately") from None
 
     def _send(self, descriptors: Sequence[int], payload: bytes) -> None:
         connection = self._connect()
@@ -260,7 +260,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else request.program
             raise OSError(code, os.strerror(code), missing)
         if kind != b"S":
-            raise SupervisorFailed(errno.EPIPE, "it ended before it had started the child")
+            raise SupervisorFailed(errno.EPIPE, "it exited before it started the child")
         self._pid = int(number)
 
     def _open_channels(self, *, sockets: bool) -> list[int]:

@@ -33,8 +33,8 @@ def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
     whole = {part for part in json_parts(original) if isinstance(part, str)}
     if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
         raise InvalidArgument(
-            "updatedInput contains a cut mark ([[claude-code-mcp cut …]]): it was made from an input that was not "
-            "shown whole. Read the whole one in pages, or allow it without updatedInput.",
+            "updatedInput contains a cut mark ([[claude-code-mcp cut …]]): it was made from a truncated input. Read "
+            "the complete input in pages, or allow it without updatedInput.",
             field="updatedInput",
         )
 
@@ -81,8 +81,8 @@ def _without_mark(value: Any, mark: str, *, hidden: bool) -> Any:
     # The mark has nothing in it that JSON would escape.
     if hidden and mark in json.dumps(value, ensure_ascii=False):
         raise InvalidArgument(
-            f"updatedInput changes a text in which {mark} stands for a secret that was not shown. "
-            "Leave that text as it is, or write it whole.",
+            f"updatedInput changes text in which {mark} stands for a hidden secret. Leave that text unchanged, or "
+            "replace all of it.",
             field="updatedInput",
         )
     return value

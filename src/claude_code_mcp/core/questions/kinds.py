@@ -90,9 +90,7 @@ class Kind(ABC):
     def chosen_mode(self, question: Question, answer: Answer) -> str | None:
         """The permission mode that an allowance leads to; None leaves it as it is, or to Claude Code."""
         if answer.mode is not None:
-            raise InvalidArgument(
-                "permission_mode: only the approval of a plan comes with a mode.", field="permission_mode"
-            )
+            raise InvalidArgument("permission_mode: only for approving a plan.", field="permission_mode")
         return None
 
 
@@ -145,7 +143,7 @@ class Permission(Kind):
 
     def allowed_input(self, question: Question, answer: Answer) -> dict[str, Any]:
         if answer.answers is not None:
-            raise _misfit(f"Answers fit a user question; this is a {self.wire_type}.")
+            raise _misfit(f"Only a user_question takes answers; this is a {self.wire_type}.")
         updated = answer.updated_input
         if updated is None:
             return dict(question.tool_input)
@@ -159,7 +157,7 @@ class Permission(Kind):
         missing = [name for name in required if name in question.tool_input and name not in updated]
         if missing:
             raise InvalidArgument(
-                f"updated_input: {', '.join(missing)} is missing; it must be the whole input of {question.tool_name}.",
+                f"updated_input: {', '.join(missing)} is missing; pass the complete input of {question.tool_name}.",
                 field="updated_input",
             )
         return dict(updated)
@@ -202,14 +200,14 @@ class PlanReview(Kind):
 
     def allowed_input(self, question: Question, answer: Answer) -> dict[str, Any]:
         if answer.answers is not None:
-            raise _misfit(f"Answers fit a user question; this is a {self.wire_type}.")
+            raise _misfit(f"Only a user_question takes answers; this is a {self.wire_type}.")
         return _edited_in_part(question, answer)
 
     def chosen_mode(self, question: Question, answer: Answer) -> str | None:
         if answer.mode is not None and answer.mode not in question.modes:
             choices = f"it can be {', '.join(question.modes)}" if question.modes else "it cannot be chosen here"
             raise InvalidArgument(
-                f"permission_mode: {answer.mode!r} cannot follow; {choices}.", field="permission_mode"
+                f"permission_mode: {answer.mode!r} is not available; {choices}.", field="permission_mode"
             )
         return answer.mode or question.mode_after
 
@@ -301,7 +299,7 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
     kind = kind_class(question.kind)
     if not answer.allow:
         if answer.updated_input is not None or answer.answers is not None or answer.mode is not None:
-            raise InvalidArgument("A denial takes a reason, not an updated input, answers or a mode.")
+            raise InvalidArgument("A denial takes only a reason, not an updated input, answers or a mode.")
         denial = {"behavior": "deny", "message": answer.message or kind.denial}
         return {**denial, "interrupt": True} if answer.interrupt else denial
     body: dict[str, Any] = {"behavior": "allow", "updatedInput": kind.allowed_input(question, answer)}
@@ -379,7 +377,7 @@ def labels_by_text(question: Question, answers: object) -> dict[str, str | Seque
     if isinstance(answers, str) and len(question.choices) == 1:
         answers = [answers]
     if isinstance(answers, str) or not isinstance(answers, Sequence):
-        raise _misfit("Answers are a mapping from question to answer, or a list in the order of the questions.")
+        raise _misfit("Pass answers as a mapping from question to answer, or as a list in the order of the questions.")
     if len(answers) > len(question.choices):
         raise _misfit(f"{len(answers)} answers for {len(question.choices)} question(s).")
     return {choice.question: _labels(value) for choice, value in zip(question.choices, answers, strict=False)}
@@ -404,7 +402,7 @@ def _question_text(question: Question, key: str) -> str:
         return key
     if key in headers or key in numbers:
         return headers.get(key) or numbers[key]
-    raise _misfit(f"There is no question {key!r}; there is {', '.join(map(repr, texts))}.")
+    raise _misfit(f"There is no question {key!r}; the questions are {', '.join(map(repr, texts))}.")
 
 
 def _labels(value: object) -> str | Sequence[str]:
@@ -412,7 +410,7 @@ def _labels(value: object) -> str | Sequence[str]:
     if isinstance(value, str):
         return value
     if not isinstance(value, Sequence) or not all(isinstance(label, str) for label in value):
-        raise _misfit(f"An answer is a text or a list of labels, not {value!r}.")
+        raise _misfit(f"An answer must be a string or a list of labels, not {value!r}.")
     return value
 
 

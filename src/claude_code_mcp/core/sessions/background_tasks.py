@@ -45,7 +45,7 @@ class BackgroundTasks:
                 try:
                     return await work()
                 except Exception:
-                    log.exception("%s failed; it begins anew in %g s", _name_of(work), pause)
+                    log.exception("%s failed; restarting it in %g s", _name_of(work), pause)
                 await asyncio.sleep(pause)
 
         self.start(run_again_and_again(), endless=True)

@@ -103,7 +103,7 @@ class Bookkeeper:
             for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
                 await self._announce(warning, None)
         except OSError as error:  # the next server announces them
-            log.warning("the budget warnings of earlier servers cannot be read: %s", error)
+            log.warning("the budget warnings that are already sent cannot be read: %s", error)
 
     async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
         # First: a server that is killed in between leaves it to the next one.
@@ -125,4 +125,4 @@ class Bookkeeper:
             records.move(old, session.record() if session is not None else None, new)
             self.moved_elsewhere(old, new)
         except (OSError, ClaudeCodeError) as error:
-            log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
+            log.error("could not record that session %s continues as %s: %s", old, new, error)

@@ -63,7 +63,7 @@ class CallerPolicy:
 
     def check_all_costs(self) -> None:
         """PermissionDenied, which is audited, for a caller who is shown no costs but their own."""
-        with self._observers.auditing_refusals(self._principal, "costs of everybody"):
+        with self._observers.auditing_refusals(self._principal, "costs of all callers"):
             self._service_enforcer.limits.check_all_costs(self._principal)
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:

@@ -23,7 +23,7 @@ _MOST_SEARCHED = 64 << 20
 """Characters that are looked through for all edits of one call: each of thousands would be looked for in the whole."""
 LONGEST_DIFF = 200_000
 """Characters of a change that is shown in its file."""
-_NOT_TEXT = FileChange(note="The file exists, and is not text: the change cannot be shown in it.")
+_NOT_TEXT = FileChange(note="The existing file is not text, so no diff can be shown.")
 EDITING_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
 
@@ -51,7 +51,7 @@ def file_change(
         before = _read(path, directories, readable)
     except (OSError, ClaudeCodeError) as error:
         unread = isinstance(error, OSError) and not is_absence(error)
-        return FileChange(note="The file cannot be read here to be compared.") if unread else None
+        return FileChange(note="The existing file cannot be read, so no diff can be shown.") if unread else None
     except UnicodeDecodeError:
         return _NOT_TEXT
     return _change(tool_name, tool_input, before) if isinstance(before, str) else before
@@ -69,7 +69,7 @@ def _read(path: str, directories: Sequence[str], readable: Callable[[str], str])
         if not stat.S_ISREG(found.st_mode):
             return None
         if found.st_size > LARGEST:
-            return FileChange(note=f"The file exists, with {found.st_size:,} bytes; that is too long to be compared.")
+            return FileChange(note=f"The existing file has {found.st_size:,} bytes, too many for a diff.")
         content = file.read(LARGEST + 1)[:LARGEST]
     return _NOT_TEXT if b"\0" in content else content.decode()
 
@@ -85,7 +85,9 @@ def file_text(path: str, directory: str, readable: Callable[[str], str]) -> tupl
     except UnicodeDecodeError:
         content = _NOT_TEXT
     if content is None:
-        raise InvalidArgument("There is no such file in the session's directory, or you may not read it.", field="path")
+        raise InvalidArgument(
+            "There is no such file in the session's directory, or you are not allowed to read it.", field="path"
+        )
     if not isinstance(content, str):
         reason = "it is not text" if content is _NOT_TEXT else f"it has more than {LARGEST:,} bytes"
         raise InvalidArgument(f"The file cannot be shown: {reason}.", field="path")
@@ -105,9 +107,9 @@ def _change(tool_name: str, tool_input: Mapping[str, Any], before: str) -> FileC
     diff = unified_diff(before, after)
     if len(diff) > LONGEST_DIFF:
         return FileChange(
-            note=f"The file exists, with {before.count(chr(10)) + 1:,} lines; the change is too long to be compared."
+            note=f"The existing file has {before.count(chr(10)) + 1:,} lines; the change is too long for a diff."
         )
-    return FileChange(diff=diff) if diff else FileChange(note="The file has this content already.")
+    return FileChange(diff=diff) if diff else FileChange(note="The file already has this content.")
 
 
 def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | None:
@@ -124,7 +126,7 @@ def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | N
         number = _cell_number(cells, wanted)
         if mode == "insert":
             return FileChange(
-                unified_diff("", str(new)), f"A new cell behind cell {wanted}." if wanted else "A new first cell."
+                unified_diff("", str(new)), f"A new cell after cell {wanted}." if wanted else "A new first cell."
             )
         if number is None:
             return None
@@ -133,7 +135,8 @@ def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | N
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     diff = unified_diff(before, "" if mode == "delete" else str(new))
-    note = f"Cell {number + 1} of {len(cells)}{' is deleted' if mode == 'delete' else ''}; lines are those of the cell."
+    deleted = " is deleted" if mode == "delete" else ""
+    note = f"Cell {number + 1} of {len(cells)}{deleted}; line numbers count from the start of the cell."
     return FileChange(diff, note) if diff and len(diff) <= LONGEST_DIFF else FileChange(note=note)
 
 

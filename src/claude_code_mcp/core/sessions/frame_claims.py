@@ -159,15 +159,15 @@ class FrameClaims:
         for message_id in frame.message_ids:
             self._clearings.pop(message_id, None)  # one that has not cleared the conversation by now never will
         if not context.in_turn and not context.after_interruption:
-            raise FalseClaim("a result, and no turn runs")
+            raise FalseClaim("a result while no turn is running")
         return context.in_turn
 
     def _used(self, frame: Result) -> Usage:
         flaw = impossible_amount(frame.raw)
         if flaw is not None:
-            raise FalseClaim(f"a result with an amount that cannot be: {flaw}")
+            raise FalseClaim(f"a result with an impossible amount: {flaw}")
         if self._totals.shrink(frame.raw):
-            raise FalseClaim("a result with smaller totals than the one before")
+            raise FalseClaim("a result with smaller totals than the previous one")
         return self._totals.used_by(frame.raw)
 
     def _check_conversation(self, frame: Conversation, context: ClaimContext) -> bool:
@@ -179,7 +179,7 @@ class FrameClaims:
             return True
         # A request such as another model makes Claude Code write a message of the user, between two turns.
         if not context.after_interruption and frame.role != "user":
-            raise FalseClaim(f"a message of the conversation ({frame.role}), and no turn runs")
+            raise FalseClaim(f"a message of the conversation ({frame.role}) while no turn is running")
         return False
 
     def _check_id(self, frame: System, context: ClaimContext) -> None:

@@ -70,7 +70,7 @@ class FrameRouter:
 
     def why_taken(self, session_id: str) -> str | None:
         live = self._session.process.live
-        return live.why_taken(session_id) if live is not None else "there is no process"
+        return live.why_taken(session_id) if live is not None else "no process is running"
 
     # -- frames ---------------------------------------------------------------------------------------------------
 

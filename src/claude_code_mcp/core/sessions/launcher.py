@@ -128,8 +128,8 @@ class Launcher:
         pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid) and process_with(session_id, self.config_dir) == pid:
             raise SessionBusy(
-                f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
-                "a fork of the session is possible at any time.",
+                f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first, or fork "
+                "the session.",
                 session_id=session_id,
                 pid=pid,
             )
@@ -326,8 +326,8 @@ def _new_file(path: str) -> str:
                     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory))
                     return name
     except OSError as error:
-        raise InvalidArgument(f"debug_file: {path!r} cannot be made: {error}.", field="debug_file") from None
-    raise InvalidArgument(f"debug_file: there are too many files of the name {path!r}.", field="debug_file")
+        raise InvalidArgument(f"debug_file: {path!r} cannot be created: {error}.", field="debug_file") from None
+    raise InvalidArgument(f"debug_file: there are too many files named {path!r}.", field="debug_file")
 
 
 def _connect_timeout(environment: Mapping[str, str]) -> float:

@@ -95,7 +95,7 @@ class LimitWaits:
             try:
                 waiting = await asyncio.to_thread(stores.recorder.records.waiting)
             except OSError as error:
-                log.warning("the sessions that wait for a usage limit cannot be read: %s", error)
+                log.warning("cannot read which sessions wait for a usage limit: %s", error)
                 continue
             for found in waiting:
                 # Also one that is in memory here: another server may have gone on with it since.

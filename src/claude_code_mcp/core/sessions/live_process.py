@@ -349,8 +349,8 @@ class LiveProcess:
         try:
             old = stores.transcripts.began_before(session_id, self._began_at)
         except TranscriptUnreadable as error:
-            return f"it cannot be told whether it is free: {error.message}"
-        return "it has a conversation already" if old else None
+            return f"cannot check whether the id is free: {error.message}"
+        return "it already has a conversation" if old else None
 
     @property
     def runs_as_user(self) -> bool:

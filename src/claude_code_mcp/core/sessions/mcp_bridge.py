@@ -178,7 +178,7 @@ class McpBridge:
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
         except Exception:  # whatever it is, the CLI must not wait for an answer that never comes
-            log.exception("a message of %s to the MCP server %s could not be answered", self._caller, server)
+            log.exception("a message from %s to the MCP server %s could not be answered", self._caller, server)
             process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
 
     def _endpoint(self, process: ClaudeProcess, name: str, server: str) -> McpEndpoint:
@@ -254,14 +254,14 @@ class McpBridge:
                 await process.request("mcp_set_servers", timeout=_SET_TIMEOUT, servers=self.configuration)
                 self._announced = servers
             except ClaudeCodeError as error:
-                log.info("a session was not told of its MCP servers: %s", error.message)
+                log.info("could not send a session its list of MCP servers: %s", error.message)
 
 
 async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
     try:
         await process.request("mcp_message", timeout=_PUSH_TIMEOUT, server_name=server, message=message)
     except ProcessFailed as error:
-        log.debug("a message of %s did not reach its session: %s", server, error.message)
+        log.debug("a message from %s did not reach its session: %s", server, error.message)
 
 
 def _error(id_: object, message: str) -> Raw:

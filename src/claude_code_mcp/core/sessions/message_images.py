@@ -31,17 +31,19 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
     """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
     image or too large. Blocks on the disk."""
     if len(sources) > _MOST_IMAGES:
-        raise InvalidArgument(f"images: a message has at most {_MOST_IMAGES} of them.", field="images")
+        raise InvalidArgument(f"images: a message can have at most {_MOST_IMAGES}.", field="images")
     images, total = [], 0
     for number, source in enumerate(sources):
         field = f"images.{number}"
         data = _decoded(field, source) if source.startswith(_DATA) else _read(field, source, allowed)
         kind = media_type(data)
         if kind is None:
-            raise InvalidArgument(f"{field}: is nothing of these kinds: {_KINDS}.", field=field)
+            raise InvalidArgument(f"{field}: is not one of these kinds: {_KINDS}.", field=field)
         total += len(data)
         if total > _LARGEST_TOGETHER:
-            raise InvalidArgument(f"images: all together have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images")
+            raise InvalidArgument(
+                f"images: together they have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images"
+            )
         images.append(Image(kind, base64.b64encode(data).decode("ascii")))
     return tuple(images)
 
@@ -51,7 +53,7 @@ def allowed_path(session: "Session", path: str) -> str:
     resolved = session.deps.enforcer.admission(session.owner).readable("images", path, session.cwd)
     enclosure = session.deps.launcher.home.enclosure
     if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
-        raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+        raise PermissionDenied("images: a path is outside the session's sandbox.", field="images")
     return resolved
 
 

@@ -90,7 +90,9 @@ class MessageQueue:
         waiting = self._open.values()
         size = sum(len(message.text) + sum(len(image.data) for image in message.images) for message in waiting)
         if len(waiting) >= _MOST_WAITING or size >= _MOST_CHARACTERS:
-            raise LimitReached(f"{len(waiting)} messages wait in this session; no more are taken until some have run.")
+            raise LimitReached(
+                f"{len(waiting)} messages are queued in this session; it accepts no more until some have run."
+            )
 
     def accept(self, message: UserMessage) -> None:
         self._open[message.id] = message

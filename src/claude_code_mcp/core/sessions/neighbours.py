@@ -98,14 +98,14 @@ class Neighbours:
         try:
             await asyncio.to_thread(step, *arguments)
         except OSError as error:
-            log.warning("other servers are not told what this one has: %s", error)
+            log.warning("cannot publish this server's sessions to other servers: %s", error)
 
     async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
         """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
         try:
             file = await asyncio.to_thread(self._holders.requests_file)
         except (OSError, StateUnavailable) as error:
-            log.warning("other servers cannot ask for sessions of this one: %s", error)
+            log.warning("other servers cannot request sessions from this one: %s", error)
             return
         async with self._follower.follow(str(file)) as requests:
             while True:
@@ -176,7 +176,7 @@ class Neighbours:
         with suppress(OSError):
             holder = await asyncio.to_thread(self._holders.holder, session_id)
             questions = await asyncio.to_thread(self._holders.questions_elsewhere, session_id)
-        asked = "".join(f" Open there, and to be answered there: {question.line}" for question in questions)
+        asked = "".join(f"Open question, to be answered there: {question.line}" for question in questions)
         return f"It is run by {_name(holder)}.{asked}"
 
     async def _change(self, changed: Awaitable[None]) -> None:
@@ -190,7 +190,7 @@ def _name(holder: Holder | None) -> str:
 
 def _busy(session_id: str, holder: Holder | None) -> SessionBusy:
     return SessionBusy(
-        f"Session {session_id} is in use by {_name(holder)}. Wait until it is at rest there, or stop it there; clients "
+        f"Session {session_id} is in use by {_name(holder)}. Wait until it is idle there, or stop it there; clients "
         "that share one server (--shared) reach all sessions.",
         session_id=session_id,
     )

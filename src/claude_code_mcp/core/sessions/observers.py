@@ -69,6 +69,6 @@ class ObserverList:
     def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
         """Reports that a caller named somebody else's session. The error does not differ from that for a session
         which does not exist: a caller cannot find out which ids are in use."""
-        details = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
+        details = {"what": "use", "code": SessionNotFound.code, "reason": "another caller's session"}
         self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
         return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)

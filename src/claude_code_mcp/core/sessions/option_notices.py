@@ -23,8 +23,8 @@ PROMPTS = ("system_prompt", "append_system_prompt")
 """The options that a conversation begins with: Claude Code writes them to its transcript, and takes them from there
 when the conversation goes on or is forked, whatever it is started with."""
 _KEPT_PROMPT = (
-    "systemPrompt was not applied: a conversation keeps the system prompt that it began with, in a fork too. Begin a "
-    "new session for another one."
+    "systemPrompt was not applied: a conversation keeps its first system prompt, also in a fork. Start a new session "
+    "to use another one."
 )
 _MOST_NAMES = 10
 _MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
@@ -78,7 +78,7 @@ def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
         for name, nearest in islice(unknown.items(), _MOST_NAMES)
     )
     more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
-    return [f"{option}: no tool is known by the name {shown}{more}."]
+    return [f"{option}: there is no tool named {shown}{more}."]
 
 
 def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
@@ -89,12 +89,14 @@ def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
         return []
     version, name = (int(found[1]), int(found[2] or 0)), found[0]
     if version < _THINKING:
-        return [] if thinking.type == "disabled" else [f"thinking has no effect on {name}, which does not think."]
+        return [] if thinking.type == "disabled" else [f"thinking has no effect on {name}: this model does not think."]
     if thinking.type == "adaptive":
-        fixed = f"thinking adaptive has no effect on {name}, which thinks within a fixed budget; set budgetTokens."
+        fixed = f"thinking adaptive has no effect on {name}: this model thinks within a fixed budget; set budgetTokens."
         return [fixed] if version < _ADAPTIVE else []
     if version >= _ALWAYS_ADAPTIVE:
-        return [f"thinking has no effect on {name}, which decides itself how much it thinks; effort steers that."]
+        return [f"thinking has no effect on {name}: this model decides how much it thinks; use effort instead."]
     if version >= _ADAPTIVE and thinking.budget_tokens is not None:
-        return [f"thinking.budgetTokens has no effect on {name}, which decides itself; effort steers that."]
+        return [
+            f"thinking.budgetTokens has no effect on {name}: this model decides how much it thinks; use effort instead."
+        ]
     return []

@@ -9,7 +9,7 @@ from .messages import UserMessage
 from .session import Session
 from .session_loader import messages_in_transcript
 
-_ACCEPTED_BEFORE = "The message was accepted before; what came of it is in the conversation."
+_ACCEPTED_BEFORE = "The message was accepted earlier; its result is in the conversation."
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -75,7 +75,7 @@ class BypassSwitch:
     def switch(self, principal: str, on: bool) -> bool:
         """Returns whether that changed anything. PermissionDenied where it may never be on."""
         if on and not self.possible(principal):
-            raise PermissionDenied("The operator's policy never allows to bypass permissions.", field="action")
+            raise PermissionDenied("The operator's policy never allows bypassing permissions.", field="action")
         before = principal in self._on
         (self._on.add if on else self._on.discard)(principal)
         return before != on
@@ -157,8 +157,8 @@ class PolicyEnforcer:
             line = {"command": program.line}
             if program.line is None or self.judge(principal, cwd, "Bash", line).decision is not Decision.ALLOW:
                 raise PermissionDenied(
-                    f"{program.field}: the session's record comes from another machine, and no record decides which "
-                    "program runs here. Begin a new session, or add a rule to this machine's policy.",
+                    f"{program.field}: the session's record comes from another machine, and such a record cannot "
+                    "choose a program to run here. Start a new session, or add a rule to this machine's policy.",
                     field=program.field,
                 )
 
@@ -229,7 +229,9 @@ class PolicyEnforcer:
                 found = combined(found, other(call, principal))
             return found
         except Exception:
-            log.exception("a call of %s by a session of %s could not be judged", tool[:200], principal)
+            log.exception(
+                "a call of %s by a session of %s could not be checked against the policy", tool[:200], principal
+            )
             return UNJUDGED
 
     def _root(self, root: str) -> str:

@@ -21,12 +21,12 @@ class PrincipalLimits:
         self._policy = policy
         self.new_sessions = MinuteLimit(
             lambda principal: policy.profile(principal).limits.sessions_per_minute,
-            sentence="You may begin {most} sessions a minute",
+            sentence="You may start {most} sessions per minute",
         )
         """Of each principal, taken from when a session is made."""
         self._tokens = MinuteLimit(
             lambda principal: policy.profile(principal).limits.tokens_per_minute,
-            sentence="Your sessions may use {most} tokens a minute",
+            sentence="Your sessions may use {most} tokens per minute",
         )
         self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
@@ -90,7 +90,7 @@ class PrincipalLimits:
         """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
         asks here first."""
         if not self.sees_all_costs(principal):
-            raise PermissionDenied("The operator's policy shows you no costs but your own.", field="of")
+            raise PermissionDenied("The operator's policy shows you only your own costs.", field="of")
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
         """Every budget of those who have spent something this month, or whom the policy names, and of every group; with
@@ -155,14 +155,14 @@ class PrincipalLimits:
     def session_budget_spent(self, principal: str, limit: float) -> str:
         """The sentence that a session's budget is spent, which says who has set it."""
         if limit == self._policy.profile(principal).limits.session_usd:
-            return f"The budget of ${limit:g} that the operator allows a session is spent."
+            return f"The operator's budget of ${limit:g} per session is spent."
         return f"The session's own budget of ${limit:g} (maxBudgetUsd) is spent."
 
     def reservation_spent(self, session_id: str) -> str:
         """The sentence that a session has spent its reservation, which names the budget that was reserved from."""
         budget = self.spending.tightest_budget(session_id)
         name = "your budget for today" if budget is None else budget.name
-        return f"The turn has spent its share of {name}. If some of it is left, the next message can use that."
+        return f"The turn has spent its share of {name}. If some of it is left, the next message can use it."
 
 
 def _budgets_of(group: str | None, limits: Limits | GroupBudget) -> list[Budget]:
@@ -171,6 +171,6 @@ def _budgets_of(group: str | None, limits: Limits | GroupBudget) -> list[Budget]
 
 
 def _over(budget: Budget, *, spent: bool) -> LimitReached:
-    when = "at midnight UTC" if budget.period == "day" else "with the next month, UTC"
+    when = "at midnight UTC" if budget.period == "day" else "at the start of the next month (UTC)"
     how = f"spent; it resets {when}" if spent else "spent, or reserved for busy sessions"
     return LimitReached(f"{budget.name[0].upper()}{budget.name[1:]} is {how}.", limit=budget.limit)

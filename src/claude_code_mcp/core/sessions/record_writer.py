@@ -145,7 +145,7 @@ class RecordWriter:
     def failure(self, session_id: str) -> str | None:
         """What to tell people if the last write of a session's record failed; None if it did not."""
         reason = self._failures.get(session_id)
-        return f"This cannot be recorded ({reason}): after a restart it will not be known." if reason else None
+        return f"This cannot be recorded ({reason}), so it would be lost in a restart." if reason else None
 
     async def saved(self, session_id: str) -> bool:
         """Waits until all changes up to now are written; returns whether the last write succeeded. Cancelling it
@@ -183,7 +183,7 @@ class RecordWriter:
             try:
                 await asyncio.to_thread(self.records.write, record)
             except OSError as error:
-                log.error("the record of session %s cannot be put back: %s", session_id, error)
+                log.error("the record of session %s cannot be restored: %s", session_id, error)
 
     async def remove(self, session_id: str) -> None:
         """Removes the record of a session that came to nothing. A failure is only logged."""

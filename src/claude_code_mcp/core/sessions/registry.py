@@ -296,7 +296,7 @@ class Sessions:
         if session.busy:
             turn = session.turn_runner.current
             if turn is not None and session.working_seconds > settings.running_session_max:
-                log.warning("session %s runs for too long and is ended", session.id)
+                log.warning("session %s has run for too long: stopping its turn", session.id)
                 session.turn_runner.time_out(turn)
         elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
@@ -308,7 +308,7 @@ class Sessions:
         elif session.can_park and idle_seconds > settings.idle_park:
             session.park()
         elif session.activity.background_work:
-            log.warning("session %s runs in the background for too long and is parked", session.id)
+            log.warning("session %s has run in the background for too long: parking it", session.id)
             session.park()
 
     def _forget(self, session: Session) -> None:

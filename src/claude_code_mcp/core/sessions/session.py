@@ -341,11 +341,11 @@ class Session:
 
     def refuse_if_cancelled(self) -> None:
         if self._cancelling or self.state is State.CANCELLED:
-            raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
+            raise Cancelled(f"Session {self.id} was cancelled; it accepts no more messages.", session_id=self.id)
 
     def refuse_if_busy(self) -> None:
         if self.busy:
-            raise SessionBusy(f"Session {self.id} is still working on its last message.", session_id=self.id)
+            raise SessionBusy(f"Session {self.id} is still working on the previous message.", session_id=self.id)
 
     def _check_accepting(self, when_busy: WhenBusy) -> None:
         """Raises why the session takes no message now."""
@@ -356,7 +356,7 @@ class Session:
             self.refuse_if_busy()
         self.refuse_if_cancelled()
         if self._released:
-            raise Cancelled(f"Session {self.id} takes no more messages: the server stops.", session_id=self.id)
+            raise Cancelled(f"Session {self.id} accepts no more messages: the server is stopping.", session_id=self.id)
         if self.options.max_budget_usd is not None and self.budget_left == 0:
             limits = self.deps.enforcer.limits
             raise LimitReached(limits.session_budget_spent(self.owner, self.options.max_budget_usd), session_id=self.id)

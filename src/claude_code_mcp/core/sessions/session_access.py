@@ -139,7 +139,7 @@ class SessionAccess:
         if share is None:
             return None
         if not share.access.covers(wanted):
-            raise PermissionDenied(f"{share.owner} has shared this session with you to watch it, and for no more.")
+            raise PermissionDenied(f"{share.owner} shared this session with you for watching only.")
         borrowed = self._borrowing.get()
         if borrowed is not None:
             borrowed(session_id)
@@ -153,7 +153,7 @@ class SessionAccess:
         """PermissionDenied for what only the owner of a session may do, if it is shared with the principal."""
         share = self._share_of_other(session_id, principal)
         if share is not None:
-            raise PermissionDenied(f"Only {share.owner}, whose session it is, can do this.")
+            raise PermissionDenied(f"Only the owner of this session, {share.owner}, can do this.")
 
     def acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
         """As whom a caller acts on a session: its owner, where it is shared with them for this, else themselves."""
@@ -184,8 +184,8 @@ class SessionAccess:
         if session.owner != principal and answer.goes_beyond_once:
             field = "scope" if answer.scope is Scope.SESSION else "permission_mode"
             raise PermissionDenied(
-                f"Only {session.owner}, whose session it is, can allow this for the whole session; you can allow it "
-                "once.",
+                f"Only the owner of this session, {session.owner}, can allow this for the whole session; you can "
+                "allow it once.",
                 field=field,
             )
 

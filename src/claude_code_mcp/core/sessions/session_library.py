@@ -189,7 +189,7 @@ class SessionLibrary:
             with unreadable_refused(session_id):
                 page = read_page_before(read_from, outline, before, extent, self._redact)
         except ValueError:
-            raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
+            raise InvalidArgument("before: must be the `previous` value of an earlier page.", field="before") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
         named = tuple(map(self._redact, agents))
         return StoredConversation(session_id, title, page, len(outline.turns), named, outline.left_behind)

@@ -150,7 +150,7 @@ def _message_ids(line: Raw) -> Iterator[object]:
 def restored_output(recent: Recent, readable_lines: ReadableLines) -> Iterator[Event]:
     """The readable lines of a transcript's end, as they were logged when it happened."""
     if not recent.complete:
-        yield Output("[earlier output is not kept here; the transcript has it]", "text")
+        yield Output("[earlier output is no longer in memory; see the transcript]", "text")
     for message in recent.messages:
         at = _time_of(message.get("timestamp"))
         for kind, line in readable_lines.conversation(Conversation(dict(message), 0)):
@@ -166,5 +166,5 @@ def _time_of(timestamp: object) -> float:
 
 def _interrupted_since(began: float) -> Outcome:
     when = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
-    detail = f"The turn that began at {when} was cut short: the server that ran it ended before it."
+    detail = f"The turn that started at {when} was cut off: the server that ran it stopped first."
     return Outcome(OutcomeCode.INTERRUPTED, detail=detail)

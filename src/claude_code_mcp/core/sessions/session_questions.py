@@ -60,7 +60,7 @@ class SessionQuestions:
         try:
             self._open(frame, change)
         except Exception:
-            log.exception("a request of session %s could not be asked about", self._session.id)
+            log.exception("a request of session %s could not be turned into a question", self._session.id)
             if frame.id in self._question_ids:
                 self.withdraw(frame.id)
             else:
@@ -117,7 +117,7 @@ class SessionQuestions:
                 session.log.append(QuestionSettled(question, resolution))
                 finish(question, resolution, body)
             except Exception:
-                log.exception("the answer to %s of session %s could not be handed on", question.id, session.id)
+                log.exception("the answer to %s of session %s could not be delivered", question.id, session.id)
                 denial = session.verdicts.give_up(Occasion.ANSWER, question.tool_name, question.tool_input)
                 refused = replace(resolution, answer=denial)
                 finish(question, refused, None if body is None else {"behavior": "deny", "message": denial.message})
@@ -166,7 +166,7 @@ class SessionQuestions:
 
         def check(question: Question, answer: Answer, body: Raw) -> None:
             if answer.updated_input is not None and answer.updated_input != question.tool_input:
-                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+                raise InvalidArgument("updated_input: this call can no longer be changed.", field="updated_input")
             session.verdicts.check_answer(question, answer)
 
         def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:

@@ -113,7 +113,7 @@ class SessionWork:
 
     async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
         """What `discard` would lose as things are now."""
-        async with self._worktree(session_id, caller, "look at uncommitted changes") as (_, workplace):
+        async with self._worktree(session_id, caller, "view uncommitted changes") as (_, workplace):
             return await workplace.unsaved()
 
     async def discard(
@@ -174,7 +174,7 @@ class SessionWork:
             for path in changed.files:
                 verdict = session.verdicts.verdict(Occasion.RESTORE, "Edit", {"file_path": path})
                 if verdict.decision is Decision.DENY:
-                    raise PermissionDenied(f"This would change {path}, which the session may not; nothing was changed.")
+                    raise PermissionDenied(f"The session may not change {path}; nothing was changed.")
             if agreed is not None and changed != agreed:
                 raise PermissionDenied(
                     f"This would also change {changed}, which was not confirmed. Nothing was changed."
@@ -220,5 +220,5 @@ async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:
 
 def _checked(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     if reply.get("canRewind") is not True:
-        raise InvalidArgument(f"Claude Code cannot take the files back: {str(reply.get('error'))[:500]}", field="text")
+        raise InvalidArgument(f"Claude Code cannot restore the files: {str(reply.get('error'))[:500]}", field="text")
     return reply

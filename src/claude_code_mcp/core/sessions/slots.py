@@ -204,9 +204,7 @@ class Slots:
         """The place of a holder in the queue, and what the first in it waits for; None if it does not wait."""
         for place, entry in enumerate(self._queue, 1):
             if entry.holder is holder:
-                return (
-                    f"number {place} of {len(self._queue)} that wait to start: {self._obstacle() or 'about to start'}"
-                )
+                return f"number {place} of {len(self._queue)} waiting to start: {self._obstacle() or 'about to start'}"
         return None
 
     # -- memory -----------------------------------------------------------------------------------------------
@@ -231,12 +229,12 @@ class Slots:
         while (used := self.memory_used) and used + EXPECTED > limit:
             if not (park and self._evict_one()):
                 return (
-                    f"Claude Code processes use {size_of(used)} of the {size_of(limit)} that they may have together "
-                    "(CLAUDE_CODE_MCP_MEMORY_LIMIT), and none of them is idle; wait for one to finish or cancel one."
+                    f"Claude Code processes use {size_of(used)} of the {size_of(limit)} that they may use together "
+                    "(CLAUDE_CODE_MCP_MEMORY_LIMIT), and none is idle; wait for one to finish or cancel one."
                 )
         being_freed = sum(self._closing.values())
         if being_freed and used + being_freed + EXPECTED > limit:
-            return "the process of another session is being closed, whose memory is needed"
+            return "waiting for the memory of another session's process, which is being closed"
         return None
 
     async def watch_memory(self) -> None:

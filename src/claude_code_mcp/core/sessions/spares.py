@@ -202,7 +202,7 @@ async def _permit_greeting(frame: ControlRequest) -> None:
     message = frame.request.get("message")
     method = str(message.get("method") or "") if isinstance(message, dict) else ""
     if not method.endswith("/list") and method not in _GREETING:
-        raise PermissionDenied("No session was started here yet.")
+        raise PermissionDenied("No session has been started here yet.")
 
 
 class Spares:

@@ -210,7 +210,7 @@ class StoredSessions:
         own = self._environments.of(caller)
         own.enforcer.limits.check_all_costs(caller.principal)
         if by == "session":
-            raise PermissionDenied("The sessions of others are not listed.", field="by")
+            raise PermissionDenied("You may list only your own sessions.", field="by")
         reports, unread = [], []
         for owner in await own.stores.library.owners():
             deps = self._environments.of(Caller(owner))

@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 _DROPPED = Outcome(
     OutcomeCode.DROPPED,
-    detail="The turn before it was interrupted, and this message was dropped before Claude Code had read it.",
+    detail="The previous turn was interrupted, and this message was dropped before Claude Code had read it.",
 )
 _NOT_SAVED = (
     "The answer was not saved: {}. The session continues without this turn and accepts messages again when its "
     "transcript can be written."
 )
-_NEVER_STARTED = "Ended before it had started."
-_TOO_LONG = "The turn took longer than it was given."
+_NEVER_STARTED = "The turn ended before it started."
+_TOO_LONG = "The turn exceeded its time limit."
 _CANCELLED = "The session was cancelled."
-_COMPACTED = "The conversation was compacted: from now on it continues from a summary."
+_COMPACTED = "The conversation was compacted: it continues from a summary."
 _VIOLATION = (
-    "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
-    "next message begins another one."
+    "Claude Code sent invalid output: {}. A command of the session may have written it. The process was stopped; the "
+    "next message starts a new one."
 )
 _UNREAD = frozenset({OutcomeCode.START_FAILED, OutcomeCode.CRASHED})
 _LONGEST_CHECK = 10.0
@@ -236,7 +236,7 @@ class TurnRunner:
                 try:
                     flaw = await asyncio.wait_for(found, _LONGEST_CHECK)
                 except TimeoutError:
-                    flaw = "the disk does not answer"
+                    flaw = "the disk does not respond"
             if session.deps.replica is not None:
                 await session.deps.replica.caught_up(session.id)
             # The turn may have been given up while the disk was looked at.
@@ -389,7 +389,7 @@ class TurnRunner:
         flaw = await asyncio.to_thread(session.deps.stores.transcripts.flaw, session.cwd)
         if flaw is not None:
             raise LimitReached(
-                f"Session {session.id} takes no message, because its transcript cannot be written: {flaw}.",
+                f"Session {session.id} accepts no message, because its transcript cannot be written: {flaw}.",
                 session_id=session.id,
             )
 
@@ -439,7 +439,7 @@ class TurnRunner:
             await asyncio.wait_for(reply, timeout)
             await asyncio.wait_for(turn.ended.wait(), timeout)
         if self.current is turn:
-            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not react and was stopped."))
+            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not respond and was stopped."))
 
     def time_out(self, turn: Turn) -> None:
         """Ends a turn that took longer than it may, unless it is over; the messages behind it have their own time."""

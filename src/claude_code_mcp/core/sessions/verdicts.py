@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 _USES_KEPT = 2000
 _REASONS = {
-    "tools": "it is not among the tools that may be used",
-    "no shell": "the file may name programs to run, and sessions may run none",
-    "error": "the call could not be judged",
+    "tools": "this tool may not be used",
+    "no shell": "the file may name programs to run, and sessions may not run any",
+    "error": "the call could not be checked",
 }
 
 
@@ -152,13 +152,13 @@ class SessionVerdicts:
         try:
             self._note_directory(tool_use_id, call)
         except Exception:
-            log.exception("the directory of a call in session %s could not be judged", self._session.id)
+            log.exception("the directory of a call in session %s could not be checked", self._session.id)
             return _hook_reply("deny", self.give_up(Occasion.HOOK, tool, tool_input).message or "")
         found = self.verdict(Occasion.HOOK, tool, tool_input, tool_use_id)
         if found.decision is Decision.DENY:
             return _hook_reply("deny", refusal(found))
         if found.decision is Decision.ASK and found.doubt:
-            return _hook_reply("ask", f"The policy of this server has rules on commands, and {found.doubt}.")
+            return _hook_reply("ask", f"The policy of this server restricts commands, and {found.doubt}.")
         return {}
 
     def give_up(self, occasion: Occasion, tool: str, tool_input: object) -> Answer:
@@ -190,7 +190,7 @@ class SessionVerdicts:
         except ClaudeCodeError:
             raise
         except Exception:
-            log.exception("an answer to %s of session %s could not be judged", question.id, session.id)
+            log.exception("an answer to %s of session %s could not be checked", question.id, session.id)
             self.give_up(Occasion.ANSWER, question.tool_name, question.tool_input)
             raise PermissionDenied(refusal(UNJUDGED), field="decision") from None
 

@@ -78,7 +78,7 @@ class Workplaces:
 
 def _refuse() -> NoReturn:
     raise InvalidArgument(
-        "worktree: this server has no worktrees, since the plug-in `worktrees` is not enabled. Enable it, or work in a "
-        "directory that exists.",
+        "worktree: this server has no worktrees because the plug-in `worktrees` is not enabled. Enable it, or work in "
+        "a directory that exists.",
         field="worktree",
     )

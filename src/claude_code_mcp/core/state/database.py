@@ -329,7 +329,7 @@ class Database:
             # SQLite does not fail where it cannot have this mode; it answers with the one that it has.
             if _journal_mode(connection) != "wal":
                 raise StateUnavailable(
-                    f"The state cannot be kept in {self.path.parent}: files cannot be shared and locked there, as on "
+                    f"The state cannot be kept in {self.path.parent}: SQLite cannot share and lock files there, as on "
                     "some network file systems. Set CLAUDE_CODE_MCP_STATE_DIR to a directory on a local disk."
                 )
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -408,11 +408,12 @@ def _check_header(connection: "sqlite3.Connection", path: Path) -> None:
         raise StateUnavailable(f"{path} is the database of another program. Move it away, or choose another directory.")
     if version > VERSION:
         (writer,) = connection.execute("SELECT value FROM facts WHERE name = 'written_by'").fetchone() or (
-            "a later one",
+            "a later version",
         )
         raise StateUnavailable(
             f"The state in {path} was written by claude-code-mcp {writer} and has version {version}; this is "
-            f"{__version__}, which knows versions up to {VERSION}. Use that one or a later one; nothing was changed."
+            f"{__version__}, which supports versions up to {VERSION}. Use that release or a later one; nothing was "
+            "changed."
         )
 
 
@@ -454,8 +455,8 @@ def _migrate_tables(connection: "sqlite3.Connection", path: Path, tables: Tables
         version = applied()
         if version > len(tables.steps):
             raise StateUnavailable(
-                f"The tables of the plug-in {tables.owner} in {path} have version {version}; the installed one knows "
-                f"versions up to {len(tables.steps)}. Update the plug-in; nothing was changed."
+                f"The tables of the plug-in {tables.owner} in {path} have version {version}; the installed one "
+                f"supports versions up to {len(tables.steps)}. Update the plug-in; nothing was changed."
             )
         for step in tables.steps[version:]:
             for statement in filter(None, map(str.strip, _statements(step))):
@@ -503,8 +504,8 @@ def _end(connection: "sqlite3.Connection", statement: str) -> None:
 
 def _damaged(path: Path, finding: str) -> StateUnavailable:
     return StateUnavailable(
-        f"The state in {path} is damaged ({finding}). Nothing was changed. Restore the file from a copy, or move it "
-        "away to begin without what is in it: limits, spending and owners of sessions are then not known any more."
+        f"The state in {path} is damaged ({finding}). Nothing was changed. Restore the file from a backup, or move it "
+        "away to start with an empty state: limits, spending and session owners are then lost."
     )
 
 
@@ -573,7 +574,7 @@ def undo_interrupted_restore(state_dir: Path) -> None:
                 _undo(state_dir, json.loads(note.read_bytes()))
                 note.unlink()
     except Timeout:
-        raise StateUnavailable(f"The state in {state_dir} is being restored at this moment.") from None
+        raise StateUnavailable(f"The state in {state_dir} is being restored now. Try again in a moment.") from None
     except ValueError:
         raise StateUnavailable(
             f"A restore of {state_dir} was interrupted, and {note} does not say what it had moved. Move the newest "
@@ -585,7 +586,7 @@ def _undo(state_dir: Path, note: dict[str, str | None]) -> None:
     made, aside = note["made"], note["aside"]
     if aside is not None and not state_dir.exists() and os.path.isdir(aside):
         os.rename(aside, state_dir)
-        log.warning("a restore was ended half way: the state from before it is in %s again", state_dir)
+        log.warning("a restore was interrupted: the previous state is back in %s", state_dir)
     if made is not None:
         # The directory of its own that it was made in, which nobody has removed.
         shutil.rmtree(Path(made).parent, ignore_errors=True)

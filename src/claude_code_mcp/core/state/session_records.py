@@ -49,7 +49,7 @@ _MOST_HOPS = 1000
 def _any_text(value: object) -> str:
     """Text that need not be UTF-8, as names of directories need not."""
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise ValueError("must be a string")
     return value
 
 
@@ -395,7 +395,7 @@ def _put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
         values,
     )
     if written.rowcount != 1:
-        raise StateFault(errno.ESTALE, "another server has gone on with the session")
+        raise StateFault(errno.ESTALE, "another server has continued the session")
 
 
 def _point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, written_at: float) -> None:
@@ -455,7 +455,7 @@ def _storable_path(path: str) -> str:
 def _reason(error: Exception) -> str:
     """The fault of a record in words, without its contents, which may be secret."""
     if isinstance(error, ValidationError):
-        return f"{len(error.errors(include_input=False))} of its fields are not as they must be"
+        return f"{len(error.errors(include_input=False))} of its fields are invalid"
     if isinstance(error, json.JSONDecodeError | RecursionError):
         return "it is not JSON"
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
@@ -463,7 +463,7 @@ def _reason(error: Exception) -> str:
 
 def _unreadable(session_id: str, why: str) -> RecordUnreadable:
     return RecordUnreadable(
-        f"Session {session_id} is not resumed: the record of its permissions cannot be read ({why}). Start a new "
+        f"Session {session_id} cannot be resumed: the record of its permissions cannot be read ({why}). Start a new "
         "session, or ask the operator to restore the state from a backup.",
         session_id=session_id,
     )

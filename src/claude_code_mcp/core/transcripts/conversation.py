@@ -101,7 +101,7 @@ def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
     kept, left_out = _within_limit([*places])
     turn = turn_of(_read_lines(path, kept))
     if left_out:
-        note = f"The turn is too long to be shown: {left_out} lines of it are left out here."
+        note = f"The turn is too long to be shown: {left_out} lines are omitted here."
         turn.items.insert(0, Item("note", note, id=f"{turn.message_id or ''}:left-out", cut=True))
     return turn
 

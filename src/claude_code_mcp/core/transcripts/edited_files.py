@@ -72,7 +72,7 @@ def _path_of(item: Item) -> str:
     if isinstance(notebook, str):
         named = f"cell {called['cell_id']}" if called.get("cell_id") else ""
         if called.get("edit_mode") == "insert":
-            named = f"new cell behind {named}" if named else "new first cell"
+            named = f"new cell after {named}" if named else "new first cell"
         return f"{notebook}, {named}" if named else notebook
     return path if isinstance(path, str) else ""
 

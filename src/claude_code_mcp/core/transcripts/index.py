@@ -354,7 +354,7 @@ class FileIndex:
                     self._rests_until = time.monotonic() + _REST_SECONDS
                     return None
                 except sqlite3.DatabaseError as error:
-                    log.warning("the index is damaged and built anew: %s", error)
+                    log.warning("the index is damaged and is being rebuilt: %s", error)
                     self._remove()
             return None
 

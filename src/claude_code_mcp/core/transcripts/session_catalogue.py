@@ -219,12 +219,12 @@ class Catalogue:
         if not failures:
             return None
         parts = (
-            (len(self._table.unread), "directories of transcripts"),
+            (len(self._table.unread), "transcript directories"),
             (len(self._unread.keys() - {self._history_path}), "transcripts"),
-            (self._history_path in self._unread, "the history of prompts"),
+            (self._history_path in self._unread, "the prompt history"),
         )
         things = ", ".join(what if number is True else f"{number} {what}" for number, what in parts if number)
-        return f"Not everything could be read ({failures[0]}): {things}. Earlier data is shown. Try again."
+        return f"Could not read {things} ({failures[0]}). Earlier data is shown. Try again."
 
     # -- listing --------------------------------------------------------------------------------------------------
 

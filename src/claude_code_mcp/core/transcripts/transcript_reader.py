@@ -52,7 +52,7 @@ def readable_lines(path: str) -> Iterator[str]:
     with unreadable_refused(Path(path).stem):
         lines, left_out = last_lines(path, _READABLE_BYTES)
     if left_out:
-        yield "[the beginning is left out]"
+        yield "[the beginning is omitted]"
     yield from _readable(lines)
 
 

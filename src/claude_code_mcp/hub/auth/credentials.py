@@ -194,10 +194,10 @@ class KeyringVault:
         try:
             is_kept = await asyncio.to_thread(_keyring, self._service, "set_password", key, value) is not False
         except OSError as error:
-            log.info("a secret is kept in a file: %s", error.strerror)
+            log.info("a secret is stored in a file: %s", error.strerror)
             is_kept = False
         if not is_kept and importlib.util.find_spec("keyring") is None:
-            log.info("a secret is kept in a file; the system's keyring needs `%s`", extra_command("keyring"))
+            log.info("a secret is stored in a file; to use the system's keyring run `%s`", extra_command("keyring"))
         if is_kept:
             await self._fallback.delete(key)
         else:
@@ -339,7 +339,7 @@ class CredentialStorage:
         try:
             await self._elsewhere.save(tokens, expires_at)
         except OSError as error:
-            log.warning("renewed tokens of another program are kept here: %s", type(error).__name__)
+            log.warning("renewed tokens could not be returned to their program; stored here: %s", type(error).__name__)
             return False
         return True
 
@@ -367,7 +367,7 @@ class NeedsAuthMemory:
         try:
             entry = await asyncio.to_thread(self._documents.read, key)
         except _STATE_FAILURES as error:
-            log.warning("whether a server needs a sign-in cannot be read: %s", error)
+            log.warning("cannot read whether a server needs a sign-in: %s", error)
             return None
         if entry is None or not 0 <= self._clock() - entry["at"] < REMEMBERED:
             return None
@@ -384,7 +384,7 @@ class NeedsAuthMemory:
         try:
             await asyncio.to_thread(self._documents.update, key, lambda _: entry)
         except _STATE_FAILURES as error:
-            log.warning("whether a server needs a sign-in cannot be written: %s", error)
+            log.warning("cannot store whether a server needs a sign-in: %s", error)
 
 
 # -- stored oauth -----------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ async def discover(issuer: str, send: Send) -> OAuthMetadata:
             return metadata
         if not goes_on:
             break
-    raise OAuthFlowError(f"{issuer} has no metadata of an authorization server")
+    raise OAuthFlowError(f"{issuer} has no authorization server metadata")
 
 
 def body_of(response: httpx2.Response) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class IdentityProvider:
             raise OAuthFlowError(f"the identity provider did not return an assertion: {reason}")
         assertion, kind = body.get("access_token"), body.get("issued_token_type", _ID_JAG)
         if not isinstance(assertion, str) or kind != _ID_JAG:
-            raise OAuthFlowError("the identity provider's answer has no assertion in it")
+            raise OAuthFlowError("the identity provider's answer contains no assertion")
         return assertion
 
     async def _id_token(self, metadata: OAuthMetadata) -> str:
@@ -131,7 +131,7 @@ class IdentityProvider:
         """Brings a person to the provider and keeps the id token. OAuthFlowError where it failed, or was not done in
         time."""
         if self.id_token_file is not None:
-            raise OAuthFlowError(f"the id token is read from {self.id_token_file}, so there is no sign-in")
+            raise OAuthFlowError(f"the id token is read from {self.id_token_file}, so no sign-in is needed")
         try:
             with anyio.fail_after(timeout):
                 await self._sign_in(show)
@@ -157,7 +157,7 @@ class IdentityProvider:
             await show(f"{metadata.authorization_endpoint}?{urlencode(query)}")
             came_back = await callback.wait()
             if came_back.state is None or not secrets.compare_digest(came_back.state, state):
-                raise OAuthFlowError("the browser came back from another sign-in")
+                raise OAuthFlowError("the browser returned from a different sign-in")
             form = {
                 "grant_type": "authorization_code",
                 "code": came_back.code or "",
@@ -168,7 +168,7 @@ class IdentityProvider:
         signed_in = _signed_in(answer, None)
         claims = _claims(signed_in.id_token) if signed_in is not None else {}
         if signed_in is None or claims.get("nonce") != nonce:
-            raise OAuthFlowError("the identity provider's answer has no id token for this sign-in")
+            raise OAuthFlowError("the identity provider's answer contains no id token for this sign-in")
         await self.vault.save(self._key, signed_in.model_dump_json())
 
     async def sign_out(self) -> None:
@@ -280,7 +280,7 @@ class AssertionOAuth(SilentOAuth):
         check_passing(answer)
         if answer.status_code != 200:
             reason = error_of(answer) or f"HTTP {answer.status_code}"
-            raise OAuthFlowError(f"the authorization server did not take the assertion: {reason}")
+            raise OAuthFlowError(f"the authorization server rejected the assertion: {reason}")
         self.context.client_metadata.scope = scope  # granted, unless the answer says otherwise
         await self.save_tokens(answer)
 

@@ -177,7 +177,7 @@ class SilentOAuth(StoredOAuth):
         except TimeoutError:
             raise OAuthFlowError("renewing the tokens took too long") from None
         except OSError as error:
-            raise OAuthFlowError(f"the tokens cannot be renewed from here: {error.strerror}") from None
+            raise OAuthFlowError(f"the tokens cannot be renewed here: {error.strerror}") from None
         except httpx2.TransportError as error:
             raise OAuthFlowError(f"the authorization server cannot be reached: {error}") from None
 
@@ -204,9 +204,7 @@ class SilentOAuth(StoredOAuth):
 
     async def _forget_registration(self) -> None:
         if self._config.client_id is not None:
-            raise NeedsAuth(
-                "the authorization server does not know the client id of the configuration", self._stored_token
-            )
+            raise NeedsAuth("the authorization server does not know the configured client id", self._stored_token)
         await self._storage.update(client=None, tokens=None, expires_at=None)
         raise NeedsAuth(
             "the authorization server no longer knows this client; sign in again to register", self._stored_token

@@ -46,7 +46,7 @@ from .oauth_providers import InteractiveOAuth
 _PATH = "/callback"
 _REQUEST_TIMEOUT = 20.0
 _DONE = "You are signed in. You can close this window."
-_NOT_DONE = "Signing in did not work. You can close this window and look at what asked you to sign in."
+_NOT_DONE = "Signing in failed. Close this window; the program that asked you to sign in shows the reason."
 
 
 async def sign_in(

@@ -61,7 +61,7 @@ def _changed_file(part: str) -> ChangedFile:
     elif new == _NOWHERE:
         note = "deleted"
     else:
-        note = "renamed" if renamed else "" if hunks else "binary, or only its mode"
+        note = "renamed" if renamed else "" if hunks else "binary file, or a change of mode only"
     named = renamed[1] if renamed else old if new in ("", _NOWHERE) else new
     # Without lines that name it, the head of the part is all there is: `diff --git a/x b/x`.
     path = named or head.split("\n", 1)[0].rpartition(" b/")[2]
@@ -139,7 +139,9 @@ class ChangeRoutes:
         if arguments.action == "discard":
             lost = await work.unsaved(session_id, caller=caller)
             if str(lost) != arguments.lost:
-                raise PermissionDenied(f"This would lose {lost}; nothing was discarded. Look again.", field="lost")
+                raise PermissionDenied(
+                    f"This would lose {lost}; nothing was discarded. Review the changes again.", field="lost"
+                )
             return self._done(session_id, await work.discard(session_id, lost, caller=caller))
         if arguments.agreed is None:
             raise InvalidArgument("agreed: required.", field="agreed")

@@ -52,7 +52,7 @@ def add_web(commands: Any) -> None:
     parser.add_argument(
         "--sign-out-all",
         action="store_true",
-        help="print no link; sign out every browser, also while no server runs",
+        help="print no link; sign out every browser, even if no server is running",
     )
     add_json(parser)
     add_settings(parser)
@@ -137,7 +137,7 @@ def _print_link(found: dict[str, Any]) -> None:
     expires_at = found["expiresAt"]
     if expires_at is not None:
         until = time.strftime("%H:%M", time.localtime(expires_at)) if isinstance(expires_at, int) else expires_at
-        print(f"The link signs in one browser, once, until {until}. Whoever opens it acts as you: do not share it.")
+        print(f"The link works once, in one browser, until {until}. Anyone who opens it acts as you: do not share it.")
     if only_here:
         print(f"\n{HINT}")
     sys.stdout.flush()

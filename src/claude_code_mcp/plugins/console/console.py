@@ -207,7 +207,7 @@ class Consoles:
             signed_in = [await asyncio.to_thread(console.signed_in) for console in self._made]
             served = [console.phone and await asyncio.to_thread(console.phone.read) for console in self._made]
         except OSError as error:
-            log.warning("who is signed in cannot be read: %s", error)
+            log.warning("cannot read who is signed in: %s", error)
             return True
         used = (console.watched() or console.idle_seconds < idle for console in self._made)
         return any(signed_in) or any(served) or any(used) or any(part.pending for part in self._parts)

@@ -153,7 +153,7 @@ class Guard:
         """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not (hosts[0] == self.phone_host or self._host_allowed(hosts[0])):
-            raise RequestRefused(421, "FORBIDDEN", "This server is not served under that name.")
+            raise RequestRefused(421, "FORBIDDEN", "This server does not serve that host name.")
         return hosts[0]
 
     def check_place(self, request: Request) -> None:
@@ -162,9 +162,9 @@ class Guard:
         origin = request.headers.get("origin")
         own = (f"http://{host}", f"https://{host}")
         if origin is not None and origin not in own and origin not in self._origins:
-            raise RequestRefused(403, "FORBIDDEN", "Pages of other servers may not ask this one.")
+            raise RequestRefused(403, "FORBIDDEN", "Requests from pages of other origins are not allowed.")
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise RequestRefused(403, "FORBIDDEN", "Pages of other servers may not ask this one.")
+            raise RequestRefused(403, "FORBIDDEN", "Requests from pages of other origins are not allowed.")
 
     async def user(self, request: Request) -> WebUser:
         """The authenticated sender of a request that has passed `check_place`. Raises RequestRefused (401) if there is
@@ -243,7 +243,7 @@ class Guard:
         if identity is None or not await self._accounts.stands(identity):
             self._note_failure(request)
             raise RequestRefused(
-                401, "SIGN_IN_FAILED", "The ticket or the token is not valid; a ticket works once, for a while."
+                401, "SIGN_IN_FAILED", "The ticket or token is not valid. A ticket works once and expires."
             )
         return await asyncio.to_thread(self._sign_ins.begin, identity, device)
 

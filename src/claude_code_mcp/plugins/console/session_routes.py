@@ -325,31 +325,31 @@ class SessionRoutes:
         match arguments.action:
             case "rename":
                 title = await stored.rename(session_id, arguments.text or "", caller=caller)
-                message = f"Its title is {title!r}." if title else "It has no title."
+                message = f"The title is {title!r}." if title else "The session has no title."
             case "tag":
                 tag = await stored.tag(session_id, arguments.text or "", caller=caller)
-                message = f"Its tag is {tag!r}." if tag else "It has no tag."
+                message = f"The tag is {tag!r}." if tag else "The session has no tag."
             case "model" | "mode":
                 value = (arguments.text or "").strip() or None
                 change = {"model" if arguments.action == "model" else "permission_mode": value}
                 await stored.reconfigure(session_id, change, caller=caller)
-                message = f"Its {arguments.action} is {value or 'the default'}."
+                message = f"The {arguments.action} is {value or 'the default'}."
             case "delete":
                 if not arguments.confirm:
-                    raise InvalidArgument("confirm: a session is deleted only with confirm.", field="confirm")
+                    raise InvalidArgument("confirm: required to delete a session.", field="confirm")
                 await stored.delete(session_id, caller=caller)
-                message = "It is deleted."
+                message = "The session was deleted."
             case "on_limit" | "continue":
                 managed = await steer_limit(self._service, caller, session_id, arguments.action, arguments.text)
                 message = managed.message or ""
             case "move":
                 wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
                 session_id = await give_away(self._service, caller, session_id, wait=wait, without_tree=without_tree)
-                message = "No machine has it now."
+                message = "The session is free; no machine holds it."
             case action:
                 mark, on = MARKS[action]
                 await stored.mark(session_id, mark, on, caller=caller)
-                message = f"It is {'' if on else 'no longer '}{mark}."
+                message = f"The session is {'' if on else 'no longer '}{mark}."
         return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
 
     async def export(self, request: Request, user: WebUser) -> Response:

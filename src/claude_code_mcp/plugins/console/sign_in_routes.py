@@ -96,7 +96,7 @@ class SignInRoutes:
         """The one route that needs no sign-in."""
         arguments = await arguments_of(request, SignInArguments, _LARGEST_SIGN_IN)
         if arguments.ticket is not None and arguments.token is not None:
-            raise InvalidArgument("token: give a ticket or a token, not both.", field="token")
+            raise InvalidArgument("token: pass a ticket or a token, not both.", field="token")
         device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
         if arguments.ticket is not None and not arguments.replace:
             # Before the ticket is used: a person who decides against it can still use it elsewhere.

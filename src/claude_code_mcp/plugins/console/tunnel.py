@@ -49,7 +49,7 @@ TUNNELS = {
         # The program also prints the address of the service that it asks for a tunnel.
         re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com(?=[/\s]|$)"),
         "https://developers.cloudflare.com/cloudflare-one/connections/connect-networks/downloads/",
-        "Anybody who knows this address can reach the sign-in page. Only your link signs in.",
+        "Anyone who knows this address can reach the sign-in page, but only your link signs in.",
     ),
 }
 

@@ -85,10 +85,11 @@ class GatewayPlace:
             self.where, self._fingerprint = place.find_place(arguments, os.environ)
             found = place.take_lock(self.where)
         except OSError as error:
-            raise InvalidArgument(f"There can be no socket for clients here: {error}.") from None
+            raise InvalidArgument(f"The socket for clients cannot be created: {error}.") from None
         if found is None:
             raise InvalidArgument(
-                f"A shared server runs already at {self.where.socket}: end it with `claude-code-mcp shared stop`."
+                f"A shared server is already running at {self.where.socket}: stop it with `claude-code-mcp shared "
+                "stop`."
             )
         # After the lock: only its holder may take the place of a socket that is there.
         self._lock = found
@@ -172,7 +173,7 @@ def _probes(connection: FleetConnection, embedded: "Running | None") -> Probes:
     """A gateway without NATS can serve no client. If this process runs the NATS server, a restart of both may help."""
 
     async def problem() -> str | None:
-        return None if await connection.answers() else "the NATS server of the fleet does not answer"
+        return None if await connection.answers() else "the fleet's NATS server does not respond"
 
     return Probes(health=problem, ready=problem) if embedded is not None else Probes(ready=problem)
 

@@ -77,16 +77,16 @@ def add_fleet(commands: Any) -> None:
     add_config_file(up)
     up.set_defaults(run=partial(_serve, _up))
     for name, act, summary in (
-        ("status", _status, "list the machines: load, versions, labels, and which do not answer"),
-        ("ticket", _ticket, "print a ticket for one more machine, good for an hour"),
-        ("drain", _drain, "let a machine finish its sessions and take no new ones"),
+        ("status", _status, "list the machines: load, versions, labels, and whether they respond"),
+        ("ticket", _ticket, "print a ticket for one more machine, valid for an hour"),
+        ("drain", _drain, "let a machine finish its sessions and accept no new ones"),
         ("remove", _remove, "revoke the key of a machine and forget it"),
     ):
         action = actions.add_parser(name, help=summary)
         if name in ("drain", "remove"):
             action.add_argument("machine", metavar="MACHINE", help="machine id, or its name if it is unique")
         if name == "drain":
-            action.add_argument("--undo", action="store_true", help="let the machine take sessions again")
+            action.add_argument("--undo", action="store_true", help="let the machine accept sessions again")
         if name == "remove":
             action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         add_json(action)
@@ -120,7 +120,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_label,
         metavar="LABEL",
-        help="label that sessions can ask for; repeatable",
+        help="label that sessions can require; repeatable",
     )
     parser.add_argument(
         "--capacity",
@@ -158,7 +158,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     settings = load_settings(file=arguments.config, **oauth)
     fleet = settings.section(FleetSettings, **{field: value for field, value in flags.items() if value})
     if (fleet.fleet_nats is None) != (fleet.fleet_creds is None):
-        raise InvalidArgument("--nats and --creds belong together.")
+        raise InvalidArgument("--nats and --creds must be used together.")
     return settings
 
 
@@ -300,7 +300,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
     try:
         machine = _machine(arguments, settings, machine_id, await version)
         async with _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id, machine.run)):
-            print(f"{machine.name} ({machine.id}) is a machine of the fleet.", flush=True)
+            print(f"{machine.name} ({machine.id}) is now a machine of the fleet.", flush=True)
             await asyncio.Event().wait()
     finally:
         await connection.abandon()
@@ -333,7 +333,7 @@ async def connected_machine(settings: Settings) -> "tuple[FleetConnection, str]"
         return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
     found = await asyncio.to_thread(MachineKey.load, machine_file(directory_of(settings)))
     if found is None or not found.admitted:
-        raise InvalidArgument("This machine belongs to no fleet yet: pass --join TICKET.")
+        raise InvalidArgument("This machine has not joined a fleet yet: pass --join TICKET.")
     return await connect_machine(found), found.machine_id
 
 
@@ -349,7 +349,7 @@ async def _machine_at_work(
     from .runner import running_machine  # noqa: PLC0415
 
     # Before the lease is taken: a second runner with the same key would end the first.
-    with only_process(directory_of(settings) / "runner.lock", "A runner of this machine runs already."):
+    with only_process(directory_of(settings) / "runner.lock", "A runner is already running on this machine."):
         async with running_machine(
             connection, machine, ownership, settings, partial(machine_server, settings, machine.name)
         ) as service:
@@ -479,7 +479,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
     async with Membership(connection).followed() as membership:
         found = membership.find(arguments.machine)
     member = await (await Members.opened(connection)).drain(found.id, not arguments.undo, found.name)
-    state = "takes nothing new" if member.draining else "takes sessions again"
+    state = "accepts no new sessions" if member.draining else "accepts sessions again"
     report = {"id": member.id, "name": member.name, "draining": member.draining}
     return print_outcome(arguments, report, f"{member.name} ({member.id}) {state}.")
 
@@ -490,7 +490,7 @@ async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) 
 
     async with Membership(connection).followed() as membership:
         member = membership.find(arguments.machine)
-    question = f"Revoke the key of {member.name} ({member.id})? What runs there is cut off."
+    question = f"Revoke the key of {member.name} ({member.id})? Its running sessions are cut off."
     if not arguments.yes and not agreed(question):
         return failed("Nothing was removed.", ExitCode.REFUSED)
     await ask_operator(connection, "remove", machine=member.id)

@@ -182,12 +182,12 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
 
     async def note_interruption() -> None:
         if not client.is_closed:
-            log.warning("the connection to the fleet is interrupted")
+            log.warning("the connection to the fleet was lost")
 
     async def note_reconnection() -> None:
         nonlocal refusals
         refusals = 0
-        log.info("the connection to the fleet is back")
+        log.info("the connection to the fleet is restored")
         for call in when_reconnected:
             call()
 
@@ -217,9 +217,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
         client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         return FleetConnection(client, client.jetstream(timeout=_REQUEST_SECONDS), when_reconnected, refused)
     if refused.is_set():
-        raise FleetUnreachable(
-            f"The fleet at {_without_user(url)} does not take this key: it was revoked, or never let in."
-        )
+        raise FleetUnreachable(f"The fleet at {_without_user(url)} rejects this key: it was revoked or never admitted.")
     raise FleetUnreachable(f"The fleet at {_without_user(url)} cannot be reached: {problem or type(problem).__name__}.")
 
 
@@ -253,7 +251,7 @@ async def follow_bucket(
                     take(entry)
                 except Exception:
                     # It may be a machine's claim: what one of them says must not keep those of the others away.
-                    log.exception("entry %s of the bucket %s is not understood", entry.key, bucket)
+                    log.exception("entry %s of the bucket %s cannot be parsed", entry.key, bucket)
             elif not known:
                 known = True
                 task_status.started()
@@ -265,7 +263,7 @@ async def follow_bucket(
             try:
                 watcher: Any = await (await connection.jetstream.key_value(bucket)).watchall()
             except (NatsError, OSError, TimeoutError) as problem:
-                log.warning("the bucket %s cannot be followed now: %s", bucket, problem)
+                log.warning("cannot watch the bucket %s now: %s", bucket, problem)
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
             try:

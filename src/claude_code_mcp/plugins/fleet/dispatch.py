@@ -62,7 +62,7 @@ GiveAway = Callable[[MachineIdentity], Awaitable[str]]
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 GOES_ON = "The next message continues it on another machine, with its history and the last saved files."
-KEPT_THERE = "Its title, tag and place in lists are changed, and it is deleted, on the machine that has it."
+KEPT_THERE = "Only the machine that has it can change its title, tag and marks, or delete it."
 _STAYS = "It is pinned to that machine and continues when the machine is back."
 _MOST_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
@@ -171,8 +171,8 @@ class Dispatch:
         machine_id = (first.value or b"").decode()
         return self._present(
             machine_id,
-            f"The call with this messageKey went to machine {machine_id}, which is not there now; whether it was done "
-            "is not known.",
+            f"The call with this messageKey went to machine {machine_id}, which is offline; it is not known whether "
+            "it was carried out.",
         )
 
     async def _placed(self, placement: PlacementRequest, report: ReportPosition) -> MachineIdentity:
@@ -188,11 +188,11 @@ class Dispatch:
         if holder is None:
             return await on_disk(machines)
         name = next((machine.name for machine in self._fleet.gone() if machine.id == holder), holder)
-        is_gone = f"Session {session_id} is on machine {name}, which is not there now."
+        is_gone = f"Session {session_id} is on machine {name}, which is offline."
         is_there = any(machine.id == holder for machine in self.machines())
         if holder and not is_there and await self._fleet.stays(session_id):
             raise StaysThere(f"{is_gone} {_STAYS}", machine=holder)
-        return self._present(holder, is_gone if holder else f"No machine holds session {session_id} just now.")
+        return self._present(holder, is_gone if holder else f"No machine holds session {session_id} at the moment.")
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
         """Another machine for a session, once that has taken it over. Raises MachineUnavailable if it cannot."""
@@ -219,7 +219,7 @@ class Dispatch:
                 await asyncio.shield(self._fleet.take_back(holding))
             raise
         except (NatsError, TimeoutError):
-            refused = "It does not answer."
+            refused = "It does not respond."
         if not refused:
             return chosen, taken_in(reply)
         if holding is not None:
@@ -237,7 +237,7 @@ class Dispatch:
             try:
                 await self._take_over_waiting()
             except (NatsError, TimeoutError) as problem:
-                log.info("which sessions wait for a usage limit is not known: %r", problem)
+                log.info("cannot read which sessions wait for a usage limit: %r", problem)
 
     async def _take_over_waiting(self) -> None:
         holdings = (await self._fleet.absent(None))[:_MOST_ABSENT]
@@ -246,7 +246,7 @@ class Dispatch:
         for found in await self._absent_records.read(holdings, alive):
             if found.continues_at is not None and found.continues_at <= time.time():
                 try:
-                    await self.taken_over(owners[found.session_id], found.session_id, "Its machine is gone.")
+                    await self.taken_over(owners[found.session_id], found.session_id, "Its machine is offline.")
                 except ClaudeCodeError as refused:
                     log.info("session %s cannot continue after its usage limit yet: %s", found.session_id, refused)
 
@@ -284,7 +284,7 @@ class Dispatch:
         if silent:
             # No MachineUnavailable: of what no machine has held the fleet has nothing that another one could take.
             raise UpstreamUnavailable(
-                f"No machine that answers has session {session_id}; these did not answer: "
+                f"No reachable machine has session {session_id}; these did not respond: "
                 + ", ".join(each.machine.name for each in silent)
             )
         return machines[0]
@@ -300,7 +300,7 @@ class Dispatch:
             structured = result.get("structuredContent")
             if result.get("isError") or not isinstance(structured, dict):
                 refused = result
-                raise MachineUnavailable("The machine does not give it away.")
+                raise MachineUnavailable("The machine does not release it.")
             return str(structured.get("sessionId"))
 
         on_disk = partial(self._found_on_disk, client, context, target.key)
@@ -322,15 +322,15 @@ class Dispatch:
         """
         asked_for, goal = session_id, self._goal(wanted, principal)
         source: MachineIdentity | None = None
-        gone = f"No machine holds session {session_id} just now."
+        gone = f"No machine holds session {session_id} at the moment."
         try:
             source = await self.holder(session_id, on_disk)
         except MachineUnavailable as problem:
             gone = problem.message  # nobody is there to give it away, and nobody to ask
         if source is not None and source.id == goal.id:
-            return SessionMove(session_id, goal, f"It is on machine {goal.name} already.")
+            return SessionMove(session_id, goal, f"It is already on machine {goal.name}.")
         if self._moving.setdefault(session_id, goal) is not goal:
-            raise SessionBusy(f"Session {session_id} is being moved already.", session_id=session_id)
+            raise SessionBusy(f"Session {session_id} is already being moved.", session_id=session_id)
         try:
             if source is not None:
                 # The id under which it goes on, which is another one after it was cleared.
@@ -349,7 +349,7 @@ class Dispatch:
         if not any(wanted in (machine.id, machine.name) for machine in machines):
             for machine in self._fleet.gone():
                 if wanted in (machine.id, machine.name):
-                    raise MachineUnavailable(f"Machine {machine.name} is not there now.", machine=machine.id)
+                    raise MachineUnavailable(f"Machine {machine.name} is offline.", machine=machine.id)
         found = find_machine(machines, wanted)
         return self._choose([found], PlacementRequest(principal, found.id))
 
@@ -418,8 +418,8 @@ class Dispatch:
             params["_meta"] = {key: value for key, value in params["_meta"].items() if key != "progressToken"}
         answers, silent = await self._gather(client, self.machines(), method, params)
         if not answers:
-            raise MachineUnavailable("No machine answers. " + " ".join(each.reason for each in silent))
-        silent += [Silent(machine, f"Machine {machine.name} is not there.") for machine in self._fleet.gone()]
+            raise MachineUnavailable("No machine responds. " + " ".join(each.reason for each in silent))
+        silent += [Silent(machine, f"Machine {machine.name} is offline.") for machine in self._fleet.gone()]
         if method == "tools/call":
             name, arguments = str(params.get("name")), params.get("arguments") or {}
             absent: list[tuple[MachineIdentity, dict[str, Any]]] = []
@@ -449,7 +449,7 @@ class Dispatch:
         names_of = {machine.id: machine for machine in machines}
         holdings = await self._fleet.absent(principal)
         if len(holdings) > _MOST_ABSENT:
-            log.warning("%s has %d sessions on machines that are gone; not all are listed", principal, len(holdings))
+            log.warning("%s has %d sessions on offline machines; not all are listed", principal, len(holdings))
         alive = [machine.id for machine in self._fleet.machines()]
         found = await self._absent_records.read(holdings[:_MOST_ABSENT], alive)
         listed = [each for each in found if _is_wanted(each, wanted)]

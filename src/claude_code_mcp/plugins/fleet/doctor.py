@@ -47,7 +47,10 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
     fleet = settings.section(FleetSettings)
     if (fleet.fleet_nats is None) != (fleet.fleet_creds is None):
         yield Finding(
-            "fleet", False, "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS belong together", "set both or neither"
+            "fleet",
+            False,
+            "CLAUDE_CODE_MCP_NATS and CLAUDE_CODE_MCP_NATS_CREDS must be set together",
+            "set both or neither",
         )
         return
     if fleet.fleet_nats is None and not is_host and not (home / "machine.json").exists():
@@ -59,7 +62,7 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
         return
     except (OSError, ValueError, LookupError, TypeError) as error:
         # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
-        problem = f"the fleet's files in {home} or its answer cannot be used: {error}"
+        problem = f"the fleet in {home} cannot be used: {error}"
         yield Finding("fleet", False, visible(problem), "correct the problem, or join the fleet again")
     except ClaudeCodeError as error:
         fix = "`claude-code-mcp fleet up` must run" if is_host else "check the network, and `fleet up` on its host"
@@ -72,7 +75,7 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
 def judged(state: FleetState) -> Iterator[Finding]:
     """The findings on what was found out. Pure."""
     there = "" if state.machines is None else f"; {len(state.machines)} machines are connected"
-    gone = f", {len(state.gone)} do not answer: {visible(', '.join(state.gone))}" if state.gone else ""
+    gone = f", {len(state.gone)} do not respond: {visible(', '.join(state.gone))}" if state.gone else ""
     yield Finding("fleet", True, f"it answers{there}{gone}", "")
     ahead = state.clock_ahead
     shown = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the gateway's clock"
@@ -84,7 +87,9 @@ def judged(state: FleetState) -> Iterator[Finding]:
     versions |= {machine.name: machine.version for machine in state.machines or ()}
     others = [f"{name} has {version}" for name, version in versions.items() if version != __version__]
     detail = visible(", ".join(others)) if others else f"{__version__} on all machines seen"
-    yield Finding("fleet's versions", not others, detail, "machines with another version get no sessions: update them")
+    yield Finding(
+        "fleet's versions", not others, detail, "machines with a different version get no sessions: update them"
+    )
     for machine in state.machines or ():
         if not machine.cli_version:
             name = visible(machine.name)

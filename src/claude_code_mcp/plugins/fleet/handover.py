@@ -153,7 +153,7 @@ class Adoption:
         # A copy: the two directories may lie on different disks.
         with open_regular(str(path)) as old, open(target, "xb", opener=partial(os.open, mode=0o600)) as kept:
             shutil.copyfileobj(old, kept)
-        log.warning("an older transcript of session %s was put into %s", session_id, target)
+        log.warning("an older transcript of session %s was moved to %s", session_id, target)
         return str(target)
 
 
@@ -174,8 +174,8 @@ def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files
 def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:
     began = datetime.fromtimestamp(record.running_since or 0, UTC).isoformat(timespec="seconds")
     detail = (
-        f"The turn that began at {began} was lost with its machine. Some of its work may be done. The session "
-        "continues from the last entry that the machine had sent."
+        f"The turn that started at {began} was lost with its machine; it may have done part of its work. The session "
+        "continues from the last entry that the machine sent."
     )
     if questions:
         named = "; ".join(question.title for question in questions[:_MOST_NAMED])
@@ -292,7 +292,7 @@ class SessionMover:
         except TreeRefused:
             pass  # the document says why
         except ClaudeCodeError as error:
-            log.warning("the tree of session %s was not saved: %s", session_id, error.message)
+            log.warning("the working tree of session %s was not saved: %s", session_id, error.message)
             return
         self._replica.document_changed(session_id)
 
@@ -311,7 +311,7 @@ class SessionMover:
         if session.owner != caller.principal:
             raise PermissionDenied("Only its owner can move a session.", session_id=session.id)
         if session.options.stay_on_machine:
-            raise InvalidArgument(f"Session {session.id} was begun to stay on its machine.", session_id=session.id)
+            raise InvalidArgument(f"Session {session.id} is pinned to its machine.", session_id=session.id)
         deps = self._service.relocation.environment_of(caller)
         # One that was begun before this server was started, or in a terminal, is not held by it yet.
         await self._replica.admit(session.id, session.owner)
@@ -353,7 +353,7 @@ class SessionMover:
                 return
             except SessionBusy:
                 await asyncio.sleep(_LET_GO_PAUSE)
-        log.warning("session %s was given away, and somebody still waits for it here", session_id)
+        log.warning("session %s was released while a caller here still waits for it", session_id)
 
     async def _copied(self, session_id: str) -> None:
         """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""
@@ -361,9 +361,9 @@ class SessionMover:
             async with asyncio.timeout(_LONGEST_COPY):
                 await self._replica.complete(session_id)
         except TimeoutError:
-            raise FleetUnavailable("The fleet's stores have not taken everything in time; it stays here.") from None
+            raise FleetUnavailable("The fleet did not store everything in time; the session stays here.") from None
         if self._replica.behind(session_id):
-            raise FleetUnavailable("The fleet's stores do not answer; it stays here.")
+            raise FleetUnavailable("The fleet's stores do not respond; the session stays here.")
 
     async def take(
         self,
@@ -388,8 +388,8 @@ class SessionMover:
             cwd, setup_failed = directory, ""
             if document.tree is not None and document.tree_flaw is not None and not older_tree:
                 raise TreeRefused(
-                    f"The tree of session {session_id} could not be saved after its last turn: {document.tree_flaw} "
-                    "The one that was saved before is older than the conversation; it must be asked for to be used."
+                    f"The working tree of session {session_id} could not be saved after its last turn: "
+                    f"{document.tree_flaw} The saved one is older than the conversation and is used only on request."
                 )
             if document.tree is not None:
                 ref = TreeRef.read(document.tree)

@@ -67,7 +67,7 @@ class Hooks:
         except ProcessFailed as problem:
             raise TreeRefused(f"The checkout hook of this machine failed: {problem.message}") from None
         if reply.code:
-            raise TreeRefused(f"The checkout hook of this machine ended with code {reply.code}: {_last_words(reply)}")
+            raise TreeRefused(f"The checkout hook of this machine exited with code {reply.code}: {_last_words(reply)}")
         return True
 
     async def post_session(self, session_id: str, reason: str, workspace: str) -> None:
@@ -90,7 +90,7 @@ class Hooks:
             return
         if reply.code:
             text = _last_words(reply)
-            log.warning("the post-session hook ended with code %d for session %s: %s", reply.code, session_id, text)
+            log.warning("the post-session hook exited with code %d for session %s: %s", reply.code, session_id, text)
 
     async def _run(self, program: str, variables: Mapping[str, str], directory: str, seconds: float) -> Reply:
         environment = {**self._environment, **variables}
@@ -107,12 +107,12 @@ class Hooks:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise TreeRefused(f"The hook {path} cannot be looked at: {problem.strerror}.") from None
+            raise TreeRefused(f"The hook {path} cannot be checked: {problem.strerror}.") from None
         if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
             raise TreeRefused(f"The hook {path} is not an executable program.")
         for each in (found, place):
             if each.st_uid not in (0, os.geteuid()) or each.st_mode & 0o022:
-                raise TreeRefused(f"The hook {path} is not used: others than this machine's user can change it.")
+                raise TreeRefused(f"The hook {path} is not used: other users can change it.")
         return path
 
 
@@ -141,7 +141,7 @@ async def set_up(service: Service, caller: Caller, directory: str) -> str:
     except ProcessFailed as problem:
         return f"The set-up command in {SETUP_FILE} failed: {problem.message}"
     if reply.code:
-        return f"The set-up command in {SETUP_FILE} ended with code {reply.code}: {_last_words(reply)}"
+        return f"The set-up command in {SETUP_FILE} exited with code {reply.code}: {_last_words(reply)}"
     return ""
 
 
@@ -156,4 +156,4 @@ def _command_in(directory: str) -> str:
 
 def _last_words(reply: Reply) -> str:
     lines = [line for line in (*reply.output.splitlines(), *reply.errors.splitlines()) if line.strip()]
-    return " ".join(lines[-3:])[-_LONGEST_REASON:] or "it has printed nothing"
+    return " ".join(lines[-3:])[-_LONGEST_REASON:] or "it printed nothing"

@@ -96,7 +96,7 @@ class Enrolment:
     async def _join(self, message: Msg) -> None:
         ticket_id = message.subject.rsplit(".", 1)[1]
         if not message.reply.startswith(f"{names.inbox(ticket_id)}."):
-            log.warning("ticket %s wanted its answer elsewhere; it is not answered", ticket_id)
+            log.warning("ignored a request with ticket %s: its reply subject is not allowed", ticket_id)
             return
         async with self._changing:
             await _answer(message, self._let_in(ticket_id, message.data))
@@ -116,7 +116,7 @@ class Enrolment:
         await self._reload(answering=ticket_id)
         admitted = self._keys.machines[machine_id]
         await self._members.add(FleetMember(machine_id, admitted.name, key, joined=admitted.joined))
-        log.info("machine %s (%s) was let in with ticket %s", machine_id, admitted.name, ticket_id)
+        log.info("machine %s (%s) joined with ticket %s", machine_id, admitted.name, ticket_id)
         return {"machine": machine_id}
 
     async def _operate(self, message: Msg) -> None:
@@ -128,7 +128,7 @@ class Enrolment:
         if verb == "remove":
             await self.remove(str(json.loads(data)["machine"]))
             return {}
-        raise InvalidArgument(f"There is no {verb!r} to ask for.")
+        raise InvalidArgument(f"Unknown request: {verb!r}.")
 
 
 async def _answer(message: Msg, work: Any) -> None:
@@ -137,10 +137,13 @@ async def _answer(message: Msg, work: Any) -> None:
     except ClaudeCodeError as problem:
         answer = {"error": problem.code, "message": problem.message}
     except (KeyError, TypeError, ValueError):
-        answer = {"error": "INVALID_ARGUMENT", "message": "The request makes no sense."}
+        answer = {"error": "INVALID_ARGUMENT", "message": "The request is not valid."}
     except (NatsError, OSError, TimeoutError) as problem:
-        log.warning("a request to let a machine in or out (%s) failed: %s", message.subject, problem)
-        answer = {"error": "UPSTREAM_UNAVAILABLE", "message": "The fleet's server could not be changed; see its log."}
+        log.warning("a request to add or remove a machine (%s) failed: %s", message.subject, problem)
+        answer = {
+            "error": "UPSTREAM_UNAVAILABLE",
+            "message": "The fleet's server could not be reconfigured; see its log.",
+        }
     try:
         await message.respond(json.dumps(answer).encode())
     except NatsError as problem:
@@ -158,7 +161,7 @@ async def _ask(connection: FleetConnection, subject: str, **arguments: Any) -> d
         message = await connection.client.request(subject, json.dumps(arguments).encode(), timeout=_REQUEST_SECONDS)
     except (NatsError, OSError, TimeoutError) as problem:
         reason = str(problem) or type(problem).__name__
-        raise FleetUnreachable(f"`claude-code-mcp fleet up` does not answer: {reason}.") from None
+        raise FleetUnreachable(f"`claude-code-mcp fleet up` does not respond: {reason}.") from None
     answer: dict[str, Any] = json.loads(message.data)
     if "error" in answer:
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
@@ -181,7 +184,7 @@ async def join(ticket: Ticket, file: Path, name: str) -> MachineKey:
     if key is not None and key.admitted and key.ticket_id == ticket.id:
         return key  # the same command again, as a service manager gives it
     if key is not None and key.admitted:
-        raise InvalidArgument(f"This machine belongs to a fleet already. To join another one, remove {file}.")
+        raise InvalidArgument(f"This machine already belongs to a fleet. To join another one, remove {file}.")
     if key is None or key.ticket_id != ticket.id:
         key = MachineKey(ticket.address, ticket.authority, new_seed(), ticket.id)
         await anyio.to_thread.run_sync(key.save, file)
@@ -274,7 +277,7 @@ async def hosting(
     this directory, EngineUnavailable if the server does not start.
     """
     home = directory / "server"
-    with only_process(home / "lock", "The fleet is up already on this machine."):
+    with only_process(home / "lock", "The fleet is already up on this machine."):
         certificate, keys, machine = await anyio.to_thread.run_sync(
             _prepare, directory, home, name or socket.gethostname()
         )
@@ -373,5 +376,5 @@ async def connect_to_host(directory: Path) -> FleetConnection:
     try:
         url, authority, seed = await anyio.to_thread.run_sync(read)
     except FileNotFoundError:
-        raise FleetUnreachable("No fleet is at home on this machine: `claude-code-mcp fleet up` makes one.") from None
+        raise FleetUnreachable("There is no fleet on this machine: `claude-code-mcp fleet up` creates one.") from None
     return await connect_operator(url, authority, seed)

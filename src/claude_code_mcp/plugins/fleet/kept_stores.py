@@ -150,10 +150,10 @@ def _consumed(request: dict[str, Any], rest: list[str], inbox: str) -> list[str]
     understood here."""
     config = request["config"]
     if not set(config) <= _CONSUMER_KEYS:
-        raise ValueError("not understood")
+        raise ValueError("cannot be parsed")
     deliver = config.get("deliver_subject")
     if deliver is not None and not deliver.startswith(f"{inbox}."):
-        raise ValueError("delivers elsewhere")
+        raise ValueError("delivers to another subject")
     return list(config.get("filter_subjects") or [config["filter_subject"]])
 
 
@@ -243,7 +243,7 @@ class StoreKeeper:
         inbox = names.inbox(machine_id)
         # NATS checks who may publish, and not where the answer is to go: it must not reach anybody else.
         if not message.reply.startswith(f"{inbox}."):
-            log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
+            log.warning("ignored a request of machine %s: its reply subject is not allowed", machine_id)
             return
         request: StoreRequest | None
         if kind == _REPORT:

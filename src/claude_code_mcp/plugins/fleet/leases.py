@@ -157,7 +157,7 @@ class MachineLease:
             self._held = False
             self.lapses += 1
             if not self._leaving:
-                log.warning("the lease of machine %s has lapsed; its turns are paused", self.machine_id)
+                log.warning("the lease of machine %s expired; its turns are paused", self.machine_id)
             self.lapsed()
         return self._held
 
@@ -275,7 +275,7 @@ class MachineLease:
             self._acknowledged = acknowledged_before  # it was refused, so the entry is as it was
             raise
         except (NatsError, OSError, TimeoutError) as problem:
-            raise LeaseLapsed(f"The fleet does not answer: {problem or type(problem).__name__}.") from None
+            raise LeaseLapsed(f"The fleet does not respond: {problem or type(problem).__name__}.") from None
         return stored.seq
 
     def _drop(self) -> None:
@@ -295,7 +295,7 @@ class MachineLease:
                 names.entry(names.MACHINES, self.machine_id), b"", timeout=_ATTEMPT_SECONDS, headers=headers
             )
         except (NatsError, OSError, TimeoutError) as problem:
-            log.debug("the lease was not given up, it ends by itself: %s", problem)
+            log.debug("the lease was not released and will expire: %s", problem)
 
 
 async def _nothing() -> None:
@@ -403,7 +403,7 @@ class Holdings:
             try:
                 noted = await self._ownership.claim(session_id, principal, self._lease.machine_id, stays=True)
             except ClaudeCodeError as problem:
-                log.info("the fleet does not know that session %s stays here: %s", session_id, problem.message)
+                log.info("could not tell the fleet that session %s is pinned here: %s", session_id, problem.message)
                 return
             if noted.stays:  # a keeper of an earlier version knows nothing of it
                 self._staying.add(session_id)
@@ -436,7 +436,7 @@ class Holdings:
         current = self._held.get(session_id)
         if current is not None and current.principal == principal:
             if current.arriving and not taking:
-                raise StillArriving(f"Session {session_id} is just being brought to this machine.")
+                raise StillArriving(f"Session {session_id} is being moved to this machine.")
             if self.valid(current):
                 return current
             # Its turn has come before that in `_confirm_all`. Confirmed and not claimed anew: what is paused goes on.
@@ -455,7 +455,9 @@ class Holdings:
 
     def _check_standing(self) -> None:
         if not self._lease.standing:
-            raise LeaseLapsed("This machine is cut off from the fleet: it takes no session until it is back.")
+            raise LeaseLapsed(
+                "This machine is disconnected from the fleet and accepts no sessions until it reconnects."
+            )
 
     async def release(self, holding: Holding) -> None:
         """Gives a session up. From the call on nothing may be written to it here, whether or not NATS answers."""

@@ -130,7 +130,7 @@ class MachineLink:
 
     def drop(self) -> None:
         """The machine is gone, whether or not the connection shows it yet: every open request fails."""
-        self._wire.fail("The machine is gone.")
+        self._wire.fail("The machine is offline.")
 
     async def unused(self, seconds: float) -> None:
         """Returns when there was no request for so long."""
@@ -177,7 +177,7 @@ class MachineLink:
 
     def _lost(self, reason: str) -> MachineUnavailable:
         return MachineUnavailable(
-            f"Machine {self._name} was lost while it worked on this; whether it was done is not known. {reason}",
+            f"Machine {self._name} was lost during this call; it is not known whether it was carried out. {reason}",
             machine=self._name,
         )
 
@@ -210,7 +210,7 @@ class MachineLink:
             exchange = self._exchanges.get(int(related)) if related else None
             method, id_ = message.get("method"), message.get("id")
         except (ValueError, AttributeError):
-            self._wire.fail("A line is not a message of the protocol.")
+            self._wire.fail("A line is not a protocol message.")
             return
         if method is None:
             self._settle(message, id_)
@@ -244,7 +244,7 @@ class MachineLink:
         except MCPError as error:
             answer = {"error": error.error.model_dump(exclude_none=True)}
         except Exception as error:
-            log.debug("a question of machine %s did not reach its client: %r", self._name, error)
+            log.debug("a question from machine %s did not reach its client: %r", self._name, error)
             answer = {"error": {"code": types.CONNECTION_CLOSED, "message": "The client cannot be asked."}}
         self._write({"id": id_, **answer})
 
@@ -268,8 +268,8 @@ async def open_connection(
         try:
             reply = await nats.request(names.opening(machine_id), opening(id_), timeout=_OPENING_SECONDS)
         except (NatsError, TimeoutError) as error:
-            wire.fail("The machine did not answer.")
-            raise MachineUnavailable(f"Machine {machine_name} does not answer.", machine=machine_name) from error
+            wire.fail("The machine did not respond.")
+            raise MachineUnavailable(f"Machine {machine_name} does not respond.", machine=machine_name) from error
         if refused := refusal_in(reply.data):
             wire.fail(refused)
             raise MachineUnavailable(f"Machine {machine_name} refuses the connection: {refused}", machine=machine_name)

@@ -90,7 +90,7 @@ def refusal_in(reply: bytes) -> str:
     try:
         return str(json_text.decode(reply).get("refused") or "")
     except (ValueError, AttributeError):
-        return "its answer cannot be read"
+        return "its answer cannot be parsed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Taken:
     def notices(self) -> list[str]:
         """Each of them as a sentence, that of the turn first."""
         without = (
-            f"The session continues in an empty directory, because its files could not be moved: {self.without_tree}"
+            f"The session continues in an empty directory because its files could not be moved: {self.without_tree}"
             if self.without_tree
             else ""
         )
@@ -234,9 +234,9 @@ class _Door:
             with suppress(NatsError):
                 await message.respond(json.dumps({"refused": str(reason)}).encode())
         except NatsError as error:
-            log.warning("a gateway was not answered (%s): %s", _described(asked), error)
+            log.warning("could not answer a gateway (%s): %s", _described(asked), error)
         except Exception:
-            log.exception("what a gateway asked for failed (%s)", _described(asked))  # the others go on
+            log.exception("a gateway's request failed (%s)", _described(asked))  # the others go on
 
     async def _serve(self, message: Msg, ask: str, connection: str, principal: str, groups: list[str]) -> None:
         """One connection, from its opening to its end."""
@@ -245,11 +245,11 @@ class _Door:
         if connection in self._open:
             raise _Refused("the connection is open already")
         if len(self._open) >= self._most:
-            raise _Refused(f"it has {self._most} connections, which is the most")
+            raise _Refused(f"it has reached its limit of {self._most} connections")
         # Each stream of a page has one at every machine: nobody may take those of all others.
         most = self._most if principal == LOCAL else max(1, self._most // _SHARES)
         if sum(each == principal for each in self._open.values()) >= most:
-            raise _Refused(f"{principal} has {most} connections to it, which is the most")
+            raise _Refused(f"{principal} has reached its limit of {most} connections to it")
         self._open[connection] = principal
         try:
             await self._admit(principal, groups)
@@ -269,14 +269,14 @@ class _Door:
 
     async def _take_over(self, session_id: str, principal: str) -> Taken:
         if self._take is None:
-            raise _Refused("it takes no sessions over")
+            raise _Refused("it does not take over sessions")
         await self._admit(principal, [])
         try:
             return await self._take(session_id, principal)
         except ClaudeCodeError as problem:
             raise _Refused(problem.message) from None
         except OSError as problem:  # a full disk, for one: who asks must not wait for an answer that does not come
-            log.warning("session %s could not be taken: %s", session_id, problem)
+            log.warning("session %s could not be taken over: %s", session_id, problem)
             raise _Refused(f"its files cannot be written: {problem.strerror or type(problem).__name__}") from None
 
     async def _admit(self, principal: str, groups: list[str]) -> None:
@@ -298,9 +298,9 @@ def _read(data: bytes) -> dict[str, Any]:
             raise _Refused(f"it speaks version {PROTOCOL} of the fleet's protocol; use the same version everywhere")
         principal, groups = asked["principal"], asked.get("groups", [])
         if not isinstance(principal, str) or not 0 < len(principal) <= _LONGEST_NAME:
-            raise _Refused("the principal has no name")
+            raise _Refused("the principal name is missing")
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
-            raise _Refused("the groups cannot be read")
+            raise _Refused("the groups cannot be parsed")
         if asked["ask"] == _END_CALLER:
             noted = asked.get("removal")  # a gateway of an earlier version notes none
             removal = NotedRemoval(str(noted["bucket"]), int(noted["number"])) if noted is not None else None
@@ -368,7 +368,7 @@ class _GatewayClient(LineConnection):
         try:
             await self._write_out(prefix + sound_line(item.message))
         except ValueError as error:
-            log.error("a message to a gateway for %s was left out: %s", self._principal, error)
+            log.error("a message to a gateway for %s was dropped: %s", self._principal, error)
 
     async def write(self, message: types.JSONRPCMessage) -> None:
         await self.send(SessionMessage(message))

@@ -86,7 +86,7 @@ class Machine:
                 run=_text(value.get("run", "")),
             )
         except (TypeError, AttributeError, KeyError, OverflowError) as problem:
-            raise ValueError(f"machine {machine_id} reports what cannot be read: {problem}") from None
+            raise ValueError(f"machine {machine_id} sent a report that cannot be parsed: {problem}") from None
 
 
 def _text(value: object) -> str:
@@ -173,7 +173,7 @@ class Members:
             except KeyWrongLastSequenceError:
                 continue  # somebody else has changed it meanwhile
             return member
-        raise UpstreamUnavailable(f"Machine {machine_id} is changed faster than it can be read.")
+        raise UpstreamUnavailable(f"Machine {machine_id} changes faster than it can be read.")
 
     async def remove(self, machine_id: str) -> None:
         """Forgets a machine. Its key must be revoked as well: see `tickets.py`."""
@@ -294,7 +294,7 @@ class Membership:
             now = time.monotonic()
             ended = [machine_id for machine_id, (_, end) in self._alive.items() if end <= now]
             for machine_id in ended:
-                log.info("machine %s is gone", machine_id)
+                log.info("machine %s is offline", machine_id)
                 del self._alive[machine_id]
             if ended:
                 self._announce()

@@ -160,7 +160,7 @@ def merged_tool(
     silences = [*silent, *refused]
     if silences:
         structured[_UNANSWERED] = [each.row for each in silences]
-    lines += [f"[machine {each.machine.name} gave no answer: {each.reason}]" for each in silences]
+    lines += [f"[machine {each.machine.name} did not answer: {each.reason}]" for each in silences]
     first = accepted[0][1] if accepted else {"isError": False}
     return {**first, "content": [{"type": "text", "text": "\n".join(lines)}], "structuredContent": structured}
 

@@ -135,7 +135,7 @@ def _check_private_names(client: type[nats.aio.client.Client]) -> None:
     missing += [name for name in _ATTRIBUTES if not hasattr(sample, name)]
     if missing:
         raise IncompatibleNats(
-            f"nats-py {nats.aio.client.__version__} does not fit this version of claude-code-mcp "
+            f"nats-py {nats.aio.client.__version__} is not compatible with this version of claude-code-mcp "
             f"({', '.join(missing)} changed). Install nats-py 2.16."
         )
 
@@ -400,4 +400,4 @@ class Client(nats.aio.client.Client):
             for task in tasks:
                 task.cancel()
         if tasks:
-            log.warning("a closed connection to NATS has tasks that do not end: %s", tasks)
+            log.warning("a closed NATS connection left tasks running: %s", tasks)

@@ -95,7 +95,7 @@ class OwnershipBucket:
                 try:
                     found = _stored_holding(entry.key, entry)
                 except (ValueError, KeyError, TypeError) as problem:
-                    log.warning("who holds session %s cannot be read: %r", entry.key, problem)
+                    log.warning("cannot read which machine holds session %s: %r", entry.key, problem)
             if found is not None:
                 self._followed.setdefault(found.principal, {})[entry.key] = found  # the principal of a session stays
                 return
@@ -165,12 +165,12 @@ class OwnershipBucket:
                 if found.principal != principal:
                     raise PermissionDenied(f"Session {session_id} belongs to another principal.")
                 if only_given and found.machine != machine_id:
-                    raise PermissionDenied(f"Session {session_id} was not given to machine {machine_id}.")
+                    raise PermissionDenied(f"Session {session_id} was not assigned to machine {machine_id}.")
                 if found.stays and (taking or found.machine not in ("", machine_id)):
                     raise HeldElsewhere(found)
                 if stays and not found.stays:
                     # It has left its machine: if that is removed, others go on with it.
-                    raise PermissionDenied(f"Session {session_id} was not begun to stay on its machine.")
+                    raise PermissionDenied(f"Session {session_id} is not pinned to its machine.")
                 # After the session was read, and before it is written: a machine that regains its lease writes its
                 # sessions again, so either it finds our write there, or we fail to make it.
                 await self._check_gone(found, machine_id)
@@ -179,7 +179,7 @@ class OwnershipBucket:
                         return found
                     await self._check_run(machine_id, run)
                 if found.arriving and not taking:
-                    raise StillArriving(f"Session {session_id} has yet to be brought to machine {machine_id}.")
+                    raise StillArriving(f"Session {session_id} has not been moved to machine {machine_id} yet.")
             epoch = (found.epoch if found else 0) + 1
             holding = Holding(session_id, machine_id, epoch, principal, 0, taking, stays, run, number)
             try:
@@ -381,13 +381,13 @@ class Keeper:
     async def _answer(self, message: Msg) -> None:
         _, _, machine_id, name = message.subject.split(".")
         if not message.reply.startswith(f"{names.inbox(machine_id)}."):
-            log.warning("a request of machine %s wanted its answer elsewhere; it is not answered", machine_id)
+            log.warning("ignored a request of machine %s: its reply subject is not allowed", machine_id)
             return
         try:
             if _has_expired(message):
                 raise RequestExpired(f"The request {name!r} came too late; nothing was changed.")
             if name not in self._verbs:
-                raise InvalidArgument(f"The keeper has no {name!r}.")
+                raise InvalidArgument(f"Unknown request: {name!r}.")
             arguments = json_text.decode(message.data)
             answer = {"result": await self._verbs[name](machine_id, arguments)}
         except NotAddressed:
@@ -397,13 +397,13 @@ class Keeper:
             if isinstance(problem, HeldElsewhere):
                 answer["holding"] = _fields(problem.holding)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            answer = {"error": "InvalidArgument", "message": "The request makes no sense."}
+            answer = {"error": "InvalidArgument", "message": "The request is not valid."}
         except (NatsError, OSError, TimeoutError) as problem:
-            answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not answer: {problem}"}
+            answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not respond: {problem}"}
         except Exception:
             # Raised from here it would end the keeper, and the gateway with it, for all machines.
             log.exception("a request of machine %s failed", machine_id)
-            answer = {"error": "ClaudeCodeError", "message": "The keeper has failed; its log says how."}
+            answer = {"error": "ClaudeCodeError", "message": "The gateway failed; see its log."}
         answer["time"] = time.time()
         try:
             await message.respond(json.dumps(answer).encode())
@@ -503,7 +503,7 @@ class KeptOwnership:
     ) -> Holding:
         """As OwnershipBucket.claim; for this machine alone."""
         if machine_id != self._machine_id:
-            raise ValueError("a machine claims for itself alone")
+            raise ValueError("a machine can claim sessions only for itself")
         if self._ahead is None:
             await self.ask("clock")  # a claim is never without a deadline
         marks: dict[str, Any] = {"taking": taking, "stays": stays}
@@ -547,7 +547,7 @@ class KeptOwnership:
             request, subject = json.dumps(arguments).encode(), names.keeper(self._machine_id, verb)
             message = await self._connection.client.request(subject, request, timeout=seconds, headers=headers)
         except (NatsError, OSError, TimeoutError) as problem:
-            raise LeaseLapsed(f"No keeper of the fleet answers: {problem or type(problem).__name__}.") from None
+            raise LeaseLapsed(f"No gateway of the fleet responds: {problem or type(problem).__name__}.") from None
         answer: dict[str, Any] = json.loads(message.data)
         if isinstance(keeper_time := answer.get("time"), int | float):  # a keeper of an earlier version sends none
             self._ahead = keeper_time - suspend_aware_clock()

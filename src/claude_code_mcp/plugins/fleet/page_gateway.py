@@ -158,7 +158,7 @@ class FleetRoutes:
                 return dict(found)
             reason = str(found["error"]["message"])
         except (ValueError, KeyError, TypeError):
-            reason = "Its answer cannot be read."
+            reason = "Its answer cannot be parsed."
         raise MachineUnavailable(f"Machine {machine.name}: {reason}", machine=machine.id)
 
     async def _of_all(
@@ -180,7 +180,7 @@ class FleetRoutes:
         replies = await asyncio.gather(*(of(machine) for machine in machines))
         answers = [(machine, row) for machine, row in zip(machines, replies, strict=True) if isinstance(row, dict)]
         silent = [each for each in replies if isinstance(each, Silent)]
-        return answers, [*silent, *(Silent(each, f"Machine {each.name} is not there.") for each in self._fleet.gone())]
+        return answers, [*silent, *(Silent(each, f"Machine {each.name} is offline.") for each in self._fleet.gone())]
 
     # -- one session --------------------------------------------------------------------------------------------
 
@@ -251,9 +251,9 @@ class FleetRoutes:
         body = await body_of(request)
         machine, labels = body.pop("machine", None) or None, body.pop("labels", None) or []
         if not isinstance(machine, str | None):
-            raise InvalidArgument("machine: must be a text.", field="machine")
+            raise InvalidArgument("machine: must be a string.", field="machine")
         if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-            raise InvalidArgument("labels: must be a list of texts.", field="labels")
+            raise InvalidArgument("labels: must be a list of strings.", field="labels")
         directory, key = directory_in(body), body.get("messageKey")
         placement = PlacementRequest(
             user.principal, machine, frozenset(labels), directory if isinstance(directory, str) else None
@@ -332,7 +332,7 @@ class FleetRoutes:
         query = {name: value for name, value in request.query_params.items() if name != "format"}
         answers, silent = await self._of_all(user, PageRequest("GET", "/api/costs", query))
         if not answers:
-            raise UpstreamUnavailable("No machine answers. " + " ".join(each.reason for each in silent))
+            raise UpstreamUnavailable("No machine responds. " + " ".join(each.reason for each in silent))
         merged = merged_costs(answers)
         if text_of(request, "format") == "csv":
             headers = {**ANSWER_HEADERS, "Content-Disposition": 'attachment; filename="costs.csv"'}
@@ -356,7 +356,7 @@ class FleetRoutes:
         wanted, machines = text_of(request, "machine"), self._dispatch.machines()
         machine = next((each for each in machines if each.id == wanted), None)
         if machine is None:
-            raise InvalidArgument("machine: which machine's server is meant?", field="machine")
+            raise InvalidArgument("machine: required; name the machine of the server.", field="machine")
         return await self._passed_on(machine, user, await _as_asked(request))
 
     # -- events -------------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ def _reachable(handler: Handler) -> Handler:
         try:
             return await handler(request, user)
         except (NatsError, TimeoutError):
-            raise UpstreamUnavailable("The fleet cannot be reached just now.") from None
+            raise UpstreamUnavailable("The fleet cannot be reached at the moment.") from None
 
     return handle
 

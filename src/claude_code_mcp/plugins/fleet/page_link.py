@@ -160,14 +160,14 @@ class PageAnswer:
                 yield str(part).encode()
         except (WireBroken, ValueError) as error:
             raise self._lost(str(error)) from None
-        raise self._lost("The answer was cut off.")
+        raise self._lost("The response was cut off.")
 
     async def whole(self) -> bytes:
         parts, size = [], 0
         async for part in self.parts():
             size += len(part)
             if size > _LONGEST_ANSWER:
-                raise self._lost("Its answer is too long.")
+                raise self._lost("Its response is too long.")
             parts.append(part)
         return b"".join(parts)
 
@@ -183,7 +183,7 @@ async def ask_page(
 
     def lost(reason: str) -> MachineUnavailable:
         return MachineUnavailable(
-            f"Machine {machine.name} was lost while it worked on this; whether it was done is not known. {reason}",
+            f"Machine {machine.name} was lost during this call; it is not known whether it was carried out. {reason}",
             machine=machine.name,
         )
 

@@ -99,7 +99,7 @@ def _never_fits(machine: Machine, demand: Demand) -> str | None:
     checks = (
         (
             demand.machine not in (None, machine.id, machine.name),
-            f"not the machine {demand.machine} that was asked for",
+            f"not the requested machine {demand.machine}",
         ),
         (missing, f"without the label {', '.join(sorted(missing))}"),
         (
@@ -115,8 +115,8 @@ def _never_fits(machine: Machine, demand: Demand) -> str | None:
             demand.cli_version not in (None, machine.cli_version),
             f"Claude Code {machine.cli_version}, not {demand.cli_version}",
         ),
-        (machine.draining, "drained: it takes nothing new"),
-        (machine.capacity == 0, "takes no sessions"),
+        (machine.draining, "drained: it accepts no new sessions"),
+        (machine.capacity == 0, "accepts no sessions"),
     )
     return next((reason for applies, reason in checks if applies), None)
 
@@ -142,10 +142,12 @@ class FairQueue:
         """Queues a demand and returns its position, from 1. Raises LimitReached if the principal has as many in the
         queue as there are places left: whoever asks for everything gets half, and leaves the rest to others."""
         if any(ticket == queued for queued, _ in self._in_turn()):
-            raise InvalidArgument(f"{ticket} is queued already")
+            raise InvalidArgument(f"{ticket} is already queued")
         own, all_of_them = len(self._waiting.get(principal, ())), len(self)
         if own >= self.longest - all_of_them:
-            raise LimitReached(f"{all_of_them} sessions wait for a machine, {own} of them yours, which is the most.")
+            raise LimitReached(
+                f"{all_of_them} sessions are waiting for a machine, {own} of them yours; the queue is full."
+            )
         self._waiting.setdefault(principal, deque()).append((ticket, demand))
         return self.position(ticket)
 
@@ -269,8 +271,8 @@ class PlacementQueue:
             return machine
         except TimeoutError:
             raise LimitReached(
-                f"No machine has become free within {self._longest_wait:g} s: the session was number "
-                f"{waiting.position} of {len(self._queue)} that wait. Try again later.",
+                f"No machine became free within {self._longest_wait:g} s; the session was number {waiting.position} "
+                f"of {len(self._queue)} in the queue. Try again later.",
                 position=waiting.position,
             ) from None
         finally:

@@ -98,7 +98,9 @@ class FleetReceivers:
         self._status: dict[str, Status] = {}
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By receiver, while something is sent to it."""
-        self._notices = MinuteLimit(lambda _: _MOST_A_MINUTE, sentence="One receiver is sent {most} notices a minute")
+        self._notices = MinuteLimit(
+            lambda _: _MOST_A_MINUTE, sentence="One receiver gets at most {most} notifications per minute"
+        )
         self._sending: OrderedDict[tuple[str, str], asyncio.Task[PushReply]] = OrderedDict()
         """By receiver and delivery: under way, or done. A try that failed is taken out again."""
 
@@ -143,7 +145,7 @@ class FleetReceivers:
         document, _ = await self._document(principal)
         row = next((row for row in (document or {}).get("receivers", ()) if row["id"] == receiver.id), None)
         if row is None or not self._is_ours(row):
-            return "it was registered at another gateway, which sends to it"
+            return "it was registered on another gateway, which sends to it"
         try:
             reply = await self._send(principal, receiver, self.base, trial_notice(time.time()), new_id())
         except SendFailed as error:
@@ -209,8 +211,8 @@ class FleetReceivers:
             # Shielded: a machine that asks again finds the same try under way, and makes no second one.
             reply = await asyncio.shield(self._sending[key])
         except SendFailed as error:
-            log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
-            return {"failed": "it was not reached"}  # why names its address, which no machine has to know
+            log.info("a %s receiver of %s could not be reached: %s", receiver.kind, principal, error)
+            return {"failed": "it could not be reached"}  # why names its address, which no machine has to know
         if has_ended(receiver, reply):
             with suppress(InvalidArgument):  # somebody has removed it at the same time
                 await self.update(principal, partial(without_receiver, receiver_id=receiver.id))
@@ -302,7 +304,7 @@ def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
     kind, question = value["kind"], value.get("question_id")
     at, expires_at = float(value["at"]), float(value["expires_at"])
     if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _LONGEST_AHEAD:
-        raise ValueError("no notice")
+        raise ValueError("not a notification")
     title, body = clip_line(str(value["title"]), _LONGEST_TITLE), clip_line(str(value["body"]), _LONGEST_BODY)
     return Notice(kind, session_id, title, body, at, expires_at, None if question is None else names.token(question))
 
@@ -337,7 +339,7 @@ class MachinePush(Push):
             known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
             return preferences_in(principal, {**known, "principal": principal, "receivers": rows})
         except (ValidationError, KeyError, TypeError) as problem:
-            raise UpstreamUnavailable(f"What the keeper says of receivers is not understood: {problem}") from None
+            raise UpstreamUnavailable(f"The gateway's report on receivers cannot be parsed: {problem}") from None
 
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}

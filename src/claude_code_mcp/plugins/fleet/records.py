@@ -234,7 +234,7 @@ class RecordStore:
             return record
         secrets = await self._secrets.unseal(record.session_id, document.sealed)
         if not secrets.keys() >= {*document.left_out}:  # without them the session would not be the one that it was
-            raise InvalidArgument(f"The fleet's record of session {record.session_id} lacks options that it names.")
+            raise InvalidArgument(f"The fleet's record of session {record.session_id} lacks options that it refers to.")
         values = {name: secrets[name] for name in document.left_out}
         options = SessionOptions.model_validate({**record.options.model_dump(), **values})
         return record.model_copy(update={"options": options})
@@ -401,15 +401,15 @@ def _decode(session_id: str, value: bytes) -> SessionDocument:
             raise ValueError("damaged")
         writer = _writer_of(raw)
         if raw.get("version", VERSION) != VERSION:
-            raise ValueError(f"of another format, written by {writer}; this is {__version__}")
+            raise ValueError(f"in a different format, written by {writer}; this is {__version__}")
         document = SessionDocument.model_validate({**raw, "record": _known_fields(raw["record"], writer)})
         if document.record.session_id != session_id:
-            raise ValueError("of another session")
+            raise ValueError("for another session")
     except (ValueError, RecursionError, zlib.error) as error:
         # Without its contents, which may be anything.
         reason = str(error) if type(error) is ValueError else "damaged"
         if isinstance(error, ValidationError) and writer:
-            reason += f", or of another format: it was written by {writer}"
+            reason += f", or in a different format: it was written by {writer}"
         raise InvalidArgument(f"The fleet's record of session {session_id} cannot be used: it is {reason}.") from None
     return document
 
@@ -435,7 +435,7 @@ def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
         asking = [name for name in unknown if not _asks_for_nothing(options[name])]
         if asking:
             raise ValueError(
-                f"of a session with options that this version, {__version__}, does not know "
+                f"for a session with options that this version, {__version__}, does not support "
                 f"({', '.join(asking)[:_MOST_NAMED]}): it was written by {writer}"
             )
         known["options"] = {name: value for name, value in options.items() if name not in unknown}

@@ -133,7 +133,7 @@ class MachineRemovals:
         known = await asyncio.to_thread(self._done.read, principal) or {}
         if removal.number <= max(looked, known.get(removal.bucket, 0)):
             return
-        log.info("%s was removed, and this machine was not told", principal)
+        log.info("%s was removed while this machine was offline", principal)
         await self._end(principal)
         # Last: a machine that dies before this does it again, which changes nothing.
         await self.ended(principal, removal)

@@ -42,14 +42,14 @@ LABELS_SCHEMA: Final = {
 }
 STAY_SCHEMA: Final = {
     "type": "boolean",
-    "description": "Never leaves its machine: not copied, not taken over by others, not paused without the fleet",
+    "description": "Pinned to its machine: not copied, not taken over by others, not paused without the fleet",
 }
 STAYING: Final = frozenset({"claude_create_session", "claude_code"})
 """The tools that can begin a session which stays on its machine."""
 
 MOVE_SCHEMA: Final = {
     "machine": {"type": "string", "description": "move: name or id of the machine to continue on"},
-    "wait": {"type": "boolean", "description": "move: after the turn that is running"},
+    "wait": {"type": "boolean", "description": "move: after the running turn"},
 }
 """What the managing tool has in a fleet alone."""
 
@@ -202,11 +202,11 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     moves = name == MANAGING and arguments.get("action") == "move"
     takes_machine = moves or name in BEGINNING | ABOUT_ALL | ABOUT_A_MACHINE
     if machine is not None and (not isinstance(machine, str) or not takes_machine):
-        problem = "must be a text" if takes_machine else "unknown field"
+        problem = "must be a string" if takes_machine else "unknown field"
         raise InvalidArgument(f"machine: {problem}", field="machine")
     are_labels = isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(x, str) for x in labels)
     if labels and (name not in BEGINNING or not are_labels):
-        raise InvalidArgument("labels: must be a list of texts, for a new session", field="labels")
+        raise InvalidArgument("labels: must be a list of strings, for a new session", field="labels")
     sent = {**params, "arguments": arguments}
     asked_for = arguments.get("sessionId")
     session_id = asked_for.lower() if isinstance(asked_for, str) and is_session_id(asked_for) else None
@@ -276,7 +276,7 @@ def split_id(text: object) -> tuple[str, str]:
     """The machine and the text behind it. Raises InvalidArgument for what no machine of a fleet has given out."""
     machine, dot, rest = text.partition(".") if isinstance(text, str) else ("", "", "")
     if not dot:
-        raise InvalidArgument("This was not given out by a machine of the fleet.")
+        raise InvalidArgument("This did not come from a machine of the fleet.")
     return machine, rest
 
 

@@ -83,14 +83,14 @@ async def joined(
         yield holdings
         tasks.cancel_scope.cancel()
     if removed:
-        raise MachineRemoved("The fleet no longer takes this machine's key: it was removed.")
+        raise MachineRemoved("The fleet no longer accepts this machine's key: it was removed.")
 
 
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
 _LOST = (
-    "This machine was cut off from the fleet, and another one has taken the session, which continues there. Some "
+    "This machine was disconnected from the fleet, and another one took over the session, which continues there. Part "
     "of the turn's work may be done."
 )
 
@@ -319,7 +319,7 @@ async def _find_elsewhere(
                     mover.handed_over.difference_update(elsewhere)
                 looked = lapses
             except (ClaudeCodeError, OSError) as problem:
-                log.debug("which sessions other machines have is not known yet: %s", problem)
+                log.debug("cannot read yet which sessions other machines have: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 
@@ -360,7 +360,7 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
             except InvalidArgument:  # of a keeper of an earlier version
                 return
             except (ClaudeCodeError, OSError) as problem:
-                log.debug("which sessions this machine has lost is not known yet: %s", problem)
+                log.debug("cannot read yet which sessions this machine has lost: %s", problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 
@@ -387,10 +387,10 @@ async def _follow_removals(
                 await removals.catch_up()
                 looked, look_at = lapses, anyio.current_time() + _REMOVALS_SECONDS
             except InvalidArgument as problem:  # of a keeper of an earlier version, which knows of none
-                log.warning("who was removed meanwhile is not known: %s", problem)
+                log.warning("cannot read which callers were removed in the meantime: %s", problem)
                 looked, look_at = lapses, math.inf
             except (ClaudeCodeError, OSError) as problem:
-                log.debug("who was removed meanwhile is not known yet: %s", problem)
+                log.debug("cannot read yet which callers were removed in the meantime: %s", problem)
         if not has_started:
             has_started = True
             task_status.started()
@@ -422,7 +422,7 @@ async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetR
                     try:
                         await copies.rename(session_id)
                     except (ClaudeCodeError, OSError) as problem:
-                        log.debug("the copy of session %s has its old names still: %s", session_id, problem)
+                        log.debug("the copy of session %s still has its old title and tag: %s", session_id, problem)
         await anyio.sleep(RENEWAL_SECONDS)
 
 
@@ -486,7 +486,7 @@ class SessionTaker:
             with suppress(OSError):  # something of the tree is there
                 directory.rmdir()
             raise
-        log.info("session %s goes on here, in %s", session_id, adopted.record.cwd)
+        log.info("session %s continues here, in %s", session_id, adopted.record.cwd)
         outcome = adopted.record.outcome
         lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
         older = _OLDER_TREE if adopted.tree_behind else ""
@@ -495,9 +495,7 @@ class SessionTaker:
 
 _REMEMBERED_SECONDS = 60.0
 """As long as a gateway may ask for one answer."""
-_OLDER_TREE = (
-    "Its last machine was lost before it had saved the files of the last turn: they are as they were before it."
-)
+_OLDER_TREE = "Its last machine was lost before it saved the files of the last turn: they are as before that turn."
 
 
 def _new_directory(parent: Path, session_id: str) -> Path:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .connection import FleetConnection
     from .session_copy import LeftCopies
 
-_NO_FLEET = "Sessions can be moved in a fleet only. `claude-code-mcp fleet up` starts one."
+_NO_FLEET = "Sessions can be moved only in a fleet. `claude-code-mcp fleet up` starts one."
 _REMOVAL_SECONDS = 10.0
 _REMOVAL_PAUSE = 0.2
 
@@ -121,7 +121,7 @@ async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: st
     from .host import only_process  # noqa: PLC0415
 
     try:
-        with only_process(directory_of(settings) / "runner.lock", "A runner of this machine runs already."):
+        with only_process(directory_of(settings) / "runner.lock", "A runner is already running on this machine."):
             pass
     except InvalidArgument:
         # The runner has perhaps more of the session to write, and removes the copy when it has seen the mark.

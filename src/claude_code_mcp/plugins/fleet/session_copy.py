@@ -143,7 +143,7 @@ class FleetReplica:
     def check_held(self, session_id: str) -> None:
         if self._claim is not None and self.holding_of(session_id) is None:
             raise SessionBusy(
-                f"Session {session_id} was just given away by this machine. Send the message again.",
+                f"Session {session_id} was just moved away from this machine. Send the message again.",
                 session_id=session_id,
             )
 
@@ -225,7 +225,7 @@ class FleetReplica:
             async with asyncio.timeout(_LONGEST_HOLD):
                 await copy.looked.wait()
         except TimeoutError:
-            log.warning("the copy of session %s is behind; its files keep what is missing", session_id)
+            log.warning("the copy of session %s is behind; the missing entries are still in its files", session_id)
 
     async def remove(self, session_id: str, owner: str) -> None:
         if self._claim is not None:
@@ -234,7 +234,7 @@ class FleetReplica:
             async with asyncio.timeout(_LONGEST_HOLD):
                 await self.complete(session_id)  # what is still being written would bring it back
         except TimeoutError:
-            raise FleetUnavailable("The fleet does not answer; nothing was deleted.") from None
+            raise FleetUnavailable("The fleet does not respond; nothing was deleted.") from None
         # The record first: without it nobody can take the session over, whatever becomes of the rest.
         await self._records.remove(session_id)
         await self._transcripts.delete(session_id)

@@ -81,7 +81,7 @@ class Ticket:
             public_key(ticket.seed)
         except (ValueError, TypeError, binascii.Error, nkeys.NkeysError):
             raise InvalidArgument(
-                "That is not a ticket. `claude-code-mcp fleet ticket` prints one.", field="join"
+                "This is not a valid ticket. `claude-code-mcp fleet ticket` prints one.", field="join"
             ) from None
         return ticket
 
@@ -163,7 +163,7 @@ def credentials_seed(file: Path) -> str:
     except OSError as problem:
         raise InvalidArgument(f"{file} {problem.strerror}.", field="creds") from None
     if found is None:
-        raise InvalidArgument(f"{file} has no key of a NATS user.", field="creds")
+        raise InvalidArgument(f"{file} contains no NATS user key.", field="creds")
     return found[1]
 
 
@@ -179,7 +179,7 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
         except OSError as problem:
             raise InvalidArgument(f"{file} {problem.strerror}.", field="creds") from None
         except (IndexError, ValueError, KeyError, TypeError):
-            raise InvalidArgument(f"{file} has no credentials of a NATS user.", field="creds") from None
+            raise InvalidArgument(f"{file} contains no NATS user credentials.", field="creds") from None
         return machine_id_of(str(subject))
 
     machine_id = await anyio.to_thread.run_sync(read)
@@ -245,7 +245,7 @@ class KeyRing:
         except OSError as problem:
             raise InvalidArgument(f"{file} {problem.strerror}.") from None
         except (ValueError, KeyError, TypeError):
-            raise InvalidArgument(f"{file} is damaged: it has the keys of the fleet's machines.") from None
+            raise InvalidArgument(f"{file} is damaged. It holds the keys of the fleet's machines.") from None
         return ring
 
     def issue(self, address: str, authority: str, now: float | None = None) -> Ticket:
@@ -270,7 +270,7 @@ class KeyRing:
         if issued.used_by and issued.used_by != key:
             raise PermissionDenied("The ticket has been used. Ask for a new one.")
         if not _is_public_key(key):
-            raise InvalidArgument("That is not a public key.")
+            raise InvalidArgument("This is not a public key.")
         machine_id = machine_id_of(key)
         if not issued.used_by:
             self.tickets[ticket_id] = replace(issued, used_by=key)

@@ -346,7 +346,7 @@ def answering() -> Any:
     try:
         yield
     except (NatsError, TimeoutError, ConnectionError) as error:
-        raise FleetUnavailable(f"NATS does not answer ({type(error).__name__}). Try again.") from error
+        raise FleetUnavailable(f"NATS does not respond ({type(error).__name__}). Try again.") from error
 
 
 def _lost(session_id: str) -> LostSession:

@@ -190,8 +190,8 @@ class TreeStore:
         missing = [commit for commit in ref.needs if not await checkout.has(commit)]
         if missing:
             raise TreeRefused(
-                f"The tree builds on commits that are not in {directory} ({missing[0][:12]}). Fetch them there first, "
-                f"from: {', '.join(ref.remotes) or 'the remote that has them'}."
+                f"The saved tree is based on commits that are not in {directory} ({missing[0][:12]}). Fetch them "
+                f"there first, from: {', '.join(ref.remotes) or 'the remote that has them'}."
             )
         if not await checkout.has(ref.files):
             for pack in ref.packs:
@@ -245,7 +245,7 @@ class _Checkout:
             raise TreeRefused(f"{self.place.top} has unmerged files; finish the merge first.")
         shallow = (await self.read("rev-parse", "--is-shallow-repository")).strip() == "true"
         if shallow and not (await self.read("for-each-ref", "--count=1", "refs/remotes")).strip():
-            raise TreeRefused(f"{self.place.top} has only a part of its history, and no remote that has the rest.")
+            raise TreeRefused(f"{self.place.top} is a shallow clone without a remote that has the rest of its history.")
         filters = await self.git.own_filters(self.place.top, self.place.git_dir)
         if filters:
             raise TreeRefused(f"The repository's own filters ({', '.join(filters)}) are not run: it cannot be saved.")
@@ -253,7 +253,9 @@ class _Checkout:
     def _check_not_under_way(self) -> None:
         for name in _UNDER_WAY:
             if private_files.exists_at(os.path.join(self.place.git_dir, name)):
-                raise TreeRefused(f"{self.place.top} is in the middle of something ({name}); finish it first.")
+                raise TreeRefused(
+                    f"{self.place.top} is in the middle of another git operation ({name}); finish it first."
+                )
 
     async def check_clean(self) -> None:
         await asyncio.to_thread(self._check_not_under_way)
@@ -272,7 +274,7 @@ class _Checkout:
                 continue
             if ref.head is None or (await self.run("merge-base", "--is-ancestor", commit, ref.head)).code:
                 raise TreeRefused(
-                    f"{self.place.top} is at {commit[:12]}, which is not what was saved; nothing was changed."
+                    f"{self.place.top} is at {commit[:12]}, which is not the saved commit; nothing was changed."
                 )
 
     async def has(self, commit: str) -> bool:

@@ -72,7 +72,7 @@ class IncomingLines:
     def check(self, number: int) -> None:
         """Raises WireBroken unless this is the number of the next part."""
         if number != self.next_number:
-            what = "was lost" if number > self.next_number else "came twice, or is a stranger's"
+            what = "was lost" if number > self.next_number else "is a duplicate or from another sender"
             raise WireBroken(f"A part of the connection {what}: number {number} instead of {self.next_number}.")
 
     def feed(self, number: int, data: bytes) -> None:
@@ -192,10 +192,10 @@ class Wire:
 
     def _take(self, message: bytes) -> None:
         if len(message) < _HEAD.size:
-            raise WireBroken("Something else than a part of the connection came.")
+            raise WireBroken("A message that is not part of the connection arrived.")
         kind, number, acknowledged = _HEAD.unpack_from(message)
         if acknowledged > self._sent or kind not in (_DATA, _SIGN, _END):
-            raise WireBroken("Something else than a part of the connection came.")
+            raise WireBroken("A message that is not part of the connection arrived.")
         if acknowledged > self._acknowledged_by_peer:
             self._acknowledged_by_peer = acknowledged
             self._to_send.set()
@@ -237,7 +237,7 @@ class Wire:
                 await self._send_waiting()
             await self._send_end(self._reason)
         except NatsError as error:
-            self.fail(f"NATS does not take messages: {error or type(error).__name__}")
+            self.fail(f"NATS does not accept messages: {error or type(error).__name__}")
 
     async def _send_waiting(self) -> None:
         while self._outgoing and self._sent - self._acknowledged_by_peer < WINDOW:
@@ -267,7 +267,7 @@ class Wire:
             self._silent_beats = 0 if self._alive else self._silent_beats + 1
             self._alive = False
             if self._silent_beats >= BEATS_MISSED:
-                self.fail(f"No sign of life from the other side for {BEAT * BEATS_MISSED:g} seconds.")
+                self.fail(f"The other side sent nothing for {BEAT * BEATS_MISSED:g} seconds.")
             self._send_sign()
 
     async def last_words(self) -> None:
@@ -279,7 +279,7 @@ class Wire:
                 self._to_send.clear()
                 await self._to_send.wait()
                 await self._send_waiting()
-            unsent = "The other side closed before it had sent everything." if self._outgoing else ""
+            unsent = "The other side closed the connection before it sent everything." if self._outgoing else ""
             await self._send_end(self._reason or unsent)
 
     async def _send_end(self, reason: str) -> None:

@@ -102,7 +102,7 @@ class Waiting:
         try:
             notice = Notice(**delivery.notice)
         except TypeError:
-            log.warning("notice %s that waited for %s is not understood", delivery.delivery_id, delivery.principal)
+            log.warning("a queued notification %s for %s cannot be parsed", delivery.delivery_id, delivery.principal)
             return None
         return cls(delivery.delivery_id, delivery.principal, delivery.receiver_id, notice)
 
@@ -152,7 +152,7 @@ class Push:
         try:
             return await asyncio.to_thread(lambda: self.key.public)
         except OSError as error:
-            log.error("there is no Web Push: %s", error)
+            log.error("Web Push is not available: %s", error)
             return None
 
     @property
@@ -254,7 +254,7 @@ class Push:
             try:
                 return await read()
             except (ClaudeCodeError, OSError) as error:
-                log.warning("what push needs cannot be read now: %s", error)
+                log.warning("the push settings cannot be read now: %s", error)
             if time.time() >= until:
                 return None
             with contextlib.suppress(TimeoutError):
@@ -375,7 +375,7 @@ class Outboxes:
         try:
             await asyncio.to_thread(self._deliveries.add, waiting.stored())
         except OSError as error:
-            log.warning("a notice for %s will be lost if the server stops: %s", waiting.principal, error)
+            log.warning("a notification for %s will be lost if the server stops: %s", waiting.principal, error)
 
     def take_over(self) -> list[PendingDelivery]:
         """What servers before this one have left on the disk. Blocks on it; OSError."""
@@ -397,7 +397,7 @@ class Outboxes:
             try:
                 await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
             except OSError as error:
-                log.warning("a notice for %s may be delivered twice: %s", waiting.principal, error)
+                log.warning("a notification for %s may be delivered twice: %s", waiting.principal, error)
 
     def forget(self, principal: str, receiver_id: str) -> None:
         """A receiver is removed: what waits for it is dropped."""
@@ -476,7 +476,7 @@ class _Outbox:
                     return
                 wait = reply.retry_after
             except SendFailed as error:
-                log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
+                log.info("a %s receiver of %s could not be reached: %s", receiver.kind, principal, error)
             pause = self._outboxes.pause_before(attempt)
             if pause is None:
                 return
@@ -485,10 +485,12 @@ class _Outbox:
 
     async def _give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
         """The receiver has refused for good. A subscription that has ended is removed."""
-        log.warning("a %s receiver of %s refuses: it answered %d", receiver.kind, principal, reply.status)
+        log.warning(
+            "a %s receiver of %s rejected a notification: it answered %d", receiver.kind, principal, reply.status
+        )
         if has_ended(receiver, reply):
             self._push.forget(principal, receiver.id)
             try:
                 await self._push.remove_ended(principal, receiver.id)
             except (ClaudeCodeError, OSError) as error:
-                log.info("a subscription that has ended was not removed: %s", error)
+                log.info("an expired subscription could not be removed: %s", error)

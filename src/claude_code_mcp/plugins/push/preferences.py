@@ -50,7 +50,7 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ValueError("is not a time zone of this machine") from None
+        raise ValueError("is not a known time zone") from None
 
 
 ClockTime = Annotated[str, AfterValidator(_check_time)]
@@ -166,7 +166,7 @@ def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
     """With one receiver more, in place of one with the same address. LimitReached if there are too many."""
     others = tuple(other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url))
     if len(others) >= _MOST_RECEIVERS:
-        raise LimitReached(f"There are {_MOST_RECEIVERS} receivers already; remove one first.")
+        raise LimitReached(f"You already have {_MOST_RECEIVERS} receivers; remove one first.")
     return current.model_copy(update={"receivers": (*others, receiver)})
 
 

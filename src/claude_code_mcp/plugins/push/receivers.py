@@ -50,7 +50,7 @@ def request_for(receiver: Receiver, notice: Notice, base: str, key: ServerKey, d
     notice has the same id. SendFailed for a kind of a later version, which this one cannot send to."""
     kind = KINDS.get(receiver.kind)
     if kind is None:
-        raise SendFailed(f"this version has no receivers of the kind {one_line(visible(receiver.kind), 40)}")
+        raise SendFailed(f"this version does not support receivers of the kind {one_line(visible(receiver.kind), 40)}")
     return kind.request(receiver, Attempt(notice, base, key, delivery_id))
 
 

@@ -56,7 +56,7 @@ async def post(
                 response = await transport.handle_async_request(request)
                 await response.aclose()
     except TimeoutError:
-        raise SendFailed("it did not answer in time") from None
+        raise SendFailed("it timed out") from None
     except NotPublic as problem:
         raise SendFailed(str(problem)) from None
     except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:

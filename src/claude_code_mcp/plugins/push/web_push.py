@@ -121,8 +121,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise OSError(
-            f"{path} is damaged or holds another kind of key. Put back the one from before; or remove the file, and "
-            "every browser has to subscribe again."
+            f"{path} is damaged or holds another kind of key. Restore the previous file, or remove it; then every "
+            "browser has to subscribe again."
         )
     return key
 

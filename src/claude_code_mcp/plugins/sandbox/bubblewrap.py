@@ -119,7 +119,7 @@ def unavailable(environment: Mapping[str, str]) -> str | None:
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return f"bubblewrap does not work: {lines[-1] if lines else f'it exited with code {done.returncode}'}"
-    return None if _NEEDED in _help_text(program) else f"bubblewrap is too old: it does not know {_NEEDED}"
+    return None if _NEEDED in _help_text(program) else f"bubblewrap is too old: it does not support {_NEEDED}"
 
 
 def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> IsolatedCommand:

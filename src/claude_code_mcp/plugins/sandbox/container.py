@@ -49,7 +49,7 @@ def unavailable(environment: Mapping[str, str], image: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return f"{os.path.basename(program)} does not run: {error}"
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"{os.path.basename(program)}: {lines[-1] if lines else 'no reason is known'}" if done.returncode else None
+    return f"{os.path.basename(program)}: {lines[-1] if lines else 'unknown reason'}" if done.returncode else None
 
 
 def isolate(
@@ -134,7 +134,7 @@ def _written(variables: Mapping[str, str], scratch: Path) -> Path:
     for name, value in variables.items():
         # The file has one variable a line: the rest of this one would be read as another variable.
         if "\n" in value:
-            raise OSError(22, "a variable with several lines cannot be given to a container", name)
+            raise OSError(22, "a variable with several lines cannot be passed to a container", name)
     path = scratch / "environment"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -27,7 +27,7 @@ def check_isolation(settings: Settings) -> Finding:
     if reason is None:
         works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
         if problem is not None and problem.data.get("field") == "roots" and serves:
-            return Finding(subject, False, problem.message, "see docs/policy.md for the roots that are possible")
+            return Finding(subject, False, problem.message, "see docs/policy.md for the roots that you can use")
         return Finding(subject, True, works)
     if problem is not None and problem.data.get("field") == subject:
         return Finding(subject, False, reason, 'install bubblewrap, or set isolation = "none" in the policy')

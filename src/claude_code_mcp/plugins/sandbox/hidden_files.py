@@ -86,7 +86,7 @@ def _onto_itself(directory: str, opened: contextlib.ExitStack) -> Mount:
     opened.callback(os.close, descriptor)
     # A link may have come into the path since it was searched: the mount must not lead elsewhere.
     if os.readlink(f"/proc/self/fd/{descriptor}") != directory:
-        raise ProcessFailed(f"{directory} was replaced while the sandbox was made. Try again.")
+        raise ProcessFailed(f"{directory} was replaced while the sandbox was being created. Try again.")
     return Mount(directory, descriptor, writable=True)
 
 
@@ -129,8 +129,8 @@ def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Ite
         looked_at += len(entries)
         if looked_at > _MAX_ENTRIES:
             raise ProcessFailed(
-                f"A rule denies to read files, and there are more than {_MAX_ENTRIES} files to look at below {cwd}. "
-                "Work in a smaller directory, or name the files in the rule by an absolute path."
+                f"A rule denies reading some files, and {cwd} contains more than {_MAX_ENTRIES} files to check. "
+                "Work in a smaller directory, or use absolute paths in the rule."
             )
         for entry in entries:
             path = entry.path.casefold()

@@ -55,9 +55,9 @@ _UNLIMITED = Resources()
 _DIGITS = 32
 """Digits of a hash in the name of a principal's directory."""
 _WAY_OUT = (
-    "Give sessions the directories of projects alone: start the server in one, or set CLAUDE_CODE_DEFAULT_CWD, or list "
-    'them as `roots` of a profile in the policy file; or move what is named here elsewhere. With isolation = "none" '
-    "there is no sandbox, and every session can read and change what this server's user can."
+    "Give sessions only project directories: start the server in one, set CLAUDE_CODE_DEFAULT_CWD, or list them as "
+    '`roots` of a profile in the policy file. Or move the named files elsewhere. With isolation = "none" '
+    "there is no sandbox, and every session can read and change everything that this server's user can."
 )
 
 
@@ -162,7 +162,7 @@ class Homes(Isolation):
                 self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
             if self._no_container[image] is not None:
                 raise InvalidArgument(
-                    f"The policy needs a container of {image}, and there can be none: {self._no_container[image]}.",
+                    f"The policy needs a container of {image}, which is not available: {self._no_container[image]}.",
                     field="isolation",
                 )
         profiles_of_sandboxes = [profile for profile in profiles if profile.isolation in ("auto", "sandbox")]
@@ -173,8 +173,8 @@ class Homes(Isolation):
         without_host = [each for each in profiles if self._is_isolated(each) and each.sandbox_network != "host"]
         if without_host and not _reaches_by_socket(self._environment):
             raise InvalidArgument(
-                "Without the network of the host a sandbox reaches the API of Anthropic only, and this server uses the "
-                'API of a cloud: say network = "host" in the profiles whose sessions run in a sandbox.',
+                "A sandbox without the host's network can reach only the Anthropic API, and this server uses the API "
+                'of a cloud provider: set network = "host" in the profiles whose sessions run in a sandbox.',
                 field="network",
             )
         if any(profile.credentials for profile in profiles):
@@ -184,7 +184,9 @@ class Homes(Isolation):
             for credential in {credential for profile in profiles for credential in profile.credentials}:
                 await asyncio.to_thread(read_credential, credential, self._environment)
         if self.separate and any(profile.isolation == "none" for profile in profiles):
-            log.warning("callers whose profile says isolation = none can read what this server's user can read")
+            log.warning(
+                "callers with isolation = none in their profile can read everything that this server's user can"
+            )
         if any(profile.resources != _UNLIMITED for profile in profiles):
             self._group = await asyncio.to_thread(find_parent)
             self._warn_of_unenforced(profiles)
@@ -196,9 +198,9 @@ class Homes(Isolation):
         if "sandbox" in wanted or (self.separate and "auto" in wanted):
             why = "The policy" if "sandbox" in wanted else "Keeping several callers apart"
             raise InvalidArgument(
-                f"{why} needs a sandbox, and there can be none here: {reason}. Install bubblewrap and allow user "
-                'namespaces (`claude-code-mcp doctor` checks it), or say isolation = "none" in the profiles of the '
-                "policy: then every session can read what this server's user can read.",
+                f"{why} needs a sandbox, which is not available here: {reason}. Install bubblewrap and allow user "
+                'namespaces (`claude-code-mcp doctor` checks it), or set isolation = "none" in the profiles of the '
+                "policy: then every session can read everything that this server's user can read.",
                 field="isolation",
             )
         if "auto" in wanted:
@@ -212,17 +214,17 @@ class Homes(Isolation):
         here = [proxy for proxy in settings.http_proxies if _is_loopback(proxy)]
         if settings.proxy_user_header is None or not here:
             return
-        where = f"{settings.proxy_user_header} is believed from {', '.join(here)}"
+        where = f"{settings.proxy_user_header} is trusted from {', '.join(here)}"
         isolated = [profile for profile in profiles if self._is_isolated(profile)]
         if settings.proxy_secret is None and any(profile.sandbox_network == "host" for profile in isolated):
             raise InvalidArgument(
-                f"{where}, and sessions with the host's network have that address: they could say that they are "
-                "anybody. Set CLAUDE_CODE_MCP_PROXY_SECRET and have the proxy send it in X-Proxy-Secret, or give the "
+                f"{where}, and sessions with the host's network share that address: they could claim to be any user. "
+                "Set CLAUDE_CODE_MCP_PROXY_SECRET and have the proxy send it in X-Proxy-Secret, or give the "
                 'profiles network = "model" or a list.',
                 field="network",
             )
         if len(isolated) < len(profiles):
-            log.warning("sessions without a sandbox can say that they are anybody: %s", where)
+            log.warning("sessions without a sandbox can claim to be any user: %s", where)
 
     def _warn_of_unenforced(self, profiles: Iterable[Profile]) -> None:
         root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -234,7 +236,7 @@ class Homes(Isolation):
                 continue  # the engine limits it
             names |= dict.fromkeys(limits.unenforced(sandboxed=sandboxed, root=root))
         if names:
-            log.warning("sessions have no limit on %s: there is no control group to put them into", ", ".join(names))
+            log.warning("sessions have no limit on %s: no control group is available", ", ".join(names))
 
     def _check_layout(self, profiles: Collection[Profile]) -> None:
         """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""

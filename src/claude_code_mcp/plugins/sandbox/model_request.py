@@ -145,7 +145,7 @@ def rebuilt_request(data: bytes, access: ModelAccess) -> ModelRequest:
         rebuilt = _Rebuilder(access).request(body)
         text = json.dumps(rebuilt, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError):
-        raise RequestNotAllowed("The body is not a JSON object that can be read.") from None
+        raise RequestNotAllowed("The body is not a valid JSON object.") from None
     try:
         encoded = text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
@@ -169,14 +169,14 @@ def _data(value: Any, _: str) -> Any:
 
 def _text(value: Any, where: str) -> Any:
     if value is not None and not isinstance(value, str):
-        raise RequestNotAllowed(f"{where} must be a text.")
+        raise RequestNotAllowed(f"{where} must be a string.")
     return value
 
 
 def _whole_number(value: Any, where: str) -> Any:
     """The estimate of an unfinished answer needs the number; the API may also accept it as text."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestNotAllowed(f"{where} must be a whole number.")
+        raise RequestNotAllowed(f"{where} must be an integer.")
     return value
 
 
@@ -295,7 +295,7 @@ class _Rebuilder:
                 return self._object(value, where, dict.fromkeys(_SERVER_TOOL, _data))
         listed = next((name for name in SERVER_TOOLS if SERVER_TOOLS[name].fullmatch(str(kind))), None)
         hint = f' The operator can allow it with server_tools = ["{listed}"] in the profile.' if listed else ""
-        raise RequestNotAllowed(f"{where}: the tool {str(kind)[:100]!r} runs outside of the sandbox.{hint}")
+        raise RequestNotAllowed(f"{where}: the tool {str(kind)[:100]!r} runs outside the sandbox.{hint}")
 
     def _block(self, value: Any, where: str) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None

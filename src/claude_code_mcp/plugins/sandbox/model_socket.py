@@ -316,7 +316,7 @@ class ModelSocket:
         try:
             if len(self._connections) > _MOST_CONNECTIONS:  # they are descriptors of the server
                 await client.answer(
-                    503, f"claude-code-mcp: a session may have {_MOST_CONNECTIONS} connections at once."
+                    503, f"claude-code-mcp: a session may have at most {_MOST_CONNECTIONS} connections."
                 )
             else:
                 await self._forward(client)
@@ -494,7 +494,7 @@ def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None
     return None
 
 
-_NOT_ALLOWED = "This is not forwarded from a sandbox: only messages are, and the counting of their tokens."
+_NOT_ALLOWED = "This request is not forwarded from a sandbox: only messages and token counts are."
 
 
 async def _refuse(client: HttpPeer, kind: str, reason: str) -> None:
@@ -548,7 +548,7 @@ def read_login(file: Path, now: float) -> str | None:
         return None
     if isinstance(expires, int | float) and expires / 1000 <= now:
         raise RequestNotAllowed(
-            "The login of this server has expired. Its user starts `claude` once outside of a sandbox to renew it, or "
+            "The login of this server has expired. To renew it, its user starts `claude` once outside a sandbox, or "
             "sets ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN (`claude setup-token`)."
         )
     return token if isinstance(token, str) and token.isascii() and token.isprintable() else None

@@ -80,28 +80,28 @@ class ProtectedPaths:
         if directory == os.path.abspath(os.sep):
             return "is the whole machine"
         if any(HERE.is_below(path, directory) for path in _SYSTEM):
-            return "is a directory of the system, or holds one"
+            return "is a system directory, or contains one"
         # Made anew for each question: the answer is of the disk as it is now.
         disk = _Disk()
         itself, parents = disk.identity(directory), set(disk.with_parents(directory))
         for protected in self.paths:
             for place in disk.places(protected.path):
                 if HERE.is_below(place, directory) or (itself is not None and itself in disk.with_parents(place)):
-                    return f"holds {protected.what} ({protected.path}), or would once that is made"
+                    return f"contains {protected.what} ({protected.path}), or will once that exists"
                 if protected.inside and (HERE.is_below(directory, place) or disk.identity(place) in parents):
-                    return f"lies in {protected.what} ({protected.path})"
+                    return f"is inside {protected.what} ({protected.path})"
         return None
 
     def conflict_of_choice(self, directory: str) -> str | None:
         """The same for a directory that a caller chose by itself, with nobody having listed it: neither a part of the
         system nor anything that the user of a home keeps out of sight."""
         if any(HERE.is_below(directory, path) for path in _SYSTEM):
-            return "is a directory of the system"
+            return "is a system directory"
         if any(is_scratch_name(part) for part in Path(directory).parts):
             return "belongs to a session"
         for home in map(os.path.realpath, self.homes):
             if HERE.is_below(directory, home) and directory[len(home) :].startswith(f"{os.sep}."):
-                return f"lies among the settings of a user ({home})"
+                return f"is inside a user's settings ({home})"
         return self.conflict(directory)
 
     def conflict_of_listed(self, path: str) -> str | None:
@@ -119,7 +119,9 @@ def protected_paths(settings: Settings, *environments: Mapping[str, str]) -> Pro
         listed += _of_claude_code(environment)
     for home in homes:
         listed += [ProtectedPath(os.path.join(home, name), "keys", can_be_listed=True) for name in _KEYS]
-        listed += [ProtectedPath(os.path.join(home, name), "what runs at a login", False, True) for name in _STARTS]
+        listed += [
+            ProtectedPath(os.path.join(home, name), "programs that run at login", False, True) for name in _STARTS
+        ]
     return ProtectedPaths(tuple(dict.fromkeys(listed)), homes)
 
 
@@ -144,7 +146,7 @@ def _of_server(settings: Settings, environment: Mapping[str, str]) -> Iterator[P
         "the policy": settings.policy_file,
         "the MCP servers of the hub": settings.hub_file,
         "the audit trail": settings.audit_file,
-        "the credentials of principals": settings.section(SandboxSettings).principal_credentials,
+        "the credentials of callers": settings.section(SandboxSettings).principal_credentials,
         "a token of the identity provider": settings.identity_provider_token_file,
         "the settings of this server": Path(config).expanduser() if config else None,
     }
@@ -177,7 +179,7 @@ def _programs(settings: Settings, environments: Iterable[Mapping[str, str]]) -> 
     for environment in environments:
         for entry in environment.get("PATH", os.defpath).split(os.pathsep):
             # An empty or relative entry means the directory that the server was started in.
-            yield ProtectedPath(os.path.abspath(expand_home(entry, environment)), "a directory of PATH", inside=False)
+            yield ProtectedPath(os.path.abspath(expand_home(entry, environment)), "a directory on PATH", inside=False)
 
 
 def _parts(path: str) -> list[str]:

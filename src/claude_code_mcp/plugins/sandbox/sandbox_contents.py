@@ -178,11 +178,11 @@ class ListedPaths:
         for path in (*(self.roots or ()), *self.writable):
             conflict = protected.conflict(path)
             if conflict is not None:
-                return f"{path} {conflict}, and sessions in a sandbox would be given it."
+                return f"{path} {conflict}, so sandboxed sessions cannot be given access to it."
         for path in self.readable:
             conflict = protected.conflict_of_listed(path)
             if conflict is not None:
-                return f"{path} {conflict}, and sessions in a sandbox could read it."
+                return f"{path} {conflict}, so sandboxed sessions must not be able to read it."
         return None
 
 
@@ -217,9 +217,7 @@ class HomeSandbox(Enclosure):
             path.refuse_conflict(path.path)
         debug_file = options.debug_file and os.path.realpath(os.path.join(cwd, options.debug_file))
         if debug_file and not any(path.writable and HERE.is_below(debug_file, path.path) for path in wanted):
-            raise PermissionDenied(
-                "debug_file: it lies outside of what the session's sandbox sees.", field="debug_file"
-            )
+            raise PermissionDenied("debug_file: it is outside the session's sandbox.", field="debug_file")
 
     def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
         return any(HERE.is_below(path, wanted.path) for wanted in self._wanted(options, cwd))
@@ -278,7 +276,7 @@ class HomeSandbox(Enclosure):
             ways.close()
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
             if isinstance(error, OSError):
-                raise ProcessFailed(f"The sandbox could not be made: {error}") from None
+                raise ProcessFailed(f"The sandbox could not be created: {error}") from None
             raise
         finally:
             if isolated is not None:
@@ -355,7 +353,7 @@ class HomeSandbox(Enclosure):
     def _inside(self, name: str, *, writable: bool = False) -> Mount:
         path = os.path.join(self.config_dir, name)
         if not self.shares_directory and os.path.islink(path):
-            raise OSError(errno.ELOOP, "a link in the directory of a caller is not followed", path)
+            raise OSError(errno.ELOOP, "a link in a caller's directory is not followed", path)
         return Mount(path, os.path.realpath(path), writable)
 
     def _wanted(self, options: SessionOptions, cwd: str) -> list["_WantedPath"]:
@@ -393,7 +391,7 @@ class _WantedPath:
     def refuse_conflict(self, place: str) -> None:
         conflict = self.judge(place)
         if conflict is not None:
-            raise PermissionDenied(f"cwd: a sandbox cannot be given {place}: it {conflict}.", field="cwd")
+            raise PermissionDenied(f"cwd: {place} cannot be used in a sandbox: it {conflict}.", field="cwd")
 
     def open(self, opened: contextlib.ExitStack) -> Mount | None:
         """A mount by descriptor; None if there is nothing there. Judged is where the descriptor leads: a link may have
@@ -409,7 +407,7 @@ class _WantedPath:
 
 _NEEDS_BINARY = (
     "This Claude Code is a script for Node, which cannot reach the model through the socket of a sandbox. Install a "
-    'native build, such as a newer version of Claude Code, or say network = "host" in the profile.'
+    'native build, such as a newer version of Claude Code, or set network = "host" in the profile.'
 )
 
 

@@ -145,15 +145,15 @@ class AccessTokens:
                 claims = await self._signed(token)
                 self._refuse_id_token(token, claims)
             if claims.get("cnf") is not None:
-                raise NotGood("it is bound to a key or certificate, and this server takes bearer tokens only")
+                raise NotGood("it is bound to a key or certificate, and this server accepts only bearer tokens")
             return self._grant(claims)
         except NotGood as reason:
-            log.info("an access token is refused: %s", reason)
+            log.info("rejected an access token: %s", reason)
             return None
         except UpstreamUnavailable as error:
             # Where the issuer is, and how it fails, is for the operator and not for whoever asks.
-            log.error("access tokens of %s cannot be checked: %s", self.issuer, error.message)
-            raise UpstreamUnavailable("The issuer of access tokens cannot be asked just now.") from None
+            log.error("access tokens from %s cannot be verified: %s", self.issuer, error.message)
+            raise UpstreamUnavailable("The issuer of access tokens cannot be reached at the moment.") from None
 
     async def person(self, id_token: str, client_id: str, nonce: str) -> Grant | None:
         """Who has signed in, by the id token that the issuer has given for this sign-in; None if it is not good, with
@@ -162,10 +162,10 @@ class AccessTokens:
             claims = await self._signed(id_token, [client_id])
             # It must have been given for this very sign-in, and not for one that somebody else has begun.
             if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
-                raise NotGood("it is of another sign-in")
+                raise NotGood("it belongs to another sign-in")
             return self._grant(claims)
         except NotGood as reason:
-            log.info("an id token is refused: %s", reason)
+            log.info("rejected an id token: %s", reason)
             return None
 
     async def exchange(self, form: Mapping[str, str], client: tuple[str, str]) -> Mapping[str, Any]:
@@ -224,13 +224,13 @@ class AccessTokens:
             return
         kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
         if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
-            raise NotGood("its claims say that it is not an access token")
+            raise NotGood("its claims mark it as something other than an access token")
         if not _OF_ID_TOKENS.isdisjoint(claims):
             raise NotGood("it is an id token")
         named = claims.get("aud")
         audiences = {named} if isinstance(named, str) else {*named} if isinstance(named, list) else set()
         if audiences == {self._client_id} and _OF_ACCESS_TOKENS.isdisjoint(claims):
-            raise NotGood("nothing tells it from an id token")
+            raise NotGood("it cannot be distinguished from an id token")
 
     async def _introspected(self, token: str) -> Mapping[str, Any]:
         assert self._introspection is not None
@@ -238,9 +238,9 @@ class AccessTokens:
         audiences = claims.get("aud")
         named = [audiences] if isinstance(audiences, str) else audiences if isinstance(audiences, list) else []
         if not {*self._audiences}.intersection(name for name in named if isinstance(name, str)):
-            raise NotGood("it is for another resource")
+            raise NotGood("it is for another audience")
         if claims.get("iss", self.issuer) != self.issuer:
-            raise NotGood("it is of another issuer")
+            raise NotGood("it is from another issuer")
         return claims
 
     def _grant(self, claims: Mapping[str, Any]) -> Grant:
@@ -263,7 +263,7 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
         raise NotGood(f"its claim {claim!r} is too long or empty")
     # Anybody may register with somebody else's address; the issuer says whether it was looked at.
     if claim == "email" and claims.get("email_verified") is not True:
-        raise NotGood("its e-mail address is not verified")
+        raise NotGood("its email address is not verified")
     return name
 
 
@@ -290,8 +290,8 @@ def check_oauth_settings(settings: Settings) -> None:
         raise InvalidArgument("CLAUDE_CODE_MCP_OAUTH_CLIENT_ID is needed for the introspection of tokens.")
     if (settings.oauth or settings.oauth_issuer is not None) and settings.principal_sign_in:
         raise InvalidArgument(
-            "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN cannot be had where people sign in with OAuth: who signs in to "
-            "the servers of the hub must be known when this server starts."
+            "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN cannot be combined with OAuth sign-in: the callers that sign in to the "
+            "hub's servers must be known when this server starts."
         )
 
 
@@ -370,21 +370,23 @@ class IssuerKeys:
             async with self._reading:
                 await self._read_again(key_id)
         if key_id not in self._by_id:
-            raise NotGood("it is signed with no key of the issuer")
+            raise NotGood("it is not signed with a key of the issuer")
         return self._by_id[key_id]
 
     async def _read_again(self, key_id: str | None) -> None:
         # Others have waited at the lock while one has read them; and after each try there is a pause.
         if (key_id in self._by_id and self._age() < _KEYS_FOR) or time.monotonic() - self._tried_at < _PAUSE:
             if self._age() >= _KEYS_AT_MOST:
-                raise UpstreamUnavailable("the keys could not be read a moment ago")
+                raise UpstreamUnavailable("the issuer's keys could not be read")
             return
         try:
             await self._read()
         except UpstreamUnavailable as error:
             if self._age() >= _KEYS_AT_MOST or key_id not in self._by_id:
                 raise
-            log.warning("the keys of %s cannot be read again, and count for a while: %s", self._issuer, error.message)
+            log.warning(
+                "the keys of %s cannot be refreshed; using the known ones for now: %s", self._issuer, error.message
+            )
         finally:
             # From its end on: those who have waited meanwhile must not each wait for an issuer that hangs.
             self._tried_at = time.monotonic()
@@ -398,7 +400,7 @@ class IssuerKeys:
         metadata = await _metadata_of(self._issuer)
         address = metadata.get("jwks_uri")
         if not isinstance(address, str) or not _is_safe(address.partition("?")[0]):
-            raise UpstreamUnavailable("its metadata names no address of keys")
+            raise UpstreamUnavailable("its metadata has no jwks_uri")
         published = await _get_json(address)
         found: dict[str | None, Any] = {}
         rows = published.get("keys") if isinstance(published, dict) else None
@@ -440,7 +442,7 @@ class _Introspection:
         if time.monotonic() < until:
             return claims
         if time.monotonic() < self._refused.get(digest, 0.0):
-            raise NotGood("the issuer has said that it is not active")
+            raise NotGood("the issuer reported it as not active")
         try:
             async with self._asking:
                 claims = await self._answer(token)
@@ -455,7 +457,7 @@ class _Introspection:
         form = {"token": token, "token_type_hint": "access_token"}
         answer = await _get_json(self._address, form, self._client)
         if not isinstance(answer, dict) or answer.get("active") is not True:
-            raise NotGood("the issuer says that it is not active")
+            raise NotGood("the issuer reports it as not active")
         return answer
 
 
@@ -506,9 +508,9 @@ async def _get_json(address: str, form: Mapping[str, str] | None = None, client:
                 body += part
                 # Before the next part: the issuer is trusted with names, not with this server's memory.
                 if len(body) > _LARGEST_ANSWER:
-                    raise UpstreamUnavailable(f"{address} answers with too much")
+                    raise UpstreamUnavailable(f"{address} sent too large a response")
         if answer.status_code != 200:
-            raise UpstreamUnavailable(f"{address} answers {answer.status_code}")
+            raise UpstreamUnavailable(f"{address} answered {answer.status_code}")
         return json_text.decode(bytes(body))
     except (httpx2.HTTPError, TimeoutError, ValueError, OSError) as error:
         raise UpstreamUnavailable(f"{address} cannot be read: {error or type(error).__name__}") from None

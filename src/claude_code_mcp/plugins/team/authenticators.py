@@ -165,7 +165,7 @@ class IssuerAuthenticator(TokenAuthenticator):
     def check(self, address: Address) -> None:
         if address.unspecified and self._settings.web_url is None:
             raise InvalidArgument(
-                "Access tokens are made for the address at which clients reach this server: set "
+                "Access tokens are issued for the public address of this server: set "
                 "CLAUDE_CODE_MCP_WEB_URL to it, such as https://claude.example.org."
             )
 

@@ -77,7 +77,7 @@ def add_people(commands: Any) -> None:
         "forget",
         help="release a name",
         description="The next person who uses the name gets it, with its sessions and files. Shares by and with "
-        "the name end. A running server applies this when it is restarted.",
+        "the name end. A running server applies this after a restart.",
     )
     forget.add_argument("name")
     runs = ((invite, _invite), (link, _link), (listed, _list), (remove, _remove), (forget, _forget))
@@ -117,7 +117,7 @@ def _address(settings: Settings, people: InvitedPeople) -> str:
     address = settings.web_url or people.address()
     if address is None:
         raise InvalidArgument(
-            "It is not known where people reach the server: start it with `claude-code-mcp serve --http HOST:PORT "
+            "The server's public address is unknown: start it with `claude-code-mcp serve --http HOST:PORT "
             "--oauth` (or `fleet up`) first, or set CLAUDE_CODE_MCP_WEB_URL."
         )
     return address.rstrip("/")
@@ -186,7 +186,7 @@ def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
 
 def _remove(arguments: argparse.Namespace) -> int:
     settings, people = _opened(arguments)
-    if not arguments.yes and not agreed(f"Remove {arguments.name}? Everything of theirs that runs ends at once."):
+    if not arguments.yes and not agreed(f"Remove {arguments.name}? All their running sessions end at once."):
         return int(ExitCode.FAILED)
     removed = people.remove(arguments.name)
     if removed is None:
@@ -195,7 +195,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     announce_change(settings.state_dir)
     _audit_ended_shares(settings, removed)
     fields = {"removed": arguments.name, "sharesEnded": len(removed.shares)}
-    return print_outcome(arguments, fields, f"{arguments.name} is removed.{_shares_ended(removed)}")
+    return print_outcome(arguments, fields, f"{arguments.name} was removed.{_shares_ended(removed)}")
 
 
 def _forget(arguments: argparse.Namespace) -> int:
@@ -205,12 +205,14 @@ def _forget(arguments: argparse.Namespace) -> int:
         raise NotFound(f"The name {visible(arguments.name)} is not in use.")
     _audit_ended_shares(settings, forgotten)
     fields = {"name": arguments.name, "free": True, "sharesEnded": len(forgotten.shares)}
-    return print_outcome(arguments, fields, f"The name {visible(arguments.name)} is free.{_shares_ended(forgotten)}")
+    return print_outcome(
+        arguments, fields, f"The name {visible(arguments.name)}is available again.{_shares_ended(forgotten)}"
+    )
 
 
 def _shares_ended(removal: Removal) -> str:
     ended = len(removal.shares)
-    return f" {count_of(ended, 'share')} of theirs, or with them, ended." if ended else ""
+    return f" {count_of(ended, 'share')} by or with them ended." if ended else ""
 
 
 def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
@@ -248,7 +250,7 @@ def add_share(actions: Any) -> None:
 
 def add_unshare(actions: Any) -> None:
     unshare = add_session_command(
-        actions, "unshare", "take that back; what they have open of it ends", at_server(_unshare)
+        actions, "unshare", "stop sharing; their open views of the session end", at_server(_unshare)
     )
     unshare.add_argument("name", help="a person, or group:NAME")
     add_target(unshare)

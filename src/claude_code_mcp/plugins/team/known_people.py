@@ -189,12 +189,12 @@ class InvitedPeople:
         if _NAME.fullmatch(name) is None:
             raise InvalidArgument(f"{name!r} is not a valid name: use at most 64 letters, digits and . _ @ + -")
         if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
-            raise InvalidArgument("A group is a text of 1 to 128 visible characters.")
+            raise InvalidArgument("A group name has 1 to 128 visible characters.")
         values = (secrets.token_hex(16), name, json.dumps([*groups]), self._clock(), 0.0)
 
         def change(db: "sqlite3.Connection") -> str:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
-                raise InvalidArgument(f"{name} is invited already; `people link {name}` makes a new link.")
+                raise InvalidArgument(f"{name} is already invited; `people link {name}` prints a new link.")
             owner = db.execute("SELECT issuer FROM person_names WHERE name = ?", (name,)).fetchone()
             if owner is not None and owner[0] != INVITED:
                 raise InvalidArgument(

@@ -89,7 +89,7 @@ class People:
         try:
             return self._names.came(self._issuer) if self._names is not None else {}
         except OSError as error:
-            log.error("who has come to a server before this one cannot be read: %s", error)
+            log.error("cannot read who signed in to earlier servers: %s", error)
             return {}
 
     async def let_in(self, grant: Grant, until: float) -> Identity | None:
@@ -103,7 +103,7 @@ class People:
             groups = self._remembered[grant.name].names if outdated else grant.groups
             reason = await self._admit(grant.name, groups)
             if reason is not None:
-                log.error("%s has a good access token and is not let in: %s", grant.name, reason)
+                log.error("%s has a valid access token but is not admitted: %s", grant.name, reason)
                 return None
         if not outdated:
             await self._remember(grant)
@@ -128,11 +128,11 @@ class People:
         """Whether a name can be that of the person with this subject: nobody has it who comes with a token, and no
         other person has come by it."""
         if is_reserved(grant.name) or self._is_taken(grant.name):
-            log.error("an access token is refused: its name %s is that of a caller with a token", grant.name)
+            log.error("rejected an access token: the name %s belongs to a caller with a static token", grant.name)
             return False
         known = self._known.get(grant.name)
         if grant.subject in self._gone or (known is not None and known.subject != grant.subject):
-            log.error("an access token is refused: %s is the name of somebody else", grant.name)
+            log.error("rejected an access token: the name %s belongs to another person", grant.name)
             return False
         return True
 
@@ -144,12 +144,12 @@ class People:
             own = await asyncio.to_thread(self._names.take, grant.name, self._issuer, grant.subject)
         except OSError as error:
             # Not known whose it is: somebody else's sessions would be open to whoever comes now.
-            log.error("whose name %s is cannot be read: %s", grant.name, error)
-            raise UpstreamUnavailable("Who you are cannot be looked up just now.") from None
+            log.error("cannot read who owns the name %s: %s", grant.name, error)
+            raise UpstreamUnavailable("Your account cannot be looked up at the moment.") from None
         if not own:
             log.error(
-                "an access token is refused: %s is the name of somebody else, of before; if that is right, "
-                "`claude-code-mcp people forget %s` gives it free",
+                "rejected an access token: the name %s belonged to another person; `claude-code-mcp people forget %s` "
+                "releases it",
                 grant.name,
                 grant.name,
             )
@@ -165,7 +165,7 @@ class People:
         try:
             await asyncio.to_thread(self._names.note_groups, grant.name, self._issuer, groups)
         except OSError as error:
-            log.warning("in which groups %s is will not be known after a restart: %s", grant.name, error)
+            log.warning("the groups of %s could not be saved and will be lost in a restart: %s", grant.name, error)
         self._noted[grant.name], self._remembered[grant.name] = now, groups
 
     def _is_outdated(self, grant: Grant) -> bool:

@@ -80,9 +80,9 @@ class ProviderSignIn:
                 try:
                     return await handler(request)
                 except _Failed as reason:
-                    log.warning("a sign-in at the provider has failed: %s", reason)
+                    log.warning("a sign-in at the provider failed: %s", reason)
                 except UpstreamUnavailable as error:
-                    log.warning("a sign-in at the provider has failed: %s", error.message)
+                    log.warning("a sign-in at the provider failed: %s", error.message)
                 # A person is before the browser: the page tells them, and where the provider is stays in the log.
                 self._page.refused()
                 return RedirectResponse(f"{self._url}#sign-in-failed", 303, dict(HEADERS))
@@ -97,7 +97,7 @@ class ProviderSignIn:
     async def _start(self, request: Request) -> Response:
         endpoint = (await self._tokens.metadata()).get("authorization_endpoint")
         if not is_safe_page(endpoint):
-            raise _Failed("the provider says nothing of where people sign in")
+            raise _Failed("the provider's metadata has no authorization endpoint")
         state = self._new_state()
         challenge = base64url(hashlib.sha256(self._states.derived("verifier", state).encode()).digest())
         wanted = {
@@ -131,13 +131,13 @@ class ProviderSignIn:
         browser, tokens = request.cookies.get(self._cookie, ""), self._tokens
         # Before anything is awaited: it counts once, whoever comes with it.
         if not self._use(state):
-            raise _Failed("it was not begun here, or too long ago, or has come back before")
+            raise _Failed("it was not started here, has expired or was already completed")
         if not self._states.is_derived(browser, "browser", state):
-            raise _Failed("another browser has begun it")
+            raise _Failed("it was started in another browser")
         if query.get("iss", tokens.issuer) != tokens.issuer:
-            raise _Failed("another issuer has answered")
+            raise _Failed("the response is from another issuer")
         if not code:
-            raise _Failed(f"the provider says {visible(query.get('error', 'nothing'))[:100]}")
+            raise _Failed(f"the provider reported {visible(query.get('error', 'nothing'))[:100]}")
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -152,7 +152,7 @@ class ProviderSignIn:
         scopes = granted.split() if isinstance(granted, str) else ()
         identity = await self._admitted(id_token, nonce, scopes)
         if identity is None:
-            raise _Failed("who it is cannot be let in")
+            raise _Failed("this person cannot be admitted")
         response = RedirectResponse(await self._page.link_for(identity), 303, dict(HEADERS))
         response.delete_cookie(self._cookie, path=self._path, secure=self._secure, httponly=True, samesite="lax")
         return response
@@ -164,7 +164,7 @@ class ProviderSignIn:
         if grant is None:
             return None
         if not self._required.issubset(scopes):
-            log.warning("%s has signed in and is not let in: the issuer has not granted a scope", grant.name)
+            log.warning("%s signed in but is not admitted: the issuer did not grant a required scope", grant.name)
             return None
         return await self._admit(grant, time.time() + _LASTS)
 
@@ -174,7 +174,7 @@ class ProviderSignIn:
         try:
             endpoint = (await self._tokens.metadata()).get("end_session_endpoint")
         except UpstreamUnavailable as error:
-            log.warning("where people sign out at the provider cannot be read: %s", error.message)
+            log.warning("cannot read the provider's sign-out address: %s", error.message)
             return None
         if not is_safe_page(endpoint):
             return None

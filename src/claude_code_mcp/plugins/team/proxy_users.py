@@ -72,7 +72,8 @@ def check_proxy_settings(settings: Settings) -> None:
     """InvalidArgument for a header that nobody could be believed about."""
     if settings.proxy_user_header is not None and not settings.http_proxies:
         raise InvalidArgument(
-            "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: from others it is not believed."
+            "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: the header is trusted only from "
+            "those addresses."
         )
     if "*" in settings.http_proxies and settings.proxy_user_header is not None:
         raise InvalidArgument(

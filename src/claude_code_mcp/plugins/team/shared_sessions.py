@@ -53,7 +53,7 @@ class SharedSessions(SessionAccess):
         if grantee == owner or (name == grantee and is_reserved(name)):
             raise InvalidArgument(f"with: a session cannot be shared with {grantee!r}.", field="with")
         if not await asyncio.to_thread(self._shares.give, session_id, grantee, access, owner):
-            raise LimitReached("This session is shared with as many as it can be.")
+            raise LimitReached("This session has reached the maximum number of shares.")
         details = {"with": grantee, "access": str(access)}
         self.audit(AuditEvent(AuditKind.SESSION_SHARED, owner, session_id, details))
         self.taken_back(session_id)  # from answering to watching is less
@@ -72,7 +72,7 @@ class SharedSessions(SessionAccess):
         try:
             ended = await asyncio.to_thread(self._shares.end_of, name)
         except OSError as error:
-            log.error("that the shares of %s have ended cannot be written: %s", name, error)
+            log.error("could not record that the shares of %s ended: %s", name, error)
             ended = []
         for share in ended:
             self.audit(unshared_with_person(share))
@@ -103,7 +103,7 @@ class SharedSessions(SessionAccess):
         try:
             file = await asyncio.to_thread(self._shares.changes_file)
         except (OSError, StateUnavailable) as error:
-            log.warning("what other servers share is looked at only when sessions are listed: %s", error)
+            log.warning("shares made on other servers are noticed only when sessions are listed: %s", error)
             return
         async with FileFollower().follow(str(file)) as changes:
             while True:

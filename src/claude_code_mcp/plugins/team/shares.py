@@ -138,7 +138,7 @@ class Shares:
         try:
             self.changes_file().touch(FILE)
         except OSError as error:
-            log.warning("other servers are not told of a change of shares: %s", error)
+            log.warning("could not notify other servers of a change of shares: %s", error)
 
     # -- in memory ------------------------------------------------------------------------------------------------
 

@@ -114,13 +114,17 @@ def _delivery(name: str, token: str | None, *, stdout: bool) -> Delivery:
     try:
         if name == "stdout":
             if not stdout:
-                raise InvalidArgument("CLAUDE_CODE_MCP_AUDIT_SINKS: standard output is the client's here.")
+                raise InvalidArgument(
+                    "CLAUDE_CODE_MCP_AUDIT_SINKS: standard output is used for the MCP client; choose another."
+                )
             return _StandardOutput()
         if parts.scheme in ("syslog", "syslog+udp", "syslog+tcp"):
             return _Syslog(parts.scheme.rpartition("+")[2], parts.hostname, parts.port, parts.path)
         if parts.scheme in ("http", "https") and parts.hostname:
             if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-                raise InvalidArgument(f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} would be sent in the clear; use https.")
+                raise InvalidArgument(
+                    f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} would receive the audit trail unencrypted; use https."
+                )
             return _Collector(name, token)
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"CLAUDE_CODE_MCP_AUDIT_SINKS: {name!r} cannot be used: {error}.") from None
@@ -180,7 +184,7 @@ class _Collector:
     def __call__(self, lines: Sequence[str]) -> None:
         answer = self._http.post(self._address, content="".join(lines).encode("utf-8", "replace"))
         if answer.status_code >= 300:
-            raise OSError(f"it answers {answer.status_code}")
+            raise OSError(f"it answered {answer.status_code}")
 
     def close(self) -> None:
         self._http.close()

@@ -77,24 +77,26 @@ class Metrics:
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
         self._callers: set[str] = set()
-        self._turns = Counter(
-            f"{_PREFIX}_turns", "Turns by how they ended", ["outcome", "caller", "model"], registry=registry
-        )
+        self._turns = Counter(f"{_PREFIX}_turns", "Turns by outcome", ["outcome", "caller", "model"], registry=registry)
         self._turn_seconds = Histogram(
-            f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
+            f"{_PREFIX}_turn_seconds",
+            "Duration of turns in seconds",
+            ["outcome"],
+            buckets=_TURN_SECONDS,
+            registry=registry,
         )
         self._errors = Counter(f"{_PREFIX}_errors", "Calls that failed, by code", ["code"], registry=registry)
-        self._acts = Counter(f"{_PREFIX}_acts", "What callers did", ["act"], registry=registry)
+        self._acts = Counter(f"{_PREFIX}_acts", "Actions of callers", ["act"], registry=registry)
         self._questions = Counter(
             f"{_PREFIX}_questions",
-            "Questions by kind, channel and end",
+            "Closed questions by kind, channel and decision",
             ["kind", "channel", "decision"],
             registry=registry,
         )
-        self._opened = Counter(f"{_PREFIX}_questions_opened", "Questions asked", ["kind"], registry=registry)
+        self._opened = Counter(f"{_PREFIX}_questions_opened", "Questions opened, by kind", ["kind"], registry=registry)
         self._waits = Histogram(
             f"{_PREFIX}_question_seconds",
-            "How long questions waited",
+            "Time until questions were closed, in seconds",
             ["kind", "channel"],
             buckets=_WAIT_SECONDS,
             registry=registry,
@@ -103,7 +105,7 @@ class Metrics:
             f"{_PREFIX}_tokens", "Tokens by model and caller", ["model", "kind", "caller"], registry=registry
         )
         self._cost = Counter(
-            f"{_PREFIX}_cost_usd", "Dollars by model and caller", ["model", "caller"], registry=registry
+            f"{_PREFIX}_cost_usd", "Cost in USD by model and caller", ["model", "caller"], registry=registry
         )
         self._lag = Histogram(
             f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
@@ -235,13 +237,13 @@ class _CurrentSessions(Collector):
         memory.add_metric(["sessions"], sum(session.memory_bytes or 0 for session in sessions))
         yield memory
         own = GaugeMetricFamily(
-            f"{_PREFIX}_session_memory_bytes", "Memory of a session with all that it started", labels=["session"]
+            f"{_PREFIX}_session_memory_bytes", "Memory of a session, including its child processes", labels=["session"]
         )
         for session in sessions:
             if session.memory_bytes is not None:
                 own.add_metric([session.id], session.memory_bytes)
         yield own
-        waiting = GaugeMetricFamily(f"{_PREFIX}_waiting_to_start", "Sessions in the queue of starts")
+        waiting = GaugeMetricFamily(f"{_PREFIX}_waiting_to_start", "Sessions waiting to start")
         waiting.add_metric([], sum(session.queued is not None for session in sessions))
         yield waiting
 

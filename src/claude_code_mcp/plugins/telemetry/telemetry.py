@@ -77,10 +77,10 @@ class Telemetry:
         metrics.set_meter_provider(self._metrics)
         self._tracer = self._traces.get_tracer("claude-code-mcp", __version__)
         meter = self._metrics.get_meter("claude-code-mcp", __version__)
-        self._duration = meter.create_histogram("gen_ai.client.operation.duration", "s", "How long turns took")
-        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens that turns used")
-        self._cost = meter.create_counter("claude_code_mcp.cost", "{USD}", "What turns cost")
-        self._decisions = meter.create_counter("claude_code_mcp.questions", "{question}", "Questions by their decision")
+        self._duration = meter.create_histogram("gen_ai.client.operation.duration", "s", "Duration of turns")
+        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used by turns")
+        self._cost = meter.create_counter("claude_code_mcp.cost", "{USD}", "Cost of turns")
+        self._decisions = meter.create_counter("claude_code_mcp.questions", "{question}", "Questions by decision")
         self._redact = redact
         self._turns: dict[str, _Turn] = {}
         self._labels: dict[str, set[str]] = {"caller": set(), "model": set()}

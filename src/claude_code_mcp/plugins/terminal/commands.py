@@ -21,13 +21,13 @@ def add_terminal(commands: Any) -> None:
         "terminal",
         help="answer the questions of `claude` in a terminal from the console, the phone or another client",
         description="Installs or removes a plugin for Claude Code. While it is installed, sessions that you start with "
-        "`claude` in a terminal are listed with all others, and their questions can be answered there and here; the "
-        "first answer counts.",
+        "`claude` in a terminal are listed with all others, and their questions can be answered in the terminal and "
+        "in any client; the first answer counts.",
     )
     steps = parser.add_subparsers(title="steps", metavar="STEP", required=True)
     for name, summary, run in (
         ("connect", "install the plugin for Claude Code", _connect),
-        ("disconnect", "remove it; the settings are as before", _disconnect),
+        ("disconnect", "remove the plugin and restore the settings", _disconnect),
         ("status", "show whether terminals are connected", _status),
     ):
         step = steps.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
@@ -49,7 +49,7 @@ def _connect(arguments: argparse.Namespace, installation: Installation) -> int:
     found = installation.connect()
     lines = [
         f"Connected: Claude Code {found.version or 'of an unknown version'} ({found.claude}).",
-        "Start `claude` as usual. Sessions that are open already are connected when they are started again.",
+        "Start `claude` as usual. Open sessions are connected after they are restarted.",
     ]
     return print_outcome(arguments, asdict(found), "\n".join(lines))
 
@@ -80,7 +80,5 @@ def check_terminal(settings: Settings) -> Iterable[Finding]:
     if found.problem is not None:
         return [Finding("terminals", ok=False, detail=found.problem, fix="run `claude update`")]
     if not installation.directory.is_dir():
-        return [
-            Finding("terminals", ok=False, detail="the files of the plugin are gone", fix=f"run `{_CONNECT}` again")
-        ]
+        return [Finding("terminals", ok=False, detail="the plugin's files are missing", fix=f"run `{_CONNECT}` again")]
     return [Finding("terminals", ok=True, detail=f"connected, Claude Code {found.version}")]

@@ -83,9 +83,9 @@ def read_head(line: bytes) -> Head:
     name, pid, started, size, again = line.decode("ascii").split()
     head = Head(name, int(pid), float(started), int(size), again == "1")
     if again not in ("0", "1"):
-        raise ValueError("not the head of an event")
+        raise ValueError("not a valid event header")
     if name not in NAMES or not 0 < head.size <= MAX_EVENT or head.pid < 0 or not 0 < head.started < 1e11:
-        raise ValueError("not the head of an event")
+        raise ValueError("not a valid event header")
     return head
 
 
@@ -101,7 +101,7 @@ def read_event(head: Head, body: bytes, config_dir: str) -> HookEvent:
         head.name, head.pid, head.started, head.is_again, str(raw.get("session_id")), str(raw.get("cwd")), raw
     )
     if not is_session_id(event.session_id) or not os.path.isabs(event.cwd) or "\0" in event.cwd:
-        raise ValueError("no session or no directory")
+        raise ValueError("the session id or directory is missing")
     folder, name = os.path.split(event.text("transcript_path"))
     projects = os.path.join(os.path.realpath(config_dir), "projects")
     if name != f"{event.session_id}.jsonl" or os.path.realpath(os.path.dirname(folder)) != projects:

@@ -67,8 +67,8 @@ class Installation:
         problem = None
         if version is not None and version < MIN_VERSION:
             problem = (
-                f"Claude Code {version_text(version)} cannot be answered from elsewhere: its PermissionRequest hooks "
-                f"need {version_text(MIN_VERSION)} or later. Run `claude update`."
+                f"Claude Code {version_text(version)} does not support answers from other clients: its "
+                f"PermissionRequest hooks need {version_text(MIN_VERSION)} or later. Run `claude update`."
             )
         return ConnectionStatus(self.is_connected(), claude, version_text(version) if version else None, problem)
 
@@ -248,7 +248,7 @@ def _read(file: Path) -> str | None:
 def _parsed(text: str | None) -> dict[str, Any]:
     found = json.loads(text) if text is not None and text.strip() else {}
     if not isinstance(found, dict):
-        raise ValueError("it is not an object")
+        raise ValueError("not an object")
     return found
 
 

@@ -84,13 +84,13 @@ class HookListener:
                 await self._terminals.happened(event)
         # A hook that is told nothing would wait for the next server.
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-            log.debug("a hook was not understood: %r", error)
+            log.debug("a hook event could not be parsed: %r", error)
             writer.write(_OVER + b"\n")
         except ClaudeCodeError as error:
-            log.info("a terminal is left to itself: %s", error.message)
+            log.info("a terminal keeps its own questions: %s", error.message)
             writer.write(_OVER + b"\n")
         except Exception:
-            log.exception("an event of a terminal could not be handled")
+            log.exception("an event from a terminal could not be handled")
             writer.write(_OVER + b"\n")
         finally:
             writer.close()

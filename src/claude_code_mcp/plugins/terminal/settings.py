@@ -7,7 +7,7 @@ from ...core.section import Section
 
 
 class TerminalSettings(Section):
-    """Which servers show the sessions that people drive in a terminal."""
+    """Which servers show terminal sessions."""
 
     terminal_in_fleet: bool = Field(False, validation_alias=f"{OWN_PREFIX}TERMINAL_IN_FLEET")
-    """Whether a machine of a fleet shows the sessions in its terminals to the fleet; other servers always show them."""
+    """Whether a machine of a fleet shows its terminal sessions to the fleet; other servers always show them."""

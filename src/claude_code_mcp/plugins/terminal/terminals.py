@@ -172,7 +172,7 @@ class Terminal:
         if event.name == "Stop":
             outcome = Outcome(OutcomeCode.COMPLETED, result=event.text("last_assistant_message"))
         else:
-            detail = event.text("error_details") or event.text("error") or "The turn has failed."
+            detail = event.text("error_details") or event.text("error") or "The turn failed."
             outcome = Outcome(OutcomeCode.API_ERROR, detail=detail)
         self.outside.report_outcome(outcome)
 
@@ -192,7 +192,7 @@ class Terminal:
             changed = answer.updated_input
             if question.kind is QuestionKind.PLAN_REVIEW and changed is not None and dict(changed) != dict(tool_input):
                 raise InvalidArgument(
-                    "updated_input: a plan in a terminal cannot be changed; deny it with what should be different.",
+                    "updated_input: a plan in a terminal cannot be changed; deny it and say what to change.",
                     field="updated_input",
                 )
 
@@ -223,7 +223,7 @@ class Terminal:
 
     def hook_ended(self, question_id: str) -> None:
         """The hook waits no more: Claude Code has ended it, or has gone."""
-        self.outside.withdraw(question_id, "the terminal no longer asks")
+        self.outside.withdraw(question_id, "the terminal no longer needs an answer")
 
     def leave(self, detail: str) -> None:
         """Withdraws what is open, and lets go of the session."""
@@ -289,7 +289,7 @@ class Terminals:
         if kind_of(event.tool) is QuestionKind.PLAN_REVIEW:
             plan = await asyncio.to_thread(_plan_of, event, self.config_dir)
             if not plan:
-                raise InvalidArgument("The plan cannot be found; it can be reviewed at the terminal only.")
+                raise InvalidArgument("The plan's file cannot be found; review the plan at the terminal.")
             tool_input["plan"] = plan
         # Of a new call the transcript may have nothing yet, and an equal call before it has a result.
         if await terminal.was_answered(event) or (event.is_again and await asyncio.to_thread(_has_result, event)):
@@ -313,8 +313,8 @@ class Terminals:
                 if not is_terminal or noted.get("sessionId") != session_id:
                     raise InvalidArgument(f"Process {pid} has no session {session_id} in a terminal.")
                 if self.closed or len(self._terminals) >= _MOST_TERMINALS:
-                    raise LimitReached(f"{len(self._terminals)} terminals are open already.")
-                self._leave(session_id, "another terminal has the session")
+                    raise LimitReached(f"{len(self._terminals)} terminals are already connected.")
+                self._leave(session_id, "the session is open in another terminal")
                 keyboard = await asyncio.to_thread(_terminal_of, pid)
                 outside = await self._service.outside.join(session_id, cwd, partial(_is_used, keyboard))
                 terminal = self._terminals[session_id] = Terminal(outside, pid, self.config_dir)
@@ -354,7 +354,7 @@ class Terminals:
         """Leaves all of them."""
         self.closed = True
         for session_id in [*self._terminals]:
-            self._leave(session_id, "the server stops")
+            self._leave(session_id, "the server is stopping")
 
 
 def _sessions_directory(config_dir: str) -> str:

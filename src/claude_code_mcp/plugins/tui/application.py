@@ -191,7 +191,7 @@ class Tui(App[None]):
             self.exit()
         else:
             self._leaves_until = time.monotonic() + _LEAVE_WITHIN
-            self.notify("Ctrl-C again leaves; sessions run on.", timeout=_LEAVE_WITHIN)
+            self.notify("Ctrl-C again quits; sessions keep running.", timeout=_LEAVE_WITHIN)
 
     def _switch_theme(self) -> None:
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"

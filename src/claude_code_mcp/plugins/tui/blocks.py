@@ -20,7 +20,7 @@ MOST_CHARACTERS = 3_000_000
 _READ_BACK = 5
 """How many times as much is kept while somebody reads back."""
 _LONGEST_RESULT = 50_000
-_SHOWN_NOTES = {"expired": "A question was not answered in time.", "withdrawn": "A question was withdrawn."}
+_SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was withdrawn."}
 
 
 @dataclass(slots=True, eq=False)
@@ -322,7 +322,7 @@ class ShownConversation:
     def activity(self) -> str:
         """A remark on work in progress that no block shows; empty if there is none."""
         if self._writing_input:
-            return f"writing the input of a tool ({self._writing_input} characters)"
+            return f"writing tool input ({self._writing_input} characters)"
         return ""
 
     def search(self, text: str) -> list[int]:

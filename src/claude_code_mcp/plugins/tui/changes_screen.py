@@ -60,7 +60,7 @@ class DiffView(ScrollView, can_focus=True):
         shown = {row.place for row in self._rows}
         # Of lines that are not there any more: what was typed must neither be lost nor be sent unseen.
         self._rows += [
-            DiffRow(f"{place}, not in these changes any more: {place.quote}", LineStyle.HEAD, place)
+            DiffRow(f"{place}, no longer in these changes: {place.quote}", LineStyle.HEAD, place)
             for place, _ in comments
             if place not in shown
         ]
@@ -189,7 +189,7 @@ class ChangesScreen(Screen[ChangesAct | None]):
     async def _write(self, row: DiffRow) -> None:
         place = row.place
         if place is None:
-            self.app.notify("A comment is on a line of a file.", severity="warning")
+            self.app.notify("Select a line of a file to comment on.", severity="warning")
             return
         title = f"Comment on {place}, {clip_line(place.quote.strip(), 50)!r} (empty: none)"
         text = await self.app.push_screen_wait(AskLine(visible(title), self._comments.at(place)))

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 HELP = """\
 Everywhere
-  Ctrl+P, :    everything that can be done, by name
+  Ctrl+P, :    all commands, by name
                (: while nothing is typed)
   Ctrl+N       the next open question, of any session
   F2           new session
@@ -23,40 +23,40 @@ Everywhere
   F4           what sessions cost
   F5           MCP servers of the hub
   F6, F7       at a usage limit: wait for the
-               reset, or not; continue now
-  F9           what the session has changed;
-               c there comments on a line, s sends them all
+               reset or stop waiting; continue now
+  F9           the session's changes;
+               there: c comments on a line, s sends all comments
   Ctrl+F       search in the conversation
   Ctrl+B       hide or show the sessions
   Ctrl+T       light or dark
-  Ctrl+Q       leave; sessions run on. Ctrl+C twice, too
+  Ctrl+Q       quit (or Ctrl+C twice); sessions keep running
   Tab          to the next part of the screen
 
 In the input
-  Enter        send; while a turn runs, into that turn
-  Ctrl+J       a new line; a paste keeps its lines
+  Enter        send; during a turn, into that turn
+  Ctrl+J       new line; pasted line breaks are kept
   Up, Down     earlier messages
-  /            commands: those of Ctrl+P, and Claude Code's
+  /            commands of Ctrl+P and of Claude Code
   @            files, completed with Tab
   Esc          interrupt the turn
 
 In the conversation
   Up, Down     select a block
-  Enter        unfold or fold it; x: all of them
+  Enter        expand or collapse it; x: all of them
   y            copy it, or the last answer
-  a            the conversation of the subagent it has started
+  a            the conversation of its subagent
   /  n  N      search, next, previous
-  End          follow what comes
+  End          jump to the end and follow new output
 
-In a question (Ctrl+N or Tab goes there; it never takes what you type)
+In a question (Ctrl+N or Tab goes there; it never takes the focus while you type)
   a            allow once, approve a plan
   s            allow for this session
   e            approve a plan and accept edits
   d            deny, with a reason or feedback
   c            change the command before it is allowed
   1-9 Space    choose; Enter answers; t: type an answer
-  m            a plan as it was written
-  o            open the session that asks, if it is another one
+  m            the plan's Markdown source
+  o            open the session that asks, if it is not this one
   Esc          later"""
 
 
@@ -107,7 +107,7 @@ class AskLine(Dialog):
 class EditCommand(Dialog):
     """A command to change; None if the person does not want to."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "take", "Take it", priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "take", "Use it", priority=True)]
     DEFAULT_CSS = """
     EditCommand TextArea { height: 1fr; min-height: 3; max-height: 24; }
     EditCommand > Vertical { height: 80%; }
@@ -119,7 +119,7 @@ class EditCommand(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Change the command. Ctrl+S takes it and asks again, Esc keeps the old one.")
+            yield Label("Change the command. Ctrl+S uses it and asks again, Esc keeps the original.")
             yield TextArea(self._command, tab_behavior="indent", soft_wrap=True)
 
     def action_take(self) -> None:
@@ -176,7 +176,7 @@ class NewSession(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("New session: Ctrl+S starts it, Tab moves on, Esc closes")
+            yield Label("New session: Ctrl+S starts it, Tab goes to the next field, Esc closes")
             yield Label("Task")
             yield TextArea(id="prompt", tab_behavior="focus")
             yield Label("Directory")

@@ -292,6 +292,6 @@ def _call_details(block: ConversationBlock, width: int, palette: Palette) -> lis
 def _bounded(lines: Iterable[Line]) -> Iterator[Line]:
     for number, line in enumerate(lines):
         if number >= _MOST_LINES:
-            yield Line("[more lines are not shown here; an export has all]", LineStyle.HEAD)
+            yield Line("[more lines are not shown here; export the session for all of them]", LineStyle.HEAD)
             return
         yield line

@@ -135,7 +135,7 @@ class MessageArea(TextArea):
             soft_wrap=True,
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Message; Enter sends, Ctrl+J new line, / commands, @ files, : all there is",
+            placeholder="Message; Enter sends, Ctrl+J new line, / commands, @ files, : commands",
         )
         self._box = box
         self._sent: list[str] = []

@@ -251,7 +251,7 @@ class MainScreen(Screen[None]):
         return Palette(dark=self.app.current_theme.dark)
 
     def compose(self) -> ComposeResult:
-        yield Static(f"This needs {LEAST.width}x{LEAST.height}.", id="too-small", markup=False)
+        yield Static(f"The terminal must be at least {LEAST.width}x{LEAST.height}.", id="too-small", markup=False)
         yield Static(id="top", markup=False)
         with Horizontal(id="parts"):
             yield SessionSidebar(self.palette, id="sessions")

@@ -68,7 +68,7 @@ def question_body(
 def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
     part = parts.part
     if part is None:
-        return Text("This question has no parts that could be answered; it can be denied.")
+        return Text("This question cannot be answered here; you can deny it.")
     return Group(
         part_head(parts, palette), *(_option(part, number, parts, palette) for number in range(len(part.options)))
     )

@@ -186,7 +186,7 @@ class ServersScreen(View):
             await self._read("list")
 
 
-_NONE = "No MCP servers are configured: `claude-code-mcp mcp add` or `mcp import` adds some."
+_NONE = "No MCP servers are configured: add one with `claude-code-mcp mcp add` or `mcp import`."
 
 
 def server_line(server: dict[str, Any]) -> Text:
@@ -201,7 +201,7 @@ class AgentScreen(View):
     """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
     pages when somebody scrolls up, and what is new while its session works."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Read again")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Reload")]
 
     def __init__(self, do: Do, session_id: str, agent: str, progress: Callable[[], int]) -> None:
         """`progress` grows with whatever happens in the session."""
@@ -259,7 +259,7 @@ class AgentScreen(View):
         except (CallFailed, NotRunning) as error:
             # One that has just been started has no transcript yet, and is read again with the next step.
             is_starting = not self._conversation.blocks and isinstance(error, CallFailed)
-            problem = "It has not said anything yet." if is_starting else visible(str(error))
+            problem = "No output yet." if is_starting else visible(str(error))
             self.query_one("#title", Static).update(Text(f"Subagent {self._agent}: {problem}"))
             return None
         self.query_one("#title", Static).update(Text(f"Subagent {self._agent}"))

@@ -142,7 +142,7 @@ class SessionActions:
                 self._joined.remove(typed)
                 self._on_screen.put_back(typed)
             else:
-                self._app.notify(visible(f"Never read: {beginning}"), markup=False, severity="warning")
+                self._app.notify(visible(f"Never processed: {beginning}"), markup=False, severity="warning")
 
     async def _switch_wait(self, session_id: str) -> None:
         """Has the session wait for the reset of a usage limit, or end there if it would wait."""
@@ -170,13 +170,13 @@ class SessionActions:
 
     async def _pick_mode(self) -> None:
         modes = await self._modes()
-        hint = "" if BYPASS in modes else f" ({BYPASS}: `claude-code-mcp bypass on` offers it)"
+        hint = "" if BYPASS in modes else f" ({BYPASS}: first run `claude-code-mcp bypass on`)"
         mode = await self._app.push_screen_wait(Pick(f"Permission mode{hint}", [(mode, mode) for mode in modes]))
         if mode is not None:
             self._manage("mode", text=mode)
 
     async def _pick_export(self) -> None:
-        kinds = [("markdown", "Markdown"), ("html", "one page of HTML")]
+        kinds = [("markdown", "Markdown"), ("html", "HTML page")]
         kind = await self._app.push_screen_wait(Pick("Export as", kinds))
         if kind is not None:
             self._manage("export", format=kind)
@@ -232,11 +232,11 @@ class SessionActions:
         self._pump.list_again()
 
     async def _share(self, name: str, session_id: str) -> None:
-        name = name or await self._app.push_screen_wait(AskLine("Share it with (a person, or group:NAME)"))
+        name = name or await self._app.push_screen_wait(AskLine("Share the session with (a person, or group:NAME)"))
         if not name:
             return
-        kinds = [("watch", "to watch it"), ("answer", "to answer its questions and write to it, too")]
-        access = await self._app.push_screen_wait(Pick(visible(f"Share it with {name}"), kinds))
+        kinds = [("watch", "watch only"), ("answer", "watch, answer questions and send messages")]
+        access = await self._app.push_screen_wait(Pick(visible(f"Share the session with {name}"), kinds))
         if access is not None:
             await self.managed(session_id, "share", {"text": name, "access": access})
 
@@ -248,10 +248,10 @@ class SessionActions:
                 return
             names = [share["with"] for share in report.get("sharedWith") or ()]
             if not names:
-                self._app.notify("It is not shared.")
+                self._app.notify("The session is not shared.")
                 return
             chosen = await self._app.push_screen_wait(
-                Pick("Take it back from", [(each, visible(each)) for each in names])
+                Pick("Stop sharing with", [(each, visible(each)) for each in names])
             )
             if chosen is None:
                 return
@@ -262,7 +262,7 @@ class SessionActions:
         return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))
 
     async def _cancel(self, session_id: str) -> None:
-        if await self.confirmed(f"End session {session_id[:8]}? It takes no more messages.", "End it"):
+        if await self.confirmed(f"End session {session_id[:8]}? It accepts no more messages.", "End it"):
             await self.ask(lambda sessions: sessions.cancel(session_id))
             self._pump.list_again()
 
@@ -308,7 +308,7 @@ class WorkActions:
         if act == "send":
             await self._send_comments(session_id, comments)
         elif len(comments):
-            self._app.notify(f"Comments that are not sent: {len(comments)}. F9 shows them again.")
+            self._app.notify(f"Unsent comments: {len(comments)}. F9 shows them.")
         if act == "merge":
             await self._actions.ask_and_manage("merge", session_id)
         elif act == "discard":
@@ -329,7 +329,7 @@ class WorkActions:
     async def _discard(self, session_id: str) -> None:
         """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
         await self._actions.manage_or_ask(
-            session_id, "discard", {}, "PERMISSION_DENIED", "Discard it all the same", {"confirm": True}
+            session_id, "discard", {}, "PERMISSION_DENIED", "Discard it anyway", {"confirm": True}
         )
 
     async def _rewind(self, session_id: str) -> None:
@@ -337,9 +337,9 @@ class WorkActions:
         if listed is None:
             return
         points = [(point[1], visible(point[2])) for point in _CHECKPOINT.finditer(listed["message"])]
-        chosen = await self._app.push_screen_wait(Pick("Take the files back to", points)) if points else None
-        overwrites = "Files that were changed since then are overwritten."
-        if chosen and await self._actions.confirmed(overwrites, "Take them back"):
+        chosen = await self._app.push_screen_wait(Pick("Restore the files to", points)) if points else None
+        overwrites = "Later changes to these files are overwritten."
+        if chosen and await self._actions.confirmed(overwrites, "Restore them"):
             await self._actions.managed(session_id, "rewind", {"text": chosen, "confirm": True})
 
     async def _move(self, machine: str, session_id: str) -> None:
@@ -348,7 +348,7 @@ class WorkActions:
         if in_fleet is None:
             return
         if not in_fleet:
-            self._app.notify("Sessions can be moved in a fleet only.", severity="warning")
+            self._app.notify("Sessions can be moved only in a fleet.", severity="warning")
             return
         machine = machine or await self._pick_machine(session_id) or ""
         if machine:
@@ -362,8 +362,8 @@ class WorkActions:
         rows = {row.session_id: row.machine or "" for row in (*self._pump.stored, *self._pump.live)}
         here = rows.get(session_id, "")
         others = sorted({*rows.values()} - {here, ""})
-        choices = [*((name, visible(name)) for name in others), ("", "another one, by its name")]
-        title = f"Move it from {here} to" if here else "Move it to"
+        choices = [*((name, visible(name)) for name in others), ("", "another machine, by name")]
+        title = f"Move the session from {here} to" if here else "Move the session to"
         chosen = await self._app.push_screen_wait(Pick(visible(title), choices))
         return await self._app.push_screen_wait(AskLine("Name or id of the machine")) if chosen == "" else chosen
 

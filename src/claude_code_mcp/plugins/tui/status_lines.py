@@ -13,7 +13,7 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if conversation is None:
-        return text.append("Type a message to begin a session here, or open one on the left.", palette.style("quiet"))
+        return text.append("Type a message to start a session here, or open one on the left.", palette.style("quiet"))
     facts = conversation.summary
     sign, state, role = STATES.get(conversation.status, ("", conversation.status or "…", "quiet"))
     text.append(f"{sign} {state}".lstrip(), palette.style(role))
@@ -29,12 +29,12 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     ]
     text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
     if facts.get("stalledSeconds"):
-        text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
+        text.append(f" · no output for {facts['stalledSeconds']} s", palette.style("ask"))
     limit = facts.get("limit")
     if limit is not None:
         continues_at = limit.get("continuesAt")
-        waits = limit_line(continues_at, limit.get("resetsAt"), now) or "the time of the reset is not known"
-        keys = "Esc: do not, F7: now" if continues_at else "F6: wait for it, F7: now"
+        waits = limit_line(continues_at, limit.get("resetsAt"), now) or "reset time unknown"
+        keys = "Esc: stop waiting, F7: continue now" if continues_at else "F6: wait for the reset, F7: continue now"
         text.append(f" · {waits} ({keys})", palette.style("ask"))
     windows = (facts.get("planUsage") or {}).get("windows") or {}
     plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]
@@ -54,9 +54,9 @@ def top_line(
     text = Text(no_wrap=True, overflow="ellipsis")
     if problem:
         text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
-        text.append(" trying again ")
+        text.append(" retrying ")
     if asking:
-        text.append(f" {asking} ask{'s' if asking == 1 else ''} elsewhere: Ctrl+N ", palette.style("ask"))
+        text.append(f" {asking} question{'s'[: asking != 1]} in other sessions: Ctrl+N ", palette.style("ask"))
     if is_preview:
         text.append(" preview: Enter opens, Esc goes back ", palette.style("prompt"))
     text.append(f" {title}", palette.style("head"))

@@ -24,7 +24,7 @@ def add_diff(actions: Any) -> None:
 
 
 def add_merge(actions: Any) -> None:
-    merge = add_session_command(actions, "merge", "merge its worktree into the branch that it began on", _merge)
+    merge = add_session_command(actions, "merge", "merge its worktree into the branch that it started from", _merge)
     merge.add_argument(
         "--message", "-m", metavar="TEXT", help="commit uncommitted changes in the worktree with this message"
     )
@@ -111,7 +111,7 @@ def _discard_at_server(arguments: argparse.Namespace, busy: SessionBusy) -> int:
     except PermissionDenied as refusal:
         if arguments.yes:
             raise
-        if not agreed(f"{refusal.message} Discard it all the same?"):
+        if not agreed(f"{refusal.message} Discard it anyway?"):
             return failed("Nothing was discarded.", ExitCode.REFUSED)
         report = _by_its_server(busy, "discard", confirm=True)
     return print_outcome(arguments, report, visible(report["message"]))

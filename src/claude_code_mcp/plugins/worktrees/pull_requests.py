@@ -123,13 +123,15 @@ class PullRequests:
         """
         opened, worktree = await self._remote_and_program(), self._worktree
         if opened is None or worktree.into is None:
-            raise InvalidArgument("A pull request cannot be opened from here; ask the session to do it.")
+            raise InvalidArgument("A pull request cannot be opened from here; ask the session to open it.")
         remote, program, is_gitlab = opened
         if remote.repository != agreed:
-            raise PermissionDenied(f"The remote is {remote.repository} now; nothing was pushed. Look again.")
+            raise PermissionDenied(f"The remote is {remote.repository} now; nothing was pushed. Review it again.")
         git = git_for(self._home, worktree)
         if await git.read("ls-files", "-z", "--", ":(attr:filter=lfs)", cwd=worktree.path, git_dir=worktree.git_dir):
-            raise InvalidArgument("Files of Git LFS would not be pushed from here; ask the session to do it.")
+            raise InvalidArgument(
+                "Git LFS files would not be pushed from here; ask the session to open the pull request."
+            )
         # What signs in to the model is no business of git's, gh's or their helpers'.
         inherited = {name: value for name, value in self._home.environment.items() if not name.startswith(_WITHHELD)}
         environment = _without_tokens_of_others(remote.host, {**inherited, **_VARIABLES})
@@ -170,7 +172,7 @@ class PullRequests:
         await self._run([*git, "init", "--quiet", "--bare", "--template=", "."], place, environment)
         objects = os.path.join(self._worktree.common_dir, "objects")
         if "\n" in objects:
-            raise InvalidArgument("The repository has a name that git cannot borrow objects from.")
+            raise InvalidArgument("git cannot use the repository's path as an alternate object store.")
         alternates = Path(place, "objects", "info", "alternates")
         await asyncio.to_thread(_write, alternates, os.fsencode(objects) + b"\n")
         target = f"{commit}:refs/heads/{self._worktree.branch}"
@@ -185,7 +187,7 @@ class PullRequests:
         if reply.code:
             name = os.path.basename(argv[0])
             reason = " ".join((reply.errors.strip() or reply.output.strip()).splitlines()[-10:])[:1500]
-            raise InvalidArgument(f"The pull request was not opened: {name} ended with code {reply.code}: {reason}")
+            raise InvalidArgument(f"The pull request was not opened: {name} exited with code {reply.code}: {reason}")
         return reply
 
 

@@ -152,7 +152,7 @@ class WorktreeView:
 
     async def _check_there(self) -> None:
         if not await self._is_there():
-            raise _refused(f"the worktree {self.worktree.path} is gone")
+            raise _refused(f"the worktree {self.worktree.path} no longer exists")
 
 
 class WorktreeChanges(WorktreeView, Workplace):
@@ -193,7 +193,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         if agreed is not None and agreed.split(":")[:2] != [tip, await self._tree(work)]:
             raise _not_agreed("committed")
         if work != tip and not await self._advance(tip, work):
-            raise _refused(f"{self.worktree.branch} was changed meanwhile; nothing was committed")
+            raise _refused(f"{self.worktree.branch} was changed in the meantime; nothing was committed")
         return work
 
     async def merge(self, message: str | None, agreed: str | None = None) -> str:
@@ -212,12 +212,12 @@ class WorktreeChanges(WorktreeView, Workplace):
             raise _not_agreed("merged")
         merged = await self._merged(target, work)
         if merged == target:
-            return f"{worktree.into} has everything of {worktree.branch} already."
+            return f"{worktree.into} already contains {worktree.branch}."
         how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--no-verify-signatures", "--quiet")
         # Git refuses where the branch has moved since it was read: then this is no fast-forward any more.
         reply = await self._git.run("merge", *how, merged, cwd=worktree.repository)
         if reply.code:
-            raise _refused(f"git does not change the checkout {worktree.repository}: {reply.reason}")
+            raise _refused(f"git cannot update the checkout {worktree.repository}: {reply.reason}")
         # After the merge: if that is refused, nothing has changed. A branch that somebody has committed to meanwhile
         # stays where it is.
         if work != tip:
@@ -261,14 +261,16 @@ class WorktreeChanges(WorktreeView, Workplace):
         """The last commit of the branch that it is merged into, which must be checked out where the session began."""
         worktree = self.worktree
         if worktree.into is None:
-            raise _refused(f"the session began at a detached HEAD; merge {worktree.branch} where you want it")
+            raise _refused(f"the session started from a detached HEAD; merge {worktree.branch} where you want it")
         if not await asyncio.to_thread(_is_directory, worktree.repository):
-            raise _refused(f"the checkout {worktree.repository} is gone; merge {worktree.branch} where you want it")
+            raise _refused(
+                f"the checkout {worktree.repository} no longer exists; merge {worktree.branch} where you want it"
+            )
         on = await self._git.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=worktree.repository)
         if on.output.strip() != worktree.into:
             now = on.output.strip() or "a detached HEAD"
             raise _refused(
-                f"the session began on {worktree.into}, and {worktree.repository} has {now} checked out. Check out "
+                f"the session started from {worktree.into}, and {worktree.repository} has {now} checked out. Check out "
                 f"{worktree.into} there, or merge {worktree.branch} yourself"
             )
         return await self._commit("HEAD")
@@ -282,7 +284,9 @@ class WorktreeChanges(WorktreeView, Workplace):
         if not message:
             names = ", ".join(name for _, name in states[:_MOST_NAMED])
             more = f" and {len(states) - _MOST_NAMED} more" if len(states) > _MOST_NAMED else ""
-            raise _refused(f"these files are not committed: {names}{more}. A commit message as text commits them")
+            raise _refused(
+                f"these files are not committed: {names}{more}. To commit them, pass a commit message as text"
+            )
         tree = await self._whole_tree()
         return (await self._in_worktree("commit-tree", tree, "-p", tip, "-m", message)).strip()
 
@@ -311,7 +315,7 @@ class WorktreeChanges(WorktreeView, Workplace):
                 f"session merge {worktree.into} into its branch first"
             )
         if reply.code:
-            raise _refused(f"git cannot merge branches that have diverged (it takes 2.38 or later): {reply.reason}")
+            raise _refused(f"git cannot merge diverged branches (this needs git 2.38 or later): {reply.reason}")
         title = f"Merge branch '{worktree.branch}' into {worktree.into}"
         made = await self._git.read("commit-tree", tree, "-p", target, "-p", work, "-m", title, cwd=repository)
         return made.strip()
@@ -345,7 +349,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         if await self._is_there():
             new = [name for state, name in await self._states() if state not in _DELETED]
             if new:
-                raise _refused(f"it has new files ({len(new)})")
+                raise _refused(f"it has {len(new)} new files")
             await self._remove()
         # Only as long as the branch is at the commit that it was made at.
         gone = ("update-ref", "-d", f"refs/heads/{worktree.branch}", worktree.base)
@@ -357,7 +361,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         worktree = self.worktree
         reply = await self._git.run("worktree", "remove", "--force", worktree.path, cwd=worktree.repository)
         if reply.code:
-            raise _refused(f"git does not remove it: {reply.reason}")
+            raise _refused(f"git cannot remove it: {reply.reason}")
 
     async def _check_removable(self) -> set[str]:
         """The branches that other worktrees have checked out."""
@@ -373,14 +377,14 @@ class WorktreeChanges(WorktreeView, Workplace):
                 if "locked" in facts:
                     raise _refused(f"it is locked ({facts['locked'] or 'without a reason'}); `git worktree unlock` it")
             elif path.startswith(worktree.path + os.sep):
-                raise _refused(f"another worktree lies in it: {path}")
+                raise _refused(f"it contains another worktree: {path}")
             else:
                 branches.add(facts.get("branch", "").removeprefix("refs/heads/"))
         if not known:
-            raise _refused(f"git knows no worktree {worktree.path}")
+            raise _refused(f"git has no worktree {worktree.path}")
         pid = await asyncio.to_thread(process_in, worktree.path)
         if pid is not None:
-            raise SessionBusy(f"Process {pid} works in {worktree.path}; end it first.", pid=pid)
+            raise SessionBusy(f"Process {pid} is using {worktree.path}; stop it first.", pid=pid)
         return branches
 
 
@@ -421,7 +425,9 @@ def _digest(tip: str, tree: str, target: str) -> str:
 
 
 def _not_agreed(done: str) -> PermissionDenied:
-    return PermissionDenied(f"Something has changed since you looked; nothing was {done}. Look again.", field="agreed")
+    return PermissionDenied(
+        f"The worktree changed since you reviewed it; nothing was {done}. Review it again.", field="agreed"
+    )
 
 
 def _refused(reason: str) -> InvalidArgument:

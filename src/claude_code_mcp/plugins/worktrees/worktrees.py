@@ -104,14 +104,14 @@ async def _git_dir(git: Git, worktree: Worktree) -> str:
     git_dir = (await git.read("rev-parse", "--absolute-git-dir", cwd=worktree.path)).rstrip("\n")
     common_dir = await asyncio.to_thread(os.path.realpath, worktree.common_dir)
     if os.path.dirname(git_dir) != os.path.join(common_dir, "worktrees"):
-        raise _invalid(f"{worktree.path} was changed while it was made")
+        raise _invalid(f"{worktree.path} was changed while it was being created")
     return git_dir
 
 
 def _planned(found: "_Found", name: str) -> Worktree:
     path = os.path.join(found.main, PLACE, name)
     if os.path.realpath(path) != path:
-        raise _invalid(f"{os.path.join(found.main, PLACE)} is a link, or lies behind one")
+        raise _invalid(f"{os.path.join(found.main, PLACE)} is a link or is behind one")
     return Worktree(
         path=path,
         branch=f"worktree-{name}",
@@ -168,12 +168,12 @@ async def _find(home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str) 
 
     looked = await asyncio.to_thread(look)
     if looked is None and everywhere:
-        raise _invalid(f"{cwd} is not in a checkout of a git repository")
+        raise _invalid(f"{cwd} is not in a git checkout")
     refused = [] if looked is None else [path for path in looked[1].places if not permitted(path)]
     if looked is not None and refused and everywhere:
         raise PermissionDenied(f"worktree: you may not change the repository at {refused[0]}.", field="worktree")
     if looked is None or refused:
-        reason = f"{cwd} is not in a checkout of a git repository that you may change as a whole"
+        reason = f"{cwd} is not in a git checkout that you may change entirely"
         raise PermissionDenied(f"worktree: {reason}.", field="worktree")
     repository, found = looked
     git = Git(home, found.places)
@@ -191,7 +191,7 @@ async def _check_configuration(git: Git, repository: Repository) -> None:
             listed = await git.run("config", "--file", file, "--no-includes", "--list", "-z", cwd=repository.top)
             leading = sorted(set(foreign_settings(listed.output, repository)))
             if listed.code or leading:
-                raise _invalid(f"the repository's own configuration leads elsewhere ({', '.join(leading) or file})")
+                raise _invalid(f"the repository's own configuration points outside it ({', '.join(leading) or file})")
 
 
 async def _read_head(git: Git, found: _Found, cwd: str) -> None:

@@ -36,9 +36,9 @@ def answer_from(decision: str, arguments: AnswerArguments) -> Answer:
     """The answer in a tool's arguments; InvalidArgument where they contradict each other."""
     allow = decision == "allow"
     if not allow and arguments.scope == "session":
-        raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
+        raise InvalidArgument("scope: can be session only with decision allow.", field="scope")
     if not allow and arguments.permission_mode is not None:
-        raise InvalidArgument("permission_mode: only the approval of a plan has one.", field="permission_mode")
+        raise InvalidArgument("permission_mode: only for approving a plan.", field="permission_mode")
     return Answer(
         allow=allow,
         message=arguments.reason,

@@ -54,7 +54,7 @@ class Arguments(BaseModel):
         if own is not None:
             values = {name: taken.pop(name) for name in DIRECTORY_NAMES if taken.get(name) is not None}
             if len({*map(str, values.values())}) > 1:
-                raise ValueError(f"{' and '.join(values)} name different directories; give one of them")
+                raise ValueError(f"{' and '.join(values)} name different directories; pass only one")
             taken = {name: value for name, value in taken.items() if name not in DIRECTORY_NAMES}
             if values:
                 taken[own] = next(iter(values.values()))
@@ -167,7 +167,7 @@ def _at_most(limit: int) -> AfterValidator:
 
 def _check_offset(number: int) -> int:
     if not 0 <= number < 1 << 40:
-        raise ValueError("must be nextOffset of an earlier answer")
+        raise ValueError("must be the nextOffset of an earlier result")
     return number
 
 

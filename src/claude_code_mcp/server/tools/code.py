@@ -57,10 +57,10 @@ class SessionAction(Arguments):
     action: Literal["list", "get", "respond", "cancel"]
     session_id: SessionId | None = None
     include_sensitive: bool | None = None
-    part: Name | None = Field(None, description="With get: read this part of truncated, from offset on")
+    part: Name | None = Field(None, description="With get: read this part of `truncated`, starting at offset")
     offset: Offset | None = None
     wait_seconds: float | None = Field(None, ge=0, le=55, description="get, respond: wait for the turn or a question")
-    input_id: str | None = Field(None, description="respond: of the entry in pendingInputs")
+    input_id: str | None = Field(None, description="respond: id of the entry in pendingInputs")
     decision: Literal["allow", "deny"] | None = None
     reason: str | None = None
     scope: Literal["once", "session"] | None = None
@@ -107,7 +107,7 @@ async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
     turn = resumed or await _reply(call, arguments)
     reply = await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
     if ignored and isinstance(reply, TurnReport):
-        notice = f"The session is in memory and keeps the options that it has; ignored: {', '.join(ignored)}."
+        notice = f"The session is in memory and keeps its options; ignored: {', '.join(ignored)}."
         return reply.model_copy(update={"notice": " ".join(filter(None, (notice, reply.notice)))})
     return reply
 
@@ -231,22 +231,24 @@ def _switch_bypass(call: Call, on: bool) -> None:
 
 
 _BYPASS_QUESTION = (
-    "A caller asks to switch permission checks off. Claude Code sessions could then run any command and change any "
-    "file without asking. Allow it?"
+    "A caller asks to turn off permission checks. Claude Code sessions could then run any command and change any file "
+    "without asking. Allow this?"
 )
 
 
 async def _enable_bypass(call: Call) -> Reply:
     if not call.service.policy_for(call.caller).bypass_possible:
         raise PermissionDenied("The operator's policy never allows bypassPermissions.")
-    answer = await call.confirmed(_BYPASS_QUESTION, "Switch permission checks off")
+    answer = await call.confirmed(_BYPASS_QUESTION, "Turn off permission checks")
     if isinstance(answer, types.InputRequiredResult):
         return answer
     policy = call.service.policy_for(call.caller)
     if answer is None and policy.needs_person and not call.has_person_at_terminal:
-        raise PermissionDenied("Only a person may switch it on, and this client cannot ask one.", field="action")
+        raise PermissionDenied(
+            "Only a person may switch it on, and this client cannot show a confirmation dialog.", field="action"
+        )
     if answer is False:  # a client that cannot ask leaves it to the policy, which has allowed it
-        raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
+        raise PermissionDenied("The user did not confirm; bypassPermissions stays off.")
     _switch_bypass(call, True)
     return Configuration(
         allow_bypass=True, message="bypassPermissions is switched on: sessions may run every tool without asking."
@@ -263,8 +265,8 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         Tool(
             "claude_code",
             "Run Claude Code",
-            "Run a task in a new Claude Code session and return its result. By default nothing is asked "
-            "(permissionMode dontAsk): list what may run in allowedTools. If it takes too long for one call, "
+            "Run a task in a new Claude Code session and return its result. By default it asks no questions "
+            "(permissionMode dontAsk): list the tools it may use in allowedTools. If it takes too long for one call, "
             "returns status running and the sessionId to continue with.",
             ClaudeCode,
             TurnReport,
@@ -275,8 +277,8 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         Tool(
             "claude_code_reply",
             "Reply to Claude Code",
-            "Continue a session with another prompt; returns like claude_code. forkSession answers in a copy with a "
-            "new id and leaves the original as it is.",
+            "Continue a session with another prompt; returns like claude_code. forkSession continues in a copy with a "
+            "new id and leaves the original unchanged.",
             DiskReply if settings.allow_disk_resume else ReplyArguments,
             TurnReport,
             claude_code_reply,
@@ -286,7 +288,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
             "claude_code_session",
             "Get a Claude Code session",
             "List the sessions of this server; get one with its result, output and pendingInputs; respond to a pending "
-            "input (decision allow or deny; a user_question takes answers); or cancel one for good.",
+            "input (decision allow or deny; a user_question takes answers); or cancel one permanently.",
             SessionAction,
             SessionInfos,
             claude_code_session,

@@ -44,7 +44,9 @@ class SessionArguments(Arguments):
     }
 
     cwd: str | None = None
-    allowed_tools: list[str] | None = Field(None, description="Run without asking; with dontAsk, all that may run")
+    allowed_tools: list[str] | None = Field(
+        None, description="Run without asking; with dontAsk, the only tools that run"
+    )
     disallowed_tools: list[str] | None = None
     tools: list[str] | ToolsPreset | None = None
     persist_session: bool | None = Field(None, description="Keep a transcript (default true)")

@@ -86,7 +86,7 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
     try:
         budgets = await budget_rows(service, caller)
     except OSError as reason:  # not the same as that nothing is limited
-        budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"The spending of budgets cannot be read: {reason}.")
+        budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"Budget spending cannot be read: {reason}.")
     return CostReport(
         by=by,
         lines=[cost_fields(line) for line in costs.lines],

@@ -10,10 +10,10 @@ _INSTRUCTIONS = {
     "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for "
     "its end or a question; claude_respond answers questions; claude_send_message continues any "
     "session.",
-    "code": "claude_code runs a task and returns its result; claude_code_reply continues it; claude_code_session looks "
-    "after what still runs and answers its questions.",
+    "code": "claude_code runs a task and returns its result; claude_code_reply continues it; claude_code_session "
+    "checks running sessions and answers their questions.",
     "query": "claude_code_query runs a prompt and streams its messages.",
-    "hub": "claude_mcp_servers shows and steers the MCP servers that all sessions share.",
+    "hub": "claude_mcp_servers shows and controls the MCP servers that all sessions share.",
     "hub-search": "claude_mcp_search finds tools of the MCP servers that sessions share; claude_mcp_call calls one.",
 }
 

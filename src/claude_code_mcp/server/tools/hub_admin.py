@@ -55,7 +55,7 @@ class ServerReports(ToolOutput):
             f"{server.name}: {server.state}" + (f" ({server.reason})" if server.reason else "")
             for server in self.servers or []
         ]
-        lines += [f"left out: {problem}" for problem in self.problems or []]
+        lines += [f"skipped: {problem}" for problem in self.problems or []]
         return "\n".join([*filter(None, [self.message, self.url]), *lines]) or "No MCP servers are configured."
 
 
@@ -130,8 +130,8 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
     if not shown.done():
         return server_reports(hub.status(server))
     message = (
-        "Open this address in a browser to sign in; claude_mcp_servers shows when it has worked. A browser on another "
-        "machine ends up on a page that it cannot open: pass the address of that page as redirect."
+        "Open this address in a browser to sign in; claude_mcp_servers shows when the sign-in is complete. A browser "
+        "on another machine ends on a page that it cannot open: pass the address of that page as redirect."
     )
     return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
 

@@ -92,7 +92,7 @@ class HubContents:
                 if found.setdefault(skill["uri"], skill) is skill:
                     self._note_skill(server, skill)
                 else:
-                    log.info("a skill of %s is left out: another server has %s", server, skill["uri"][:200])
+                    log.info("a skill of %s is skipped: another server also has %s", server, skill["uri"][:200])
         return [self._service.redaction.data(skill) for skill in found.values()]
 
     def _note_skill(self, server: str, skill: JsonObject) -> None:
@@ -189,7 +189,7 @@ class HubContents:
             message = self._service.redaction.text(error.message)
             raise MCPError(types.INTERNAL_ERROR, message, {"code": error.code}) from None
         except ValidationError:
-            raise MCPError(types.INTERNAL_ERROR, "The MCP server's answer does not follow the protocol.") from None
+            raise MCPError(types.INTERNAL_ERROR, "The MCP server's answer violates the protocol.") from None
 
     def _clean(self, result: ModelT) -> ModelT:
         """The result without known secrets."""

@@ -77,7 +77,7 @@ class PermissionQuestions:
             if ruled is not None and not ruled.allow:
                 raise PermissionDenied(ruled.message or "", field="decision")
             if answer.updated_input is not None and answer.updated_input != question.tool_input:
-                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+                raise InvalidArgument("updated_input: this call can no longer be changed.", field="updated_input")
 
         question = self._service.broker.open(
             place, name, arguments, settle, suggestions=[always], of_client=True, check=check
@@ -116,4 +116,4 @@ class PermissionQuestions:
 
 
 def _denial(reason: str = "") -> Ruling:
-    return Ruling(Answer(allow=False, message=reason or "It was not allowed."), "nobody")
+    return Ruling(Answer(allow=False, message=reason or "The call was not allowed."), "nobody")

@@ -183,9 +183,7 @@ class HubProxy:
             raise UpstreamUnavailable(f"The MCP server {entry.server!r} {what}: {error.message}") from None
         except ValidationError:
             report = {"outcome": "error"}
-            raise UpstreamUnavailable(
-                f"The answer of the MCP server {entry.server!r} does not follow the protocol."
-            ) from None
+            raise UpstreamUnavailable(f"The answer of the MCP server {entry.server!r} violates the protocol.") from None
         except ClaudeCodeError as error:
             report = {"outcome": "failed", "code": error.code}
             raise

@@ -23,7 +23,7 @@ class ListSessions(Arguments):
     limit: int | None = Field(None, gt=0, le=500, description="Default 50")
     offset: Offset | None = None
     text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
-    whole: bool | None = Field(None, description="Look for text in whole conversations (slow)")
+    whole: bool | None = Field(None, description="Search for text in complete conversations (slow)")
     archived: bool | None = None
     active: bool | None = Field(None, description="Only sessions in memory")
 

@@ -23,8 +23,8 @@ from .tool import Reply, Tool
 
 _MAX_DIFF = 24_000
 _MAX_FILES = 20
-_EDITS = "Changes made by its tool calls, in order. Changes made by commands are not known.\n"
-_LEFT_OUT = "\n[older or longer changes are left out]"
+_EDITS = "Changes made by its file tools, in order. Changes made by shell commands are not tracked.\n"
+_LEFT_OUT = "\n[older or longer changes are omitted]"
 Action = Literal[
     "rename",
     "tag",
@@ -63,12 +63,12 @@ class ManageSession(Arguments):
     action: Annotated[Action | Literal["move"], WithJsonSchema({"type": "string", "enum": [*get_args(Action)]})]
     text: str | None = Field(
         None,
-        description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
+        description="rename, fork: title; tag; model; mode; merge: commit message for uncommitted changes; rewind: "
         "message id of changes; share, unshare: a person's name, or group:NAME; on_limit: wait or end",
     )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
     access: Literal["watch", "answer"] | None = Field(
-        None, description="share: default watch; answer: write and answer too"
+        None, description="share: default watch; answer: also send messages and answer"
     )
     confirm: bool | None = Field(
         None, description="delete, discard, rewind: the person has agreed; otherwise they are asked"
@@ -97,13 +97,15 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
     match arguments.action:
         case "rename":
             title = await service.stored.rename(session_id, _needed(text), caller=caller)
-            return Managed(session_id=session_id, message=f"Its title is {title!r}." if title else "It has no title.")
+            return Managed(
+                session_id=session_id, message=f"The title is {title!r}." if title else "The session has no title."
+            )
         case "tag":
             tag = await service.stored.tag(session_id, _needed(text), caller=caller)
-            return Managed(session_id=session_id, message=f"Its tag is {tag!r}." if tag else "It has no tag.")
+            return Managed(session_id=session_id, message=f"The tag is {tag!r}." if tag else "The session has no tag.")
         case "fork":
             copy = await service.stored.copy(session_id, caller=caller, title=text)
-            return Managed(session_id=copy, message=f"Session {copy} begins with the same conversation.")
+            return Managed(session_id=copy, message=f"Session {copy} is a copy of the conversation.")
         case "export":
             path = await service.stored.export(session_id, arguments.format or "markdown", caller=caller)
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
@@ -118,12 +120,12 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
         case "move":
             wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
             session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
-            return Managed(session_id=session_id, message="No machine has it now.")
+            return Managed(session_id=session_id, message="The session is free; no machine holds it.")
         case action if action not in MARKS:
             return await _work(call, arguments)
     mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, caller=caller)
-    return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+    return Managed(session_id=session_id, message=f"The session is {'' if on else 'no longer '}{mark}.")
 
 
 async def steer_limit(service: Service, caller: Caller, session_id: str, action: str, text: str | None) -> Managed:
@@ -134,12 +136,12 @@ async def steer_limit(service: Service, caller: Caller, session_id: str, action:
         raise InvalidArgument("text: must be wait or end.", field="text")
     session = await service.steer_limit(session_id, step, caller=caller)
     if step == "now":
-        message = "It continues now."
+        message = "The session continues now."
     elif session.continues_at is not None:
-        message = f"It continues automatically at {iso(session.continues_at)}."
+        message = f"The session continues automatically at {iso(session.continues_at)}."
     else:
-        follows = "continues automatically when the limit has reset" if step == "wait" else "ends there"
-        message = f"At a usage limit it {follows}."
+        follows = "continues automatically after the reset" if step == "wait" else "ends"
+        message = f"At a usage limit the session {follows}."
     return Managed(session_id=session.id, message=message)
 
 
@@ -148,7 +150,7 @@ async def give_away(service: Service, caller: Caller, session_id: str, *, wait: 
     which it goes on."""
     give = service.relocation.give_away
     if give is None:
-        raise InvalidArgument("action: sessions can be moved in a fleet only.", field="action")
+        raise InvalidArgument("action: sessions can be moved only in a fleet.", field="action")
     async with service.stored.audited_change(session_id, caller, "move") as (found, _):
         session = await service.find(found, caller=caller)
         if wait:
@@ -166,10 +168,10 @@ async def _share(call: Call, arguments: ManageSession) -> Reply:
         done = f"{arguments.text} may {access} it."
     elif arguments.action == "unshare":
         ended = await stored.unshare(session_id, arguments.text, caller=caller)
-        done = f"No longer shared with {', '.join(ended)}." if ended else "It was not shared with them."
+        done = f"No longer shared with {', '.join(ended)}." if ended else "The session was not shared with them."
     sharing = await stored.sharing(session_id, caller=caller)
     listed = "\n".join(f"{share.grantee}: {share.access}" for share in sharing.shares)
-    message = done or listed or "It is not shared."
+    message = done or listed or "The session is not shared."
     return Managed(session_id=session_id, message=message, owner=sharing.owner, shared_with=sharing.rows or [])
 
 
@@ -200,16 +202,20 @@ async def _diff(call: Call, session_id: str) -> Managed:
     changes = await call.service.work.changes(session, caller=call.caller)
     if isinstance(changes, str):
         source: Literal["worktree", "conversation"] = "worktree"
-        text = changes or "Nothing has changed."
+        text = changes or "No changes."
     else:
         source = "conversation"
-        text = f"{_EDITS}{diff_of(changes.files, session.cwd)}" if changes.files else "No call has changed a file."
+        text = (
+            f"{_EDITS}{diff_of(changes.files, session.cwd)}"
+            if changes.files
+            else "No file was changed by its file tools."
+        )
         text += _LEFT_OUT if changes.cut else ""
     text = call.service.redaction.text(text)
     if len(text) <= _MAX_DIFF:
         return Managed(session_id=session_id, message=text, source=source)
     path = str(await call.service.stored.keep_text(session_id, ".diff", text, caller=call.caller))
-    message = f"{text[:_MAX_DIFF]}\n[cut here; the whole diff is in {path}]"
+    message = f"{text[:_MAX_DIFF]}\n[truncated; the complete diff is in {path}]"
     return Managed(session_id=session_id, message=message, path=path, source=source)
 
 
@@ -237,7 +243,7 @@ async def _changes(call: Call, session_id: str) -> str:
         checkpoint = changed.checkpoint
         prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
         lines.append(f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}")
-    return "Going back to a message would change, as files are now:\n" + "\n".join(lines)
+    return "Rewinding to a message would change:\n" + "\n".join(lines)
 
 
 def _names(changed: ChangedFiles) -> str:
@@ -251,20 +257,22 @@ async def _rewind(
 ) -> str | types.InputRequiredResult:
     """Take the files back to a message. A person must agree, or the caller must say that one has."""
     if message_id is None:
-        raise InvalidArgument("text: the id of the message to go back to, as changes lists it.", field="text")
+        raise InvalidArgument("text: the id of the message to rewind to; the action changes lists them.", field="text")
     work, agreed = call.service.work, None
     if not confirmed:
         listed = await work.checkpoints(session_id, caller=call.caller)
         agreed = next((changed for changed in listed if changed.checkpoint.message_id == message_id), None)
         if agreed is None:
             raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]!r}.", field="text")
-        question = f"Take the files of session {session_id} back to a message? This changes {agreed}:{_names(agreed)}"
-        asked = await _asked(call, question, "Take them back", f"this changes {agreed}")
+        question = (
+            f"Restore the files of session {session_id} to an earlier message? This changes {agreed}:{_names(agreed)}"
+        )
+        asked = await _asked(call, question, "Restore them", f"this changes {agreed}")
         if asked is not None:
             return asked
     # With what the person has seen: `rewind` looks again, and refuses if that is something else.
     changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
-    return f"Taken back: {changed}. The conversation is as it was.{_names(changed)}"
+    return f"Restored: {changed}. The conversation is unchanged.{_names(changed)}"
 
 
 async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
@@ -278,7 +286,7 @@ async def _asked(call: Call, question: str, title: str, reason: str) -> types.In
             f"This client cannot show a confirmation dialog, and {reason}: pass confirm=true.", field="confirm"
         )
     if not answer:
-        raise PermissionDenied("The person at the client did not confirm it; nothing was changed.")
+        raise PermissionDenied("The user did not confirm; nothing was changed.")
     return None
 
 
@@ -295,7 +303,7 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     change = {"model" if arguments.action == "model" else "permission_mode": value}
     session_id = arguments.session_id
     await call.service.stored.reconfigure(session_id, change, caller=call.caller)
-    return Managed(session_id=session_id, message=f"Its {arguments.action} is {value or 'the default'}.")
+    return Managed(session_id=session_id, message=f"The {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
@@ -311,23 +319,23 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
                 "This client cannot show a confirmation dialog: pass confirm=true to delete.", field="confirm"
             )
         if not answer:
-            raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
+            raise PermissionDenied("The user did not confirm; nothing was deleted.")
     # Before the deletion: afterwards it is not known where its worktree is.
     session = await call.service.find(arguments.session_id, caller=call.caller)
     left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)
-    stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
-    return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
+    stays = f" Its worktree {left['path']} is kept, with the branch {left['branch']}." if left else ""
+    return Managed(session_id=arguments.session_id, message=f"The session was deleted.{stays}")
 
 
 MANAGE_SESSION: Tool[Any] = Tool(
     "claude_manage_session",
     "Manage a session",
     "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
-    "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
-    "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "
-    "it began on, or discard with its branch. With checkpoints: changes lists what going back to each message "
-    "would change, rewind takes the files back.",
+    "fork copies the conversation under a new id; export writes a file and returns its path; delete is permanent and "
+    "refused while the session is open. For a session in a worktree: diff, merge into the branch it started from, or "
+    "discard it with its branch. With checkpoints: changes lists what rewinding to each message would change, rewind "
+    "restores the files.",
     ManageSession,
     Managed,
     manage_session,

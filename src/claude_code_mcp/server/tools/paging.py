@@ -132,7 +132,7 @@ def _output_line(session: Session, part: str) -> str:
 
 def _unknown(session: Session, part: str) -> InvalidArgument:
     return InvalidArgument(
-        f"part: session {session.id} has no {part[:100]!r} now. What was cut of a report is named in its truncated.",
+        f"part: session {session.id} has no part {part[:100]!r} now. See `truncated` in a report for its parts.",
         field="part",
     )
 
@@ -140,13 +140,13 @@ def _unknown(session: Session, part: str) -> InvalidArgument:
 def render_page(page: dict[str, Any]) -> str:
     """The text of a page of a part, with a line on where it begins and ends."""
     until = page["offset"] + len(page["text"])
-    rest = f"; the next begins at offset {page['nextOffset']}" if "nextOffset" in page else "; this is the end"
+    rest = f"; the next begins at offset {page['nextOffset']}" if "nextOffset" in page else "; end"
     return f"{page['text']}\n[{page['name']}: characters {page['offset']} to {until} of {page['total']}{rest}]"
 
 
 def render_truncated(truncated: list[dict[str, Any]] | None) -> list[str]:
     """The text lines that say what was cut, and how to read on."""
     return [
-        f'[not all: part "{cut["part"]}" has {cut["total"]}, read on with part and offset {cut["nextOffset"]}]'
+        f'[truncated: part "{cut["part"]}" has {cut["total"]}, read on with part and offset {cut["nextOffset"]}]'
         for cut in truncated or []
     ]

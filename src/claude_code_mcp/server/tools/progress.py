@@ -89,7 +89,7 @@ def _progress_line(event: Event) -> str | None:
         case BudgetWarned():
             return event.line
         case Retrying():
-            return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
+            return f"The API answered {event.status or 'with an error'}; retrying, attempt {event.attempt}."
         case QuestionOpened():
             return _question_line(event.question)
         case QuestionSettled() if event.resolution.closure is Closure.ANSWERED:

@@ -58,7 +58,7 @@ class QueryOptions(Arguments):
     on_limit: OnLimit | None = None
     max_messages: int | None = Field(None, ge=0, le=10_000, description="Messages in the result (default 100)")
     include_system_messages: bool | None = Field(None, description="Default true")
-    include_partial_messages: bool | None = Field(None, description="Stream fragments too")
+    include_partial_messages: bool | None = Field(None, description="Also stream message fragments")
 
 
 class Query(Arguments):
@@ -334,8 +334,8 @@ def query_tools() -> Mapping[str, Tool[Any]]:
     tool = Tool(
         "claude_code_query",
         "Ask Claude Code",
-        f"Run a prompt in a new Claude Code session. Every message is sent as a {METHOD} notification while it "
-        "happens; the result bundles the last messages, usage and outcome.",
+        f"Run a prompt in a new Claude Code session. Every message is sent as a {METHOD} notification as it arrives; "
+        "the result has the last messages, usage and outcome.",
         Query,
         Bundle,
         claude_code_query,

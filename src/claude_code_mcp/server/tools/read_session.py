@@ -18,9 +18,9 @@ _PAGE = 24_000
 class ReadSession(Arguments):
     session_id: SessionId
     cursor: Name | None = Field(None, description="First turn (default 1; -1: the last), or nextCursor")
-    full: bool | None = Field(None, description="Whole inputs, results and diffs")
+    full: bool | None = Field(None, description="Complete inputs, results and diffs")
     thinking: bool | None = None
-    agent: Name | None = Field(None, description="Read this one of agents")
+    agent: Name | None = Field(None, description="Read this subagent, one of agents")
 
 
 class SessionText(ToolOutput):
@@ -63,7 +63,7 @@ async def read_session(call: Call, arguments: ReadSession) -> Reply:
 READ_SESSION: Tool[Any] = Tool(
     "claude_read_session",
     "Read a session's conversation",
-    "Read what was said and done in a session, turn by turn, in pages. Also reads sessions that run in a terminal.",
+    "Read a session's conversation turn by turn, in pages. Also reads sessions that run in a terminal.",
     ReadSession,
     SessionText,
     read_session,

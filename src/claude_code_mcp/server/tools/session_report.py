@@ -31,8 +31,8 @@ OUTPUT_BUDGET = 24_000
 _GAP_LINE = 60
 _FROM_THE_START = "0"
 _RESTART_NOTICE = (
-    "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
-    "come twice, and lines in between may be missing."
+    "The cursor is from before the session was last loaded: the output restarts from the oldest kept line; lines may "
+    "repeat or be missing."
 )
 _DEFAULT_LINES = 50
 _MAX_RESULT = 24_000
@@ -77,9 +77,11 @@ def limit_info(session: Session, outcome: TurnOutcome | None) -> LimitInfo | Non
 
 def limit_line(limit: LimitInfo) -> str:
     """For readers of the text: when the limit resets, and what follows."""
-    resets = f"the limit resets at {limit.resets_at}" if limit.resets_at else "the time of the reset is not known"
+    resets = f"the limit resets at {limit.resets_at}" if limit.resets_at else "the reset time is unknown"
     follows = (
-        f"the session continues automatically at {limit.continues_at}" if limit.continues_at else "nothing follows"
+        f"the session continues automatically at {limit.continues_at}"
+        if limit.continues_at
+        else "the session does not continue automatically"
     )
     return f"[{resets}; {follows}]"
 
@@ -97,7 +99,7 @@ class SessionReport(ToolOutput):
     cost_usd: float | None = None
     tokens: dict[str, int] | None = None
     turn_count: int | None = None
-    next_cursor: str | None = Field(None, description="Pass as cursor to get only what is new")
+    next_cursor: str | None = Field(None, description="Pass as cursor to get only new output")
     has_more: bool | None = None
     stalled_seconds: int | None = None
     retrying: str | None = None
@@ -135,7 +137,7 @@ class SessionReport(ToolOutput):
             parts.append(f"[not started yet: {self.queued}]")
         if self.worktree:
             parts.append(f"[in the worktree {self.worktree['path']}, on branch {self.worktree['branch']}]")
-        owner = f"{self.owner} has shared it" if self.owner else None
+        owner = f"{self.owner} shared it with you" if self.owner else None
         shared = f"shared with {sharing_line(self.shared_with)}" if self.shared_with else None
         parts += [f"[{remark}]" for remark in (owner, shared, self.notice) if remark]
         if self.error:

@@ -36,7 +36,7 @@ from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""
-Wait = Annotated[BareWait, Field(description="Wait for turn end or question")]
+Wait = Annotated[BareWait, Field(description="Wait for the turn's end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 
@@ -53,7 +53,7 @@ class CreateSession(Arguments):
     disallowed_tools: Rules | None = None
     max_turns: Count | None = None
     max_budget_usd: float | None = Field(None, gt=0)
-    system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
+    system_prompt: str | None = Field(None, description="Appended to Claude Code's system prompt")
     dangerously_skip_permissions: bool | None = None
     hub_servers: Rules | None = None
     images: Images | None = Field(None, description=ABOUT_IMAGES)
@@ -79,7 +79,7 @@ class GetStatus(Arguments):
     session_id: SessionId
     output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50; with cursor: at most")
     cursor: Name | None = Field(None, description="nextCursor of the last call; 0: from the start")
-    part: Name | None = Field(None, description="Read this part of truncated, from offset on")
+    part: Name | None = Field(None, description="Read this part of `truncated`, starting at offset")
     offset: Offset | None = None
     wait_seconds: BareWait | None = None
     any_change: bool | None = Field(None, description="With cursor: wait for new output or any change")
@@ -297,8 +297,9 @@ TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_send_message",
             "Send a message to a session",
-            "Send a message to a session: into the running turn, or as a new turn. Any session on this machine is "
-            "resumed by its id, finished and interactive ones too. With waitSeconds, returns like claude_get_status.",
+            "Send a message to a session: into the running turn, or as a new turn. Resumes any session on this "
+            "machine by its id, including finished and interactive ones. With waitSeconds, returns like "
+            "claude_get_status.",
             SendMessage,
             SessionReport,
             send_message,

@@ -38,7 +38,7 @@ def unknown_tool(name: str, settings: Settings) -> str:
     if found is None or found in settings.toolsets:
         return refusal
     wanted = ",".join((*settings.toolsets, found))
-    return f"{refusal}. The toolset {found!r} has it, which this server was not started with: --toolsets {wanted}"
+    return f"{refusal}. It is in the toolset {found!r}, which is off: start the server with --toolsets {wanted}"
 
 
 def offers_sessions(settings: Settings) -> bool:

@@ -42,7 +42,7 @@ class TurnReport(ToolOutput):
     """What a turn came to; totals are the session's, the rest this call's."""
 
     session_id: str | None = None
-    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
+    previous_session_id: str | None = Field(None, description="The id before /clear; it still works")
     result: str | None = None
     is_error: bool | None = None
     duration_ms: int | None = None
@@ -134,7 +134,7 @@ def unfinished_report(session: Session, parts: ResultParts, settings: Settings) 
     """The report of a turn that goes on in the background or waits for an answer, with the tool to call next."""
     waiting = session.state is State.WAITING
     how = how_to_answer(settings) if waiting else how_to_wait(settings)
-    doing = "waits for an answer" if waiting else "is still working"
+    doing = "is waiting for an answer" if waiting else "is still working"
     return TurnReport(
         session_id=session.id,
         status="waiting_for_input" if waiting else "running",
@@ -152,7 +152,7 @@ def ended_error(session: Session, outcome: TurnOutcome, report: ToolOutput) -> C
         message = f"{outcome.detail} Session {session.id} can be continued."
         return TurnTimeout(message, session_id=session.id, report=payload)
     if outcome.code is OutcomeCode.CANCELLED:
-        message = f"Session {session.id} was cancelled; it takes no more messages."
+        message = f"Session {session.id} was cancelled; it accepts no more messages."
         return Cancelled(message, session_id=session.id, report=payload)
     return None
 

@@ -118,7 +118,9 @@ def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> Non
     closed_to_cancel = over_http and sdk.is_modern(call.context.protocol_version) and not kept
     by_client = sdk.cancelled_by_client(call.context) or closed_to_cancel
     effect = "interrupt" if by_client else call.on_disconnect
-    log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if by_client else "is gone", effect)
+    log.info(
+        "session %s: the waiting call %s: %s", session.id, "was cancelled" if by_client else "was disconnected", effect
+    )
     if by_client:
         # In a task of the service: this call is being cancelled, and cannot wait for it.
         call.service.start_task(session.give_up_message(message))

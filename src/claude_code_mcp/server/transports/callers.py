@@ -63,7 +63,7 @@ _CHANGED_MEANWHILE = object()
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
 _LARGEST = 4 << 20
-_UNAVAILABLE = "The tokens of this server cannot be read just now."
+_UNAVAILABLE = "The tokens of this server cannot be read at the moment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class CallersWithTokens:
                         await watched.wait()
         except Exception:
             # A list that is not followed any more must let nobody in: it may name callers who are removed by now.
-            log.exception("the tokens file is not followed any more")
-            self._refuse("it is not followed any more; see the log", service.audit)
+            log.exception("the tokens file is no longer watched")
+            self._refuse("it is no longer watched; see the log", service.audit)
         finally:
             # In any case, or requests would wait for ever; they find the `problem`.
             self._read.set()
@@ -181,7 +181,7 @@ class CallersWithTokens:
         else:
             # What is there at this moment may be half of it: read as the list, it would remove callers for good.
             self._facts = _CHANGED_MEANWHILE
-            self._refuse(f"{self._file} is being written without a pause", service.audit)
+            self._refuse(f"{self._file} keeps changing while it is read", service.audit)
         # If something was noted meanwhile, the next round reads it, and requests go on waiting.
         if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
             self._read.set()
@@ -216,7 +216,7 @@ class CallersWithTokens:
                     await remove(name)
             await asyncio.to_thread(noted.note, self._file, names)
         except OSError as error:
-            log.error("who is in the tokens file cannot be noted: %s", error)
+            log.error("cannot record the callers in the tokens file: %s", error)
 
     async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: HttpService) -> tuple[str, ...]:
         """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
@@ -224,7 +224,7 @@ class CallersWithTokens:
         for name in {identity.principal for identity in tokens.values()} - {*self.names}:
             reason = None if self.knows(name) else await service.why_restart_for(name)
             if reason is not None:
-                log.error("the caller %s of the tokens file is let in after a restart: %s", name, reason)
+                log.error("the caller %s in the tokens file is admitted only after a restart: %s", name, reason)
                 waiting.append(name)
         return tuple(sorted(waiting))
 
@@ -244,7 +244,7 @@ class CallersWithTokens:
             log.warning("the tokens file can be used again")
         self._set_problem(None)
         if change:
-            log.warning("the callers have changed: %s", change)
+            log.warning("the callers changed: %s", change)
             details = {name: list(getattr(change, name)) for name in ("added", "removed", "renewed", "waiting")}
             audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
         for identity in ended:
@@ -256,7 +256,7 @@ class CallersWithTokens:
     def _refuse(self, problem: str, audit: Audit) -> None:
         """The file cannot be used: whoever is in it is not let in from now on."""
         if self.problem != problem:
-            log.error("nobody of the tokens file is let in: %s", problem)
+            log.error("no caller in the tokens file is admitted: %s", problem)
             audit(AuditEvent(AuditKind.TOKENS_UNUSABLE, "operator", details={"reason": problem}))
         self._set_problem(problem)
         if self._ending is None:
@@ -365,7 +365,7 @@ class Callers(CallersWithTokens):
                 continue
             challenge = authenticator.challenge()
             if with_scopes and challenge is not None and not {*challenge.scopes}.issubset(admission.scopes):
-                log.info("an access token of %s is refused: it lacks a scope", admission.identity.principal)
+                log.info("rejected an access token of %s: it lacks a scope", admission.identity.principal)
                 continue
             found, access = admission.identity, admission.access
             break
@@ -479,7 +479,7 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
     if settings.http_tokens_file is not None:
         listed = _read_file(settings.http_tokens_file)
         if not listed and not may_be_empty:
-            raise InvalidArgument(f"The tokens file {settings.http_tokens_file} holds no token.")
+            raise InvalidArgument(f"The tokens file {settings.http_tokens_file} contains no token.")
         for name, token in listed.items():
             if is_reserved(name):
                 raise _taken(f"the tokens file {settings.http_tokens_file}", name)

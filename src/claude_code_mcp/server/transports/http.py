@@ -247,7 +247,7 @@ def check_exposure(address: Address, callers: Callers, settings: Settings) -> No
     callers.check(address)
     if not address.loopback and not callers.required:
         raise InvalidArgument(
-            f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
+            f"Refusing to serve on {address.host} without a token: anyone who can reach it could run commands here. "
             "Set CLAUDE_CODE_MCP_TOKEN, CLAUDE_CODE_MCP_TOKENS_FILE or CLAUDE_CODE_MCP_OAUTH_ISSUER, or listen on "
             "127.0.0.1."
         )

@@ -191,7 +191,7 @@ class RunningCalls:
         except Exception:
             # A stream that cannot be looked at ends, and the others go on being looked at.
             who = call.identity.principal if call.identity is not None else f"a caller at {call.address}"
-            log.exception("could not re-check access of %s; its stream is ended", who)
+            log.exception("could not re-check the access of %s; closing its stream", who)
             until = None
         if call.access is not access:
             return  # claimed anew meanwhile
@@ -257,7 +257,7 @@ class _Answer:
         with anyio.move_on_after(_LAST_WORD):
             if not self.started:
                 headers = {"WWW-Authenticate": 'Bearer error="invalid_token"', "Connection": "close"}
-                await JSONResponse({"error": "You are no longer let in, or not to this."}, 401, headers)(
+                await JSONResponse({"error": "Your access to this server or session has ended."}, 401, headers)(
                     scope, receive, self._send
                 )
             elif not self._complete:
@@ -289,7 +289,7 @@ class FailureLimit:
         """RateLimited for an address that has failed too often."""
         left = self._wait(address)
         if left > 0:
-            raise RateLimited("Too many tokens or sign-ins have failed; wait a minute.", int(left) + 1)
+            raise RateLimited("Too many failed tokens or sign-ins; wait a minute.", int(left) + 1)
 
     def failed(self, address: str) -> None:
         now, address = self._clock(), _network_of(address)

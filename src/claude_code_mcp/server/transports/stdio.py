@@ -125,7 +125,7 @@ class LineConnection:
         try:
             line = sound_line(message)
         except ValueError as error:
-            log.error("a message to the client was left out: %s", error)
+            log.error("dropped a message to the client: %s", error)
             return
         await self._write_out(line)
 

@@ -26,7 +26,7 @@ def inherited_listener(environment: MutableMapping[str, str] | None = None) -> s
     # The number says for whom they are: a process in between may have passed the variables on, and not the sockets.
     if handed_over["LISTEN_PID"] != str(os.getpid()) or handed_over["LISTEN_FDS"] != "1":
         raise InvalidArgument(
-            f"--http {ADDRESS}: systemd has handed over no socket, or several. Start it by a socket unit with one "
+            f"--http {ADDRESS}: systemd passed no socket or more than one. Start it with a socket unit that has one "
             "`ListenStream=`, as in deploy/systemd.",
             field="http",
         )

@@ -210,10 +210,10 @@ class SharedSocket:
         if client_hello.protocol != hello.PROTOCOL:
             # It may be a newer version: then this server makes way for it.
             self._control(client_hello.version)
-            return f"it is version {__version__}, which speaks another protocol"
+            return f"it is version {__version__}, which uses a different protocol"
         first = self._first.result()
         if first is None or client_hello.fingerprint != first.fingerprint:
-            return "it runs with other settings"
+            return "it runs with different settings"
         return ""
 
     def _control(self, version: str) -> None:

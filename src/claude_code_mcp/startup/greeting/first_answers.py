@@ -103,7 +103,7 @@ def read_json(data: bytes) -> object:
     try:
         value, end = _scan(text, 0)
     except (StopIteration, RecursionError, SystemError):
-        raise ValueError("no JSON") from None
+        raise ValueError("not JSON") from None
     if end != len(text):
         raise ValueError("more than one value")
     return value

@@ -202,8 +202,8 @@ def serve_nothing(argv: list[str]) -> int:
     """Serves nothing on stdio until the client leaves; over HTTP it refuses to start. The value is the exit code."""
     nesting = depth(os.environ)
     sys.stderr.write(
-        f"claude-code-mcp: started inside a session of claude-code-mcp (depth {nesting}): it offers no tools there. "
-        f"{MAX_DEPTH}={nesting} for the outermost server allows it.\n"
+        f"claude-code-mcp: started inside a claude-code-mcp session (depth {nesting}), where it offers no tools. To "
+        f"allow it, set {MAX_DEPTH}={nesting} for the outermost server.\n"
     )
     if any(argument.startswith("--ht") for argument in argv):
         return 2
@@ -239,7 +239,7 @@ def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
     if method in _LISTS:
         return {"result": {_LISTS[method]: []}}
     # `server/discover` too: clients of the newest protocol then begin with the handshake.
-    return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers nothing inside its own sessions."}}
+    return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers no tools inside its own sessions."}}
 
 
 def _initialize_result(params: object) -> "dict[str, Any]":
@@ -251,5 +251,5 @@ def _initialize_result(params: object) -> "dict[str, Any]":
         "protocolVersion": requested if known else _LATEST_HANDSHAKE,
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "claude-code-mcp", "version": __version__},
-        "instructions": "Offers no tools: it runs inside a session that another claude-code-mcp has started.",
+        "instructions": "Offers no tools: it runs inside a session of another claude-code-mcp server.",
     }

@@ -259,7 +259,7 @@ class _Front:
         except BlockingIOError:
             return None  # there are too many at once
         if depth(os.environ):
-            raise _NoServer("none runs, and one that is started inside a session would end with it")
+            raise _NoServer("none is running, and one started inside a session would end with it")
         return place.start(self._place) if now >= self._may_start_at else None
 
     def _welcome(self, line: bytes) -> None:
@@ -271,7 +271,7 @@ class _Front:
         if welcome.refused:
             raise _NoServer(welcome.refused)
         if welcome.protocol != hello.PROTOCOL:
-            raise _NoServer(f"it is version {welcome.version}, which speaks another protocol")
+            raise _NoServer(f"it is version {welcome.version}, which uses a different protocol")
         if hello.is_newer(hello.BUILD, welcome.version):
             # Before the lines of the client: a server that has nothing to do yet may end at once for the newer version.
             self._to_server += hello.HANDOVER + b" " + hello.BUILD.encode() + b"\n"
@@ -316,7 +316,7 @@ class _Front:
         self._next_try = now + _RETRY * self._failures**2
         self._write_client()
         if self._failures > _FAILURES and not self._rests:
-            raise _NoServer("it ends as soon as it is started")
+            raise _NoServer("it exits immediately")
 
     # -- bytes ------------------------------------------------------------------------------------------------
 

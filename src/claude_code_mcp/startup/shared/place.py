@@ -265,9 +265,9 @@ def _private(path: str) -> str:
             pass
         found, above = os.lstat(path), os.stat(os.path.dirname(path))
     except OSError as error:
-        raise NoPlace(f"{path} cannot be made: {error.strerror or error}") from None
+        raise NoPlace(f"{path} cannot be created: {error.strerror or error}") from None
     if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-        raise NoPlace(f"{path} is not a directory of ours alone (0700)")
+        raise NoPlace(f"{path} is not a private directory (mode 0700)")
     if above.st_uid not in (os.geteuid(), 0) or above.st_mode & _OTHERS_WRITE:
         raise NoPlace(f"others can write to {os.path.dirname(path)}")
     return path

@@ -57,13 +57,13 @@ _TRIES = 3
 
 _LOST = -32000
 _LOST_TEXT = (
-    "The shared server of claude-code-mcp ended while this request was in flight, and may have carried it out or not. "
-    "A new server is being started. Sessions are kept: claude_list_sessions shows them, and the next message to one "
-    "resumes it."
+    "The shared server of claude-code-mcp exited while this request was in flight; it may or may not have carried it "
+    "out. A new server is being started. Sessions are kept: claude_list_sessions shows them, and the next message to "
+    "one resumes it."
 )
 
 
-_TOO_LONG_TEXT = f"The answer is longer than {LONGEST_LINE >> 20} MiB, and cannot be passed on."
+_TOO_LONG_TEXT = f"The answer is longer than {LONGEST_LINE >> 20} MiB and cannot be forwarded."
 
 
 class _Sent:
@@ -191,7 +191,7 @@ class Relay:
         shown = self._shown(original)
         del self._asked[shown]
         self._withdrawn.add(shown)
-        return line if shown == original else _cancellation(shown, "the server has withdrawn it")
+        return line if shown == original else _cancellation(shown, "the server withdrew it")
 
     def _shown(self, original: int | str) -> int | str:
         return f"{self._generation}/{original}" if self._generation else original
@@ -201,7 +201,7 @@ class Relay:
     def lost(self) -> bytes:
         """To be called when the connection is gone. Returns what the client gets at once: withdrawals of open
         questions, and errors for requests that cannot be repeated."""
-        messages = [_cancellation(shown, "the server that asked is gone") for shown in self._asked]
+        messages = [_cancellation(shown, "the server that asked has exited") for shown in self._asked]
         for request_id, sent in list(self._in_flight.items()):
             if sent.line is None or sent.tries >= _TRIES:
                 del self._in_flight[request_id]

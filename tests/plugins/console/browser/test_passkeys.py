@@ -94,8 +94,8 @@ def accept(visitor: Visitor, link: str, name: str) -> None:
     expect(page.get_by_role("heading", name=f"Welcome, {name}")).to_be_visible(timeout=PATIENCE)
     assert "#" not in page.url, "the secret is not in the history"
     visitor.picture("invited")
-    page.get_by_role("button", name="Make a passkey").click()
-    expect(page.get_by_role("heading", name=f"That is done, {name}")).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("button", name="Create a passkey").click()
+    expect(page.get_by_role("heading", name=f"All set, {name}")).to_be_visible(timeout=PATIENCE)
     visitor.picture("made")
 
 
@@ -178,7 +178,7 @@ def test_from_the_invitation_to_a_client_that_works_and_the_console(served: Embe
     expect(page.get_by_text("Hi.").first).to_be_visible(timeout=PATIENCE)
     # The same link again, as somebody would open it who has found it.
     page.goto(link)
-    expect(page.get_by_role("heading", name="This link does not count any more")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name="This link is no longer valid")).to_be_visible(timeout=PATIENCE)
 
 
 def test_a_client_is_denied_and_its_name_is_text(served: Embedded, visitor: Visitor) -> None:
@@ -200,7 +200,7 @@ def test_a_person_whom_the_device_does_not_know_is_told_and_can_try_again(served
     page.goto(f"{served.origin}/sign-in")
     button = page.get_by_role("button", name="Sign in with your passkey")
     button.click()
-    expect(page.get_by_role("status")).to_contain_text("That did not work", timeout=PATIENCE)
+    expect(page.get_by_role("status")).to_contain_text("Something went wrong", timeout=PATIENCE)
     expect(button).to_be_enabled(timeout=PATIENCE)
 
 

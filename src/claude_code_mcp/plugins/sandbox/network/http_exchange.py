@@ -40,7 +40,7 @@ def read_credential(rule: CredentialRule, environment: Mapping[str, str]) -> Cre
     secret = environment.get(name, "") if kind == "env" else _read_file(Path(name).expanduser())
     secret = secret.strip()
     if not secret or not is_header_value(secret):
-        problem = "is not set" if not secret else "has characters that no header can have"
+        problem = "is not set" if not secret else "has characters that are not allowed in a header"
         raise InvalidArgument(f"The credential for {rule.rule.text} ({rule.source}) {problem}.", field="credentials")
     prefix = rule.prefix
     if prefix is None:
@@ -113,7 +113,7 @@ class HttpPeer:
         except h11.RemoteProtocolError as error:
             raise ExchangeFailed(f"it does not speak HTTP: {error}") from None
         except TimeoutError:
-            raise ExchangeFailed("it said nothing for too long") from None
+            raise ExchangeFailed("it sent nothing for too long") from None
         except OSError as error:
             raise ExchangeFailed(f"the connection broke: {error}") from None
 
@@ -237,7 +237,7 @@ async def pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *,
         event = await server.event()
         if isinstance(event, h11.InformationalResponse):  # the answer itself follows
             if event.status_code == 101:
-                raise ExchangeFailed("it switched to another protocol without being asked")
+                raise ExchangeFailed("it switched protocols without being asked")
         elif isinstance(event, h11.Response):
             headers = [(name, mask.text(value)) for name, value in end_to_end(event.headers)]
             if last or not _keeps_open(event):

@@ -121,7 +121,7 @@ async def checked_addresses(
     addresses = [address for address in map(read_address, texts) if address is not None]
     allowed = [address for address in addresses if is_public(address) or may_lead_to(rules, rule, address, port)]
     if not allowed:
-        raise AddressRefused("it leads to no public address, and the list does not name the one that it leads to")
+        raise AddressRefused("it has no public address, and the list does not allow the address that it has")
     # Each is tried in turn, and a name server that a stranger runs may return any number.
     return list(dict.fromkeys(allowed))[:_MOST_ADDRESSES]
 
@@ -255,7 +255,7 @@ class SandboxProxy:
         client = HttpPeer(reader, writer, h11.SERVER)
         try:
             if len(self._connections) > _MOST_CONNECTIONS:
-                raise _Refused(503, f"A session may have {_MOST_CONNECTIONS} connections at once.")
+                raise _Refused(503, f"A session may have at most {_MOST_CONNECTIONS} connections.")
             await self._serve(client)
         except _Refused as refusal:
             with contextlib.suppress(ExchangeFailed):
@@ -289,8 +289,7 @@ class SandboxProxy:
             self._notes.refused(host, port, "not on the list")
             raise _Refused(
                 403,
-                f"{host}:{port} is not on the list of hosts that this session may reach: {self._rules.named()} in the "
-                "policy of this server.",
+                f"{host}:{port} is not a host that this session may reach. The policy allows: {self._rules.named()}.",
             )
         return rule
 
@@ -325,7 +324,7 @@ class SandboxProxy:
         rule, credential = self._rule(host, port), self._rules.credential_for(host, port)
         # What has come already is in h11's buffer, and would be missing from the tunnel.
         if client.http.trailing_data[0]:
-            raise _Refused(400, "Nothing may be sent before the tunnel is open.")
+            raise _Refused(400, "The client sent data before the tunnel was open.")
         if credential is not None:
             await self._intercept(client, host, port, rule, credential)
             return
@@ -377,7 +376,7 @@ class SandboxProxy:
         """A tunnel is for one host: a request inside of it for another one would get that one's credential."""
         hosts = [value.decode("latin-1") for name, value in request.headers if name.lower() == b"host"]
         if len(hosts) != 1 or not same_host(hosts[0], host, port, _HTTPS) or not request.target.startswith(b"/"):
-            self._notes.refused(host, port, "a request inside was for another host")
+            self._notes.refused(host, port, "a request in the tunnel was for another host")
             raise _Refused(421, f"Requests in this tunnel must be for {host}.")
 
     async def _with_credential(
@@ -385,7 +384,7 @@ class SandboxProxy:
     ) -> tuple[h11.Request, Credential]:
         if is_reflecting(request.method):
             self._notes.refused(host, port, "a method that echoes the request")
-            raise _Refused(403, f"{request.method.decode('latin-1')} is not for a host with a credential.")
+            raise _Refused(403, f"{request.method.decode('latin-1')} is not allowed for a host with a credential.")
         credential = await self._credential(rule)
         usual = _HTTP if last else _HTTPS
         # Before it is sent: no use may be missing from the trail, whatever happens on the way.
@@ -406,7 +405,7 @@ class SandboxProxy:
                 sent, credential = await self._with_credential(request, target, host, port, wanted, last=True)
             else:
                 self._notes.refused(host, port, "a credential over an unencrypted connection")
-                raise _Refused(403, f"{host} has a credential, which goes over https only.")
+                raise _Refused(403, f"{host} has a credential, which is sent only over https.")
             try:
                 await exchange(client, HttpPeer(reader, writer, h11.CLIENT), sent, credential, last=True)
             except ExchangeFailed as error:

@@ -27,7 +27,7 @@ def main() -> None:
         socket.send_fds(channel, [b"L"], [listener.fileno()])
         # Waits, so that the command does not begin before its way out is open: its first request would fail.
         if channel.recv(1) != b"K":
-            sys.exit("the proxy of the server did not take its port")
+            sys.exit("the server's proxy could not open its port")
     listener.close()
     os.execv(command[0], command)  # noqa: S606 - it is what the sandbox is for
 

@@ -104,7 +104,7 @@ class _PasskeyForms:
         sealed = _text(form.get("request"))
         asked = self.opened(sealed, purpose)
         if not self._requests.is_of_browser(request, sealed, _text(form.get("secret"))):
-            raise _Stopped(message("That does not count", "Another browser has begun this.", 403))
+            raise _Stopped(message("That does not count", "This sign-in was started in another browser.", 403))
         return form, sealed, asked
 
     async def signed(self, request: Request, form: FormData, sealed: str) -> Person:
@@ -114,7 +114,7 @@ class _PasskeyForms:
         if person is None:
             self.failures.failed(_address(request))
             self._audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
-            raise _Stopped(message("That passkey is not known here", "Nothing was allowed. Try again.", 403))
+            raise _Stopped(message("Unknown passkey", "Nothing was approved. Try again.", 403))
         # After the signature and with nothing awaited in between: of two that are good, one counts.
         if not self._requests.use(sealed):
             raise _Stopped(_over())
@@ -163,7 +163,7 @@ class _Invitations:
         person = await self._passkeys.add(invite, _text(form.get("credential")), challenge)
         if person is None:
             self._forms.failures.failed(_address(request))
-            raise _Stopped(message("That did not work", "The passkey was not made. Open your link once more.", 400))
+            raise _Stopped(message("Something went wrong", "The passkey was not created. Open your link again.", 400))
         self._audit(AuditEvent(AuditKind.PASSKEY_ADDED, person.name))
         return self._welcome(person.name)
 
@@ -172,8 +172,8 @@ class _Invitations:
         found = await asyncio.to_thread(self._people.by_invite, invite)
         if found is None:
             self._forms.failures.failed(_address(request))
-            text = "It was used already, or is too old. Ask for a new one."
-            raise _Stopped(message("This link does not count any more", text, 410))
+            text = "It was already used or has expired. Ask for a new one."
+            raise _Stopped(message("This link is no longer valid", text, 410))
         return found
 
 
@@ -190,7 +190,7 @@ def people_of(
         try:
             found = await asyncio.to_thread(invited.signed_in, name)
         except OSError:
-            raise UpstreamUnavailable("Who is signed in cannot be looked up just now.") from None
+            raise UpstreamUnavailable("The sign-in state cannot be read at the moment.") from None
         return None if found is None else (grant_of(*found), found[1])
 
     tokens = OwnAccessTokens(OAuthGrants(database), origin, resource)
@@ -251,7 +251,7 @@ class AuthorizationServer:
                     await self._end_what_was_left()
                 except OSError as error:
                     # Not taken for an empty list. Their tokens are looked up for each request all the same.
-                    log.error("who was removed is not known, or what they have was not ended: %s", error)
+                    log.error("cannot read who was removed, or could not end their sessions: %s", error)
                 await watched.wait()
 
     def _apply(self, now: Mapping[str, str]) -> None:
@@ -264,7 +264,7 @@ class AuthorizationServer:
                 "added": sorted(now[subject] for subject in added),
                 "removed": sorted(before[subject] for subject in removed),
             }
-            log.warning("the people have changed: %s", details)
+            log.warning("the list of people changed: %s", details)
             self._service.audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
 
     async def _end_what_was_left(self) -> None:
@@ -279,7 +279,7 @@ class AuthorizationServer:
 
     def _end_stolen(self, name: str) -> None:
         """Whoever has stolen a token may be connected with another of the same consent."""
-        log.error("a code or refresh token of %s has come a second time: what came of that consent has ended", name)
+        log.error("a code or refresh token of %s was used twice: all tokens of that consent are revoked", name)
         self._service.audit(AuditEvent(AuditKind.GRANT_STOLEN, name))
         self._door.end_person(name, None)
 
@@ -363,7 +363,7 @@ class AuthorizationServer:
 
         async def handle(request: Request) -> Response:
             if method == "POST" and not self._is_from_own_page(request):
-                return message("That does not count", "It was not sent by a page of this server.", 403)
+                return message("That does not count", "It was not sent from a page of this server.", 403)
             if method == "GET" and self._is_elsewhere(request):
                 query = f"?{request.url.query}" if request.url.query else ""
                 return RedirectResponse(f"{self._origin}{path}{query}", 303, _NO_STORE)
@@ -377,7 +377,9 @@ class AuthorizationServer:
                 return response
             except (OSError, ClaudeCodeError) as error:
                 log.error("a request at %s cannot be answered: %s", path, error)
-                return message("Not just now", "This cannot be done just now. Try again in a moment.", 503)
+                return message(
+                    "Temporarily unavailable", "This is temporarily unavailable. Try again in a moment.", 503
+                )
 
         return Route(path, _bounded(request_response(handle)), methods=[method])
 
@@ -396,10 +398,10 @@ class AuthorizationServer:
 
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):
-            return message("That does not count", "The request names something twice.", 400)
+            return message("That does not count", "The request has a duplicate parameter.", 400)
         if self._is_own(request.query_params.get("redirect_uri", "")):
             # Looked at here too: a client that has named a port of the person's own machine may come with any other.
-            return message("This client cannot sign in", "It asks to send you to a page of this server.", 400)
+            return message("This client cannot sign in", "It asks to redirect you to a page of this server.", 400)
         self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
@@ -407,7 +409,7 @@ class AuthorizationServer:
             # Never sent on to an address that is not the client's: the person is told instead.
             return message(
                 "This client cannot sign in",
-                "It is not known here, or it asks to send you to an address that it has not registered.",
+                "It is not registered here, or it asks to redirect you to an address that it has not registered.",
                 400,
             )
         if location.startswith(f"{self._origin}{CONSENT}?"):
@@ -431,10 +433,10 @@ class AuthorizationServer:
         self._count_exchange(request)
         form = await request.form()
         if _has_repeated(form.multi_items()):
-            return _refusal("invalid_request", "something is named twice")
+            return _refusal("invalid_request", "a parameter is given twice")
         resource = form.get("resource", self.resource)
         if not isinstance(resource, str) or resource.rstrip("/") != self.resource:
-            return _refusal("invalid_target", f"tokens are for {self.resource} alone")
+            return _refusal("invalid_target", f"tokens are issued only for {self.resource}")
         self._count_reading(request, form.get("client_id"))
         answer: Response = await handler.handle(request)
         return answer
@@ -471,7 +473,7 @@ class AuthorizationServer:
             return JSONResponse({"error": "invalid_client"}, 401, _NO_STORE)
         token = (await request.form()).get("token")
         if not isinstance(token, str):
-            return _refusal("invalid_request", "there is no token")
+            return _refusal("invalid_request", "the token is missing")
         found = await self._provider.load_access_token(token) or await self._provider.load_refresh_token(client, token)
         if found is not None and found.client_id == client.client_id:
             await self._provider.revoke_token(found)
@@ -540,7 +542,7 @@ class AuthorizationServer:
 
 
 def _over() -> Response:
-    return message("Begin again", "This has been decided already, or was begun too long ago.", 400)
+    return message("Start again", "This request was already decided or has expired.", 400)
 
 
 def _refusal(error: str, description: str) -> Response:

@@ -86,14 +86,14 @@ def redirect_origin(address: str) -> str:
     parts = urlsplit(address)
     scheme = parts.scheme.lower()
     if len(address) > _LONGEST_ADDRESS or not address.isascii() or not address.isprintable() or " " in address:
-        raise ValueError("it is too long, or has characters that an address cannot have")
+        raise ValueError("it is too long or has characters that a URL cannot contain")
     if parts.fragment or parts.username is not None or parts.password is not None:
-        raise ValueError("it has a fragment, or a name and password")
+        raise ValueError("it has a fragment or a user name and password")
     if scheme in ("http", "https"):
         if _NETLOC.fullmatch(parts.netloc) is None or parts.port == 0:
-            raise ValueError("it has no host, or no port that can be used")
+            raise ValueError("it has no host or no valid port")
         if scheme == "http" and parts.hostname not in _LOOPBACK_NAMES:
-            raise ValueError("it is not encrypted, and not on the person's own machine")
+            raise ValueError("it is neither encrypted nor on the person's own machine")
         return f"{scheme}://{parts.netloc}"
     if scheme not in _OF_EDITORS and _OF_DOMAIN.fullmatch(scheme) is None:
         raise ValueError("it must be https, http on the person's own machine, or have a scheme such as com.example.app")
@@ -129,10 +129,10 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
         raise ValueError(f"redirect_uris must be a list of 1 to {_MOST_ADDRESSES} addresses")
     for address in addresses:
         if not isinstance(address, str):
-            raise ValueError("redirect_uris must be texts")
+            raise ValueError("redirect_uris must be strings")
         # This server's own pages are no client: one of them could be made to act on what belongs to another.
         if is_at(address, own_origin):
-            raise ValueError("a redirect address must not be one of this server")
+            raise ValueError("a redirect URI must not point to this server")
     name = metadata.get("client_name")
     return KnownClient.model_validate(
         {
@@ -202,7 +202,7 @@ class ClientDocuments:
         if not isinstance(document, dict) or document.get("client_id") != client_id:
             raise ValueError("the document is about another client")
         if document.get("token_endpoint_auth_method", "none") != "none" or "client_secret" in document:
-            raise ValueError("clients have no secrets here")
+            raise ValueError("clients must not have secrets here")
         return client_from(document, client_id, self._own_origin)
 
 
@@ -223,7 +223,7 @@ async def _get(parts: SplitResult, address: str) -> bytes:
         ) as answer,
     ):
         if answer.status_code != 200:
-            raise ValueError("there is no document")
+            raise ValueError("the document does not exist")
         body = bytearray()
         async for part in answer.aiter_bytes():
             body += part

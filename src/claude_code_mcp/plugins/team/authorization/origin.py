@@ -14,14 +14,15 @@ def own_origin(settings: Settings, address: Address) -> str:
     want encryption unless that is `localhost`."""
     if settings.web_url is None and not address.loopback:
         raise InvalidArgument(
-            "People sign in at the address at which they reach this server: set CLAUDE_CODE_MCP_WEB_URL to it, such as "
+            "People sign in at the public address of this server: set CLAUDE_CODE_MCP_WEB_URL to it, such as "
             "https://claude.example.org."
         )
     origin = (settings.web_url or f"http://localhost:{address.port}").rstrip("/")
     host = urlsplit(origin).hostname or ""
     if host != "localhost" and (not origin.startswith("https://") or _is_ip_address(host)):
         raise InvalidArgument(
-            f"Browsers take passkeys for a name with https, or for localhost; CLAUDE_CODE_MCP_WEB_URL is {origin}."
+            "Browsers accept passkeys only for a host name with https, or for localhost; CLAUDE_CODE_MCP_WEB_URL is "
+            f"{origin}."
         )
     return origin
 

@@ -83,7 +83,7 @@ if (form && form.dataset.options) {
       form.elements.decision.value = "allow";
       form.submit();
     } catch (error) {
-      note.textContent = `That did not work: ${error.message}`;
+      note.textContent = `Something went wrong: ${error.message}`;
       event.submitter.disabled = false;
     }
   });
@@ -141,7 +141,7 @@ def message(title: str, text: str, status: int = 200) -> HTMLResponse:
 def refused_page(location: str) -> HTMLResponse:
     """Says that a client has asked for what there is not; where it is told of that is the person's to follow."""
     body = (
-        "<p>It asks for something that there is not here.</p>\n"
+        "<p>It asks for something that this server does not offer.</p>\n"
         f'<p><a href="{escape(location)}" rel="noreferrer">Go back to it</a>, if you know this address: '
         f"<code>{escape(location.partition('?')[0])}</code></p>"
     )
@@ -163,15 +163,15 @@ def consent_page(
     """Asks whether a client may work in the name of whoever signs."""
     shown = name or "a client without a name"
     facts = (
-        ("It calls itself", escape(shown)),
-        ("Its id", f"<code>{escape(client_id)}</code>"),
-        ("You are sent back to", f"<code>{escape(redirect)}</code>"),
-        ("It may", "<code>claude-code</code>: run Claude Code here in your name, see and answer your sessions"),
+        ("Name (as it states)", escape(shown)),
+        ("Client id", f"<code>{escape(client_id)}</code>"),
+        ("Redirects to", f"<code>{escape(redirect)}</code>"),
+        ("It may", "<code>claude-code</code>: run Claude Code here as you, see and answer your sessions"),
     )
     rows = "\n".join(f"<div><dt>{term}</dt><dd>{detail}</dd></div>" for term, detail in facts)
     body = (
         f"<dl>\n{rows}\n</dl>\n"
-        '<p class="caution">Any client can call itself anything. Allow this only if you have just begun it.</p>\n'
+        '<p class="caution">Any client can call itself anything. Allow this only if you just started it.</p>\n'
         + _form(
             action,
             hidden,
@@ -200,9 +200,9 @@ def invite_page(action: str) -> HTMLResponse:
 
 def passkey_page(action: str, name: str, hidden: Mapping[str, str], options: str) -> HTMLResponse:
     body = (
-        "<p>A passkey takes the place of a password: your device keeps it, and asks for your finger, your face or "
-        "its PIN.</p>\n"
-        + _form(action, hidden, options, '<button class="allow" name="choice" value="allow">Make a passkey</button>')
+        "<p>A passkey replaces a password: your device stores it and asks for your fingerprint, your face or its "
+        "PIN.</p>\n"
+        + _form(action, hidden, options, '<button class="allow" name="choice" value="allow">Create a passkey</button>')
     )
     return page(f"Welcome, {name}", body)
 
@@ -213,4 +213,4 @@ def welcome_page(name: str, resource: str, console: str | None) -> HTMLResponse:
         "<p>Your passkey is ready. Add this address to your MCP client; it opens a browser in which you sign in:</p>\n"
         f"<p><code>{escape(resource)}</code></p>\n{more}"
     )
-    return page(f"That is done, {name}", body)
+    return page(f"All set, {name}", body)

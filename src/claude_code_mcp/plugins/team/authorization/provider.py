@@ -38,7 +38,7 @@ _CHALLENGE_LENGTH = 43
 _LONGEST_TOKEN = 256
 _LOOKED_AT = 15.0
 """Seconds after which it is looked whether the token of a stream still counts."""
-_UNAVAILABLE = "Sign-ins cannot be looked up just now."
+_UNAVAILABLE = "Sign-ins cannot be read at the moment."
 
 
 def grant_of(person: Person, until: float, scopes: tuple[str, ...] = (SCOPE,)) -> Grant:
@@ -124,7 +124,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
         """The page on which a person decides. Nothing is remembered until they have."""
         if params.resource is not None and params.resource.rstrip("/") != self._resource:
-            raise AuthorizeError("invalid_target", f"Tokens are for {self._resource} alone.")
+            raise AuthorizeError("invalid_target", f"Tokens are issued only for {self._resource}.")
         if len(params.code_challenge) != _CHALLENGE_LENGTH:
             raise AuthorizeError("invalid_request", "code_challenge must be the SHA-256 of the verifier.")
         if params.state is not None and len(params.state) > _LONGEST_STATE:
@@ -189,7 +189,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         if isinstance(made, Reused):
             self._stolen(made.name)
         if not isinstance(made, NewTokens):
-            raise TokenError("invalid_grant", "It has been used before, or has ended.")
+            raise TokenError("invalid_grant", "It was already used or has expired.")
         return OAuthToken(
             access_token=made.access,
             expires_in=ACCESS_SECONDS,
