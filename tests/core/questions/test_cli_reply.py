@@ -151,7 +151,10 @@ def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
 @every_row(
     ("answers", "told"),
     [
-        ({"Which shape?": "round"}, "There is no question 'Which shape?'; the questions are 'Which colour?', 'Which sizes?'."),
+        (
+            {"Which shape?": "round"},
+            "There is no question 'Which shape?'; the questions are 'Which colour?', 'Which sizes?'.",
+        ),
         ({"": "round"}, "There is no question ''"),
         ({"3": "round"}, "There is no question '3'"),
         ({"1": "red", "Colour": "blue"}, "'Which colour?' is answered twice"),

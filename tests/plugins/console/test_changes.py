@@ -230,5 +230,7 @@ def test_only_text_files_below_the_session_s_directory_are_shown(console: Consol
         )
     }
     # One answer for all of them: it does not tell what there is elsewhere.
-    assert set(refusals.values()) == {"There is no such file in the session's directory, or you are not allowed to read it."}
+    assert set(refusals.values()) == {
+        "There is no such file in the session's directory, or you are not allowed to read it."
+    }
     assert "not text" in read(alice, "binary").json["error"]["message"]

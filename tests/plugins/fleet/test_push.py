@@ -305,7 +305,9 @@ async def test_a_receiver_that_hangs_or_is_flooded_keeps_nobody_elses_news_waiti
         assert (await keepers.push(alive, "msg_1"))["status"] == 200
         assert not any(each.done() for each in waiting), "they wait, and nobody else does"
         over.set()
-        assert await asyncio.gather(*waiting) == [{"failed": "it could not be reached"}] * 50, "its address is no machine's"
+        assert await asyncio.gather(*waiting) == [{"failed": "it could not be reached"}] * 50, (
+            "its address is no machine's"
+        )
         # A stolen key makes up as many as it likes; the person is not told all of them. All in one moment.
         now = time.monotonic()
         for each in keepers.gateways:

@@ -1,4 +1,4 @@
-"""Tasks that belong to the service, never to a caller."""
+"""Tasks that the service owns and that outlive the calls that started them."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from typing import Any, Protocol
 log = logging.getLogger(__name__)
 
 _GRACE = 1.0
-"""Seconds that tasks have to end by themselves when the service closes."""
+"""Seconds that tasks have to finish when the service closes."""
 _RESTART_DELAY = 30.0
-"""Seconds after which a watch that has failed is started again."""
+"""Seconds before a failed watch is restarted."""
 
 
 class StartTask(Protocol):
@@ -21,14 +21,15 @@ class StartTask(Protocol):
 
 
 class BackgroundTasks:
-    """Keeps every task until it is done, so that none is garbage-collected half way, and logs its failure."""
+    """Keeps every task until it is done, so that it is not garbage-collected early, and logs failures."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._endless: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        """`endless` is work that leaves nothing undone wherever it stops, such as a watch: nobody waits for its end."""
+        """Start a task. `endless` work, such as a watch, can stop anywhere; closing cancels it without waiting for
+        it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         if endless:
@@ -37,8 +38,8 @@ class BackgroundTasks:
         return task
 
     def watch(self, work: Callable[[], Coroutine[Any, Any, None]], pause: float = _RESTART_DELAY) -> None:
-        """Runs work that goes on until the service closes. If it fails, that is logged, and it begins anew after
-        `pause` seconds: what parks processes or measures memory must not be missing for the days that a server runs."""
+        """Run work until the service closes. A failure is logged, and the work restarts after `pause` seconds: a server
+        runs for days and must keep parking processes and measuring memory."""
 
         async def run_again_and_again() -> None:
             while True:
@@ -61,9 +62,9 @@ class BackgroundTasks:
             log.error("%s failed", _name_of(task.get_coro()), exc_info=task.exception())
 
     async def close(self, timeout: float) -> None:
-        """Lets tasks that are about to end do so, such as a note about a cost; cancels those that wait for something
-        outside, such as a person who was sent to sign in, and waits up to `timeout` seconds for them to be gone."""
-        # First: they never end by themselves, and would use up the time of the others.
+        """Let tasks that are about to finish do so, such as writing a cost. Cancel the others, such as those that wait
+        for a person to sign in, and wait up to `timeout` seconds for them."""
+        # First: they never finish, and would use up the time of the others.
         self.cancel_endless()
         if not self._tasks:
             return

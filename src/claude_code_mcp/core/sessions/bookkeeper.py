@@ -1,5 +1,5 @@
-"""What follows from every event of a session: its record, its owner's spending and a change of its id are written down;
-then the observers are told.
+"""Handles every event of a session: writes its record, its owner's spending and a change of its id, then notifies the
+observers.
 """
 
 import asyncio
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LEFT_OVER_DELAY = 5.0
-"""Seconds after the start of a server in which everybody who observes it has come."""
+"""Seconds after the start of a server within which all observers are registered."""
 
 
 class Bookkeeper:
-    """What follows from every event: what is to be written down, then the observers. Starts the writing;
-    `RecordWriter.saved` waits for it."""
+    """Handles every event: starts writing, then notifies the observers. `RecordWriter.saved` waits for the writing."""
 
     sessions: "Sessions"
     recorder: RecordWriter
-    """That of sessions that are not in memory any more."""
+    """The recorder of sessions that are no longer in memory."""
     moved_elsewhere: Callable[[str, str], None]
-    """Called when a session goes on under another id; it may block on the disk."""
+    """Called when a session continues under another id; may block on the disk."""
 
     def __init__(
         self,
@@ -51,12 +50,12 @@ class Bookkeeper:
         self._start_task = start_task
 
     def on_event(self, session_id: str, owner: str, event: Event) -> None:
-        """Called for every event, fragments of text excepted."""
+        """Called for every event except text fragments."""
         changes_record = False
         match event:
             case StateChanged():
                 changes_record = event.state is State.CANCELLED
-                # In memory at once, so that the next message can have it; other servers learn of it a moment later.
+                # In memory at once, for the next message; other servers see it a moment later.
                 if event.state not in BUSY and self._limits.spending.release(session_id):
                     self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
             case TurnStarted():
@@ -74,8 +73,8 @@ class Bookkeeper:
         self._observers.event(session_id, owner, event)
 
     def _count(self, session_id: str, owner: str, usage: Usage) -> None:
-        """Counts a cost towards the owner's budgets: in memory at once, on disk in the background. That of people and
-        programs with a name is written down in any case, for the operator's bill."""
+        """Count a cost towards the owner's budgets: in memory at once, on disk in the background. Costs of named
+        callers are always written, for the operator's bill."""
         self._limits.use_tokens(owner, usage)
         usd = usage.cost_usd
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
@@ -83,12 +82,12 @@ class Bookkeeper:
             writing = self._start_task(self._write_cost(noted))
             session = self.sessions.known(session_id)
             if session is not None:
-                # Who reports the turn waits for this: the warning belongs into the report of the turn that made it due.
+                # The report of the turn waits for this: the warning belongs to the turn that caused it.
                 session.recorder.saved_with(session_id, writing)
 
     async def _write_cost(self, noted: NotedAmount) -> None:
-        """Writes a cost, and announces the warnings of budgets that are due with it. In the audit trail also if the
-        session is gone."""
+        """Write a cost, and announce the budget warnings that it triggers. They are audited even if the session no
+        longer exists."""
         for warning in await asyncio.to_thread(self._limits.write_cost, noted):
             session = self.sessions.known(noted.session_id)
             if session is not None:
@@ -96,8 +95,8 @@ class Bookkeeper:
             await self._announce(warning, noted.session_id)
 
     async def announce_left_over(self) -> None:
-        """Announces the warnings that servers which have ended did not, a moment after the start: whoever tells people
-        is there by then."""
+        """Announce the warnings that earlier servers did not, a moment after the start, when the observers that notify
+        people are registered."""
         await asyncio.sleep(_LEFT_OVER_DELAY)
         try:
             for warning in await asyncio.to_thread(self._limits.spending.take_unannounced):
@@ -106,12 +105,12 @@ class Bookkeeper:
             log.warning("the budget warnings that are already sent cannot be read: %s", error)
 
     async def _announce(self, warning: BudgetWarning, session_id: str | None) -> None:
-        # First: a server that is killed in between leaves it to the next one.
+        # First: if this server is killed in between, the next one announces it.
         self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
         await asyncio.to_thread(self._limits.spending.note_announced, warning)
 
     def on_moved(self, old: str, new: str) -> None:
-        """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
+        """Record that a session continues under another id. It is on disk on return, before the new id is published."""
         # First: what follows looks the session up by its new id.
         self.sessions.moved(old, new)
         self._broker.moved(old, new)

@@ -14,8 +14,8 @@ from .policy_enforcer import PolicyEnforcer
 class CallerPolicy:
     """What the operator's policy lets one caller do, at a client with its own environment and directory.
 
-    Nothing is remembered here but the caller: every answer is that of the moment. What a caller switches or changes is
-    audited, and so is a refusal.
+    Keeps no state except the caller: every answer reflects the current policy. Changes by a caller and refusals are
+    audited.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class CallerPolicy:
         observers: ObserverList,
         own_servers: Container[str],
     ) -> None:
-        """`enforcer` is that of the service; `own_servers` are the callers who share MCP servers with nobody."""
+        """`enforcer` is the service's; `own_servers` are the callers with separate MCP servers."""
         self._caller, self._principal = caller, caller.principal
         self._service_enforcer = enforcer
         self._environments = environments
@@ -35,7 +35,7 @@ class CallerPolicy:
 
     @property
     def _enforcer(self) -> PolicyEnforcer:
-        """That of the caller's own environment and directory."""
+        """The enforcer for the caller's own environment and directory."""
         return self._environments.of(self._caller).enforcer
 
     @property
@@ -49,8 +49,8 @@ class CallerPolicy:
         return self._service_enforcer.limits.requests_per_minute(self._principal)
 
     def budgets(self) -> list[tuple[Budget, float]]:
-        """What limits this caller's spending, alone and with its groups, and how much of each is spent. Blocks on the
-        disk; OSError if it cannot be read."""
+        """This caller's budgets, its own and its groups', and how much of each is spent. Blocks on the disk; OSError if
+        it cannot be read."""
         limits = self._service_enforcer.limits
         return [
             (budget, limits.spending.spent(self._principal, budget)) for budget in limits.all_budgets(self._principal)
@@ -58,31 +58,32 @@ class CallerPolicy:
 
     @property
     def sees_all_costs(self) -> bool:
-        """Whether this caller is shown what everybody spends."""
+        """Whether this caller may see the costs of all callers."""
         return self._service_enforcer.limits.sees_all_costs(self._principal)
 
     def check_all_costs(self) -> None:
-        """PermissionDenied, which is audited, for a caller who is shown no costs but their own."""
+        """Raises PermissionDenied, and audits it, for a caller who may see only their own costs."""
         with self._observers.auditing_refusals(self._principal, "costs of all callers"):
             self._service_enforcer.limits.check_all_costs(self._principal)
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
-        """As `PrincipalLimits.everybodys_budgets`; PermissionDenied as in `check_all_costs`, but not audited: this is
-        for a thread, since it blocks on the disk."""
+        """Like `PrincipalLimits.everybodys_budgets`. Raises PermissionDenied like `check_all_costs`, but without
+        auditing it, because this blocks on the disk and runs in a thread."""
         self._service_enforcer.limits.check_all_costs(self._principal)
         return self._service_enforcer.limits.everybodys_budgets()
 
     def everybodys_spending(self, period: Period, since: str, *, groups: bool) -> list[SpentLine]:
-        """As `Spending.by_period`; PermissionDenied as above. Blocks on the disk."""
+        """Like `Spending.by_period`; PermissionDenied as above. Blocks on the disk."""
         self._service_enforcer.limits.check_all_costs(self._principal)
         return self._service_enforcer.limits.spending.by_period(period, since=since, groups=groups)
 
     def shares_budget(self, group: str) -> bool:
-        """Whether what this caller spends counts towards the budget of a group."""
+        """Whether this caller's spending counts towards a group's budget."""
         return any(budget.group == group for budget in self._service_enforcer.limits.budgets(self._principal))
 
     def directories(self) -> list[str]:
-        """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""
+        """The directories that this caller's sessions may use, or the default directory if they may use any. Blocks on
+        the disk."""
         return self._enforcer.directories(self._principal)
 
     def may_work_in(self, path: str) -> bool:
@@ -91,7 +92,7 @@ class CallerPolicy:
 
     @property
     def needs_person(self) -> bool:
-        """Whether only a person may allow what this caller's sessions ask."""
+        """Whether only a person may allow the requests of this caller's sessions."""
         return self._service_enforcer.needs_person(self._principal)
 
     @property
@@ -110,8 +111,8 @@ class CallerPolicy:
         return self._enforcer.bypass.usable(self._principal)
 
     def set_bypass(self, on: bool, *, by: str = "") -> None:
-        """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
-        and directory. `by` is the channel of the confirmation. PermissionDenied where they may never be skipped."""
+        """Switch permission checks off or on again for this caller's sessions of clients with the same environment and
+        directory. `by` is the channel of the confirmation. PermissionDenied where checks may never be skipped."""
         with self._observers.auditing_refusals(self._principal, "bypass"):
             changed = self._enforcer.bypass.switch(self._principal, on)
         if changed:
@@ -120,8 +121,8 @@ class CallerPolicy:
 
     @contextlib.contextmanager
     def steering(self, action: str, server: str) -> Iterator[None]:
-        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Audited either way.
-        Those who share the servers with nobody may always sign in: it changes nothing for others."""
+        """Context for a change to a hub server: PermissionDenied if the caller may not make it. Audited either way.
+        Callers with separate servers may always sign in, because that affects no one else."""
         with self._observers.auditing_refusals(self._principal, f"{action} {server}"):
             if not (action == "authenticate" and self._principal in self._own_servers):
                 self._service_enforcer.check_steering(self._principal)

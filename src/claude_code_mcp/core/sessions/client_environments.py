@@ -1,9 +1,9 @@
-"""Clients of one server with different environments: other credentials, another HOME, another PATH.
+"""Clients of one server with different environments: credentials, HOME, PATH.
 
-A session runs in the environment of the client that began it, or of the client whose message made it go on: as with a
-terminal that is newly opened. What follows from an environment is found by it, so that clients share what belongs to
-equal ones and nothing else: the Claude Code executable and the shared MCP servers by all that is significant in it;
-transcripts, records and leases by the CLI's configuration directory.
+A session runs in the environment of the client that started it or whose message resumed it, like in a newly opened
+terminal. Resources are keyed by environment, so that clients share them exactly when their environments are equal: the
+Claude Code executable and the shared MCP servers are keyed by all significant variables; transcripts, records and
+leases by the CLI's configuration directory.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ from .session_wiring import SessionDeps
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
-    """Equal for environments in which sessions are to behave the same. Never to be written to disk: it is made of
-    secrets, and short ones could be guessed from it."""
+    """A key that is equal for environments in which sessions behave the same. Never write it to disk: it is derived
+    from secrets, and short ones could be guessed from it."""
     content = json.dumps(sorted(significant(environment).items()))
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ClientEnvironments:
-    """Finds the parts that the sessions of a client use, and makes them where there are none for its environment."""
+    """Finds or creates the parts that a client's sessions use, by its environment."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class ClientEnvironments:
         isolation: Isolation,
         callers: ExpectedCallers,
     ) -> None:
-        """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
-        the secrets of every client, for as long as a session or a connection uses them. `isolation` makes the homes of
-        callers, and `callers` says which have MCP servers of their own."""
+        """`own` is this process's environment, for callers without a separate one. `redactor` gets the secrets of every
+        client for as long as a session or connection uses them. `isolation` creates the callers' homes, and `callers`
+        says which have separate MCP servers."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
         self._isolation = isolation
         self._hub_for = callers.hub_for
-        # Not a copy, also of none: callers may come later.
+        # Not a copy, even if empty: callers may be added later.
         self._hubs = callers.hubs
         self._stores = {_real(own.launcher.config_dir): own.stores}
-        # Weak: what belongs to an environment lives as long as a session or a connection uses it.
+        # Weak: the parts of an environment live as long as a session or connection uses them.
         self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
 
     @property
@@ -66,14 +66,14 @@ class ClientEnvironments:
         return list(self._stores.values())
 
     def of(self, caller: Caller) -> SessionDeps:
-        """What the sessions of a caller use. PermissionDenied if they must run in a sandbox and there can be none."""
+        """The dependencies of a caller's sessions. PermissionDenied if they require a sandbox and none is available."""
         principal, client = caller.principal, caller.environment
         is_plain = principal not in self._hubs and self._isolation.is_plain(principal)
         if client is None and is_plain:
             return self._own
         variables = self._own.launcher.environment if client is None else client.variables
         directory = "" if client is None else client.directory
-        # With the profile: if that becomes another one, what is made from now on has its directories and its sandbox.
+        # Includes the profile: if it changes, new sessions get the new directories and sandbox.
         own_parts = None if is_plain else (principal, self._isolation.profile_of(principal))
         place = environment_key(variables), directory, own_parts
         known = self._known.get(place)
@@ -82,14 +82,14 @@ class ClientEnvironments:
         return known
 
     def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
-        """The MCP servers that the sessions of a client share, there within this context."""
+        """The hub of a client's sessions, open within this context."""
         return self.of(Caller(LOCAL, client)).hosted()
 
     @contextmanager
     def connected(self, client: ClientEnvironment | None) -> Iterator[None]:
-        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
-        its environment run on. A client that is gone loses neither its sessions nor its questions."""
-        # Held by this frame alone: what belongs to an environment lives as long as somebody has it.
+        """Context in which a client is connected and its secrets are redacted everywhere; longer if sessions of its
+        environment keep running. A client that disconnects keeps its sessions and questions."""
+        # Only this frame holds them: the parts of an environment live as long as they are referenced.
         kept = self.of(Caller(LOCAL, client))
         yield
         del kept
@@ -122,7 +122,7 @@ class ClientEnvironments:
         return made
 
     def _stores_below(self, config_dir: str, *, own: bool) -> Stores:
-        """One set for each directory, whatever it is called: two would not know of each other's writes."""
+        """One set per directory, whatever path leads to it: two sets would not see each other's writes."""
         real = _real(config_dir)
         if real not in self._stores:
             linked = self._own.stores.transcripts.projects.linked
@@ -133,14 +133,14 @@ class ClientEnvironments:
 
 
 def make_launcher(settings: Settings, home: Home, own_addresses: list[str]) -> Launcher:
-    """Makes the launcher of the sessions that live in this home."""
+    """Create the launcher for the sessions in this home."""
     nested = for_nested_servers(home.environment, settings.max_depth, str(settings.state_dir))
     return Launcher(
         home,
         environment_key(home.environment),
         settings.claude_path,
         settings.start_timeout,
-        # A server inside a sandbox could not see the state that all servers of one user share.
+        # A server inside a sandbox could not access the state that all servers of one user share.
         nested if home.enclosure is None else {},
         own_addresses,
     )

@@ -1,6 +1,6 @@
-"""Writes the frames of a session's process to its log as events, with readable lines for people.
+"""Writes the frames of a session's process to its log as events, with human-readable lines.
 
-Keeps what they say about the process's health: a retry of the API, background work.
+Tracks the process's health from them: API retries, background work.
 """
 
 import time
@@ -15,7 +15,7 @@ from ..transcripts.event_log import EventLog
 from .readable_lines import ReadableLines
 
 _REPORT_DELAY = 5.0
-"""Seconds in which the CLI starts a turn with the report of a background task that has ended."""
+"""Seconds within which the CLI starts a turn that reports an ended background task."""
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _NOISE_BYTES = 2000
 _CONTEXT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
@@ -23,23 +23,23 @@ _MOST_COMMANDS = 1000
 
 
 class EventWriter:
-    """Writes the log of one session. Knows nothing of turns and states."""
+    """Writes the log of one session. Independent of turns and states."""
 
     def __init__(self, log: EventLog, cwd: str = "", redact: Callable[[Any], Any] = lambda data: data) -> None:
         self._log = log
         self.readable_lines = ReadableLines(cwd, redact)
         self.retrying: Retrying | None = None
-        """The last refusal of the API, until the model answers."""
+        """The last API error, until the model answers."""
         self.plan: PlanUsage | None = None
         """The limits of the plan, as last reported."""
         self.rate_limited = False
-        """Whether the last answer was made up by Claude Code because a limit is reached."""
+        """Whether Claude Code produced the last answer itself because a limit is reached."""
         self.commands: tuple[str, ...] = ()
-        """The slash commands that the process has told of."""
+        """The slash commands that the process has reported."""
         self.context_tokens = 0
-        """Tokens that the last answer of the model was based on, with that answer; 0 before the first."""
+        """Tokens of context at the model's last answer, that answer included; 0 before the first."""
         self.context_window = 0
-        """Tokens that the model takes, once a result has told; 0 before."""
+        """The size of the model's context window, once a result has reported it; 0 before."""
         self.background_tasks = 0
         self._background_since = 0.0
         self._report_due = 0.0
@@ -51,20 +51,20 @@ class EventWriter:
 
     @property
     def background_work(self) -> bool:
-        """Whether tasks run in the background, or one has just ended and is about to start a turn with its report."""
+        """Whether background tasks are running, or one has just ended and is about to start a turn with its report."""
         return self.background_tasks > 0 or time.monotonic() < self._report_due
 
     @property
     def background_seconds(self) -> float:
-        """How long something has been running in the background without a break; 0 if nothing is."""
+        """For how long background work has been running without a break; 0 if none is."""
         return time.monotonic() - self._background_since if self.background_tasks else 0.0
 
     def process_left(self) -> None:
-        """Whatever ran in the background is gone with the process."""
+        """Clear the background work, which ended with the process."""
         self.background_tasks, self._report_due = 0, 0.0
 
     def write(self, frame: Frame) -> None:
-        """Logs a frame. Control frames are left out: what they lead to is logged by those who act on them."""
+        """Log a frame, except control frames: their effects are logged where they are handled."""
         match frame:
             case StreamEvent():
                 self.write_stream_event(frame)
@@ -113,8 +113,8 @@ class EventWriter:
                 self.context_window = max(self.context_window, window)
 
     def write_stream_event(self, frame: StreamEvent) -> bool:
-        """Logs an event of a model's stream; returns whether it was a fragment of text, of thinking or of an input.
-        Thousands may come in a second, so it does no more than it must."""
+        """Log an event of a model's stream; return whether it was a fragment of text, thinking or tool input. Thousands
+        may arrive per second, so this does as little as possible."""
         raw = frame.raw
         try:
             delta = raw["event"]["delta"]
@@ -122,7 +122,7 @@ class EventWriter:
             text = delta[field]
         except (KeyError, TypeError):
             text = None
-        # Fragments are joined by whoever reads the log: what is no text, which only a forged frame has, is not one.
+        # Readers of the log join fragments, so anything but a string, which only a forged frame has, is not a fragment.
         if text.__class__ is not str:
             self._log.append(Partial("", raw=raw, size=frame.size))
             self.retrying = None
@@ -149,7 +149,7 @@ class EventWriter:
             )
             self._log.append(self.retrying)
         elif frame.subtype == "init":
-            # The report that was waited for has begun its turn.
+            # The expected report has started its turn.
             self._report_due = 0.0
             names = raw.get("slash_commands")
             if isinstance(names, list):
@@ -157,7 +157,7 @@ class EventWriter:
         elif frame.subtype == "background_tasks_changed":
             tasks = raw.get("tasks")
             before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0
-            # From the first task on: what counts is the time without a break.
+            # Since the first task: the time without a break counts.
             if not before:
                 self._background_since = time.monotonic()
             if self.background_tasks < before:

@@ -1,4 +1,4 @@
-"""Who is going to call a service, and which MCP servers they have."""
+"""The callers that a service expects, and their MCP servers."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -8,20 +8,20 @@ from ..model.caller import ClientEnvironment
 from .mcp_bridge import McpServerHost
 
 HubFor = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
-"""The MCP servers that the sessions of a client share with those of clients that have the same ones."""
+"""Returns the hub of a client's sessions, shared with clients that have the same servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCallers:
-    """Without any of this there is one caller, whose sessions use the MCP servers of the service."""
+    """The expected callers. With the defaults there is one caller, whose sessions use the service's hub."""
 
     principals: Collection[str] = ()
-    """Callers with a token of their own. Each of several has a Claude Code directory of its own."""
+    """Callers with a separate token. If there are several, each has a separate Claude Code directory."""
     others: bool = False
-    """Whether callers may come who are not known yet."""
+    """Whether callers may appear who are not known yet."""
     hub_for: HubFor | None = None
-    """The MCP servers for each client with an environment of its own; None: those of the service."""
+    """Returns the hub for a client with a separate environment; None: the service's hub."""
     hubs: Mapping[str, McpServerHost] = field(default_factory=dict)
-    """By principal, those of callers who share them with nobody. Callers may be added while the service runs."""
+    """Separate hubs by principal. Callers may be added while the service runs."""
     open_hub: Callable[[str], Awaitable[str | None]] | None = None
-    """Adds to `hubs` those of a principal who comes later, or returns why it cannot."""
+    """Adds the hub of a principal who appears later to `hubs`, or returns why it cannot."""

@@ -1,8 +1,7 @@
-"""The file that a tool is about to change, and how: read before a person is asked, so that the change can be shown in
-its place in the file.
+"""Computes how a tool call would change a file, before a person is asked, so that the change can be shown in context.
 
-Only a file below the session's own directories is read, where its principal may read it (the policy's roots and rules),
-by a path without links and as a plain file: a session may have put anything there. Everything here blocks on the disk.
+Reads only regular files below the session's own directories, by a path without links, and only where the policy lets
+the principal read: a session may have put anything there. Everything here blocks on the disk.
 """
 
 import json
@@ -18,17 +17,17 @@ from ..model.unified_diff import unified_diff
 from ..private_files import is_absence, open_at
 
 LARGEST = 512 << 10
-"""Bytes of a file, or characters of a text, above which nothing is compared."""
+"""Bytes of a file, or characters of text, above which no diff is computed."""
 _MOST_SEARCHED = 64 << 20
-"""Characters that are looked through for all edits of one call: each of thousands would be looked for in the whole."""
+"""Characters searched for all edits of one call: each of thousands of edits would be searched for in the whole text."""
 LONGEST_DIFF = 200_000
-"""Characters of a change that is shown in its file."""
+"""Characters of a diff that is shown."""
 _NOT_TEXT = FileChange(note="The existing file is not text, so no diff can be shown.")
 EDITING_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
 
 def changed_file(tool_name: str, tool_input: object) -> str | None:
-    """The path that a call of one of the `EDITING_TOOLS` would write to; None where that cannot be compared."""
+    """The path that a call of one of the `EDITING_TOOLS` would write to; None where no diff is possible."""
     if not isinstance(tool_input, Mapping):
         return None
     path = tool_input.get("notebook_path" if tool_name == "NotebookEdit" else "file_path")
@@ -42,7 +41,7 @@ def file_change(
     directories: Sequence[str],
     readable: Callable[[str], str],
 ) -> FileChange | None:
-    """What the call would do to the file as it is now; None where there is no file yet, or none that may be read here.
+    """The change that the call would make to the current file; None if the file does not exist or may not be read here.
 
     `readable` returns where a path leads and raises ClaudeCodeError if it may not be read; `directories` are those that
     the session works in.
@@ -58,13 +57,14 @@ def file_change(
 
 
 def _read(path: str, directories: Sequence[str], readable: Callable[[str], str]) -> str | FileChange | None:
-    """The text of the file; why it cannot be compared; or None if it is no file of the session's directories."""
+    """The text of the file, the reason why there is no diff, or None if it is not a file in the session's
+    directories."""
     real = readable(path)
     roots = [os.path.realpath(directory) for directory in directories]
     if not any(real.startswith(os.path.join(root, "")) for root in roots):
         return None
     with open(real, "rb", opener=open_at) as file:
-        # Of what was opened: the path may lead to another file by now.
+        # On the open file: the path may lead to another file by now.
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             return None
@@ -75,8 +75,8 @@ def _read(path: str, directories: Sequence[str], readable: Callable[[str], str])
 
 
 def file_text(path: str, directory: str, readable: Callable[[str], str]) -> tuple[str, str]:
-    """The path of a file from a directory of the session's on, and its text; `path` may be relative to there.
-    InvalidArgument for everything else: what is not there, is elsewhere or may not be read is not told apart."""
+    """The path of a file relative to a directory of the session, and its text; `path` may be relative to that
+    directory. InvalidArgument otherwise: the error does not distinguish missing, outside and unreadable files."""
     whole = os.path.normpath(os.path.join(directory, path))
     try:
         content = _read(whole, (directory,), readable) if "\0" not in path else None
@@ -99,7 +99,7 @@ def _change(tool_name: str, tool_input: Mapping[str, Any], before: str) -> FileC
         return _cell_change(tool_input, before)
     after = _after(tool_name, tool_input, before)
     if after is None:
-        # Edits are written with plain line breaks, whatever the file has.
+        # Edits use plain line feeds, whatever line breaks the file has.
         before = before.replace("\r\n", "\n")
         after = _after(tool_name, tool_input, before)
     if after is None or len(after) > LARGEST:
@@ -141,7 +141,7 @@ def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | N
 
 
 def _cell_number(cells: Any, wanted: object) -> int | None:
-    """The place of a cell by its id, or by `cell-3` as Claude Code names those that have none."""
+    """The index of a cell by its id, or by `cell-3`, which Claude Code uses for cells without an id."""
     for number, cell in enumerate(cells):
         if wanted is not None and cell.get("id") == wanted:
             return number
@@ -173,7 +173,7 @@ def _edited(text: str, edit: object) -> str | None:
         return None
     found = text.count(old)
     if edit.get("replace_all"):
-        # Before it is made: a short text that occurs often may be replaced by a long one.
+        # Checked first: a short text that occurs often may be replaced by a long one.
         too_long = len(text) + found * (len(new) - len(old)) > LARGEST
         return None if not found or too_long else text.replace(old, new)
     return text.replace(old, new, 1) if found == 1 else None

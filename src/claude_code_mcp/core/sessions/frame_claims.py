@@ -1,8 +1,8 @@
-"""What the frames of one Claude Code process may say, and for whom: the one place that decides it. Pure.
+"""Decides which frames of a Claude Code process are plausible and may have an effect. Pure.
 
 A frame is a claim. Every command of a session may find a way to write to the output of its CLI, so a frame has an
-effect only as far as it agrees with what this side knows by itself: the messages, requests and answers that it sent,
-whether a turn runs, what was reported before. One that cannot be true ends the process (`FalseClaim`).
+effect only as far as it agrees with our own knowledge: the messages, requests and answers that we sent, whether a turn
+is running, earlier reports. An impossible frame ends the process (`FalseClaim`).
 
 | frame | may say | else |
 | --- | --- | --- |
@@ -34,70 +34,71 @@ from ..model.tool_names import PREFIX
 from ..policy.admission import slash_command
 
 _CLEARING = frozenset({"clear", "reset", "new"})
-"""The commands with which Claude Code begins another conversation in the same process."""
+"""The commands with which Claude Code starts another conversation in the same process."""
 _MOST_OPEN_REQUESTS = 1000
 _REQUESTS_KEPT = 10_000
 _USES_KEPT = 2000
 _USE_ID = "claudecode/toolUseId"
-"""Where every CLI since 2.1.0 names the tool use that a `tools/call` belongs to, in its `_meta`."""
+"""The key in `_meta` under which every CLI since 2.1.0 names the tool use of a `tools/call`."""
 
 
 class FalseClaim(Exception):
-    """A frame that the process had no reason to write. The text says what it claims, and nothing of its contents."""
+    """A frame that the process had no reason to write. The text says what it claims, without its contents."""
 
 
 class CallClaim(StrEnum):
-    """What is known of the tool use that a call of an MCP tool names."""
+    """What is known about the tool use that a call of an MCP tool refers to."""
 
     ALLOWED = "allowed"
-    """This very call was asked about and allowed, and has not run yet."""
+    """Exactly this call was asked about and allowed, and has not run yet."""
     ANNOUNCED = "announced"
-    """The conversation shows this very call; who allowed it is not known here."""
+    """The conversation contains exactly this call; who allowed it is unknown here."""
     UNKNOWN = "unknown"
 
 
 class ClaimContext(Protocol):
-    """What this side knows when a frame comes."""
+    """What the session knows when a frame arrives."""
 
     @property
     def in_turn(self) -> bool:
-        """Whether a turn runs."""
+        """Whether a turn is running."""
 
     @property
     def after_interruption(self) -> bool:
-        """Whether no turn runs because this side has ended the last one: the process may not have heard of it yet."""
+        """Whether no turn is running because the session ended the last one, which the process may not have noticed
+        yet."""
 
     @property
     def open_requests(self) -> int:
-        """How many requests of the process wait for an answer, this one included."""
+        """How many requests of the process are waiting for an answer, including this one."""
 
     def why_taken(self, session_id: str) -> str | None:
-        """Why a session cannot go on under this id; None if it is new and free."""
+        """Why a session cannot continue under this id; None if the id is new and free."""
 
 
 @dataclass(slots=True)
 class _ToolUse:
-    """A use of an MCP tool, as far as frames and answers tell of it."""
+    """A use of an MCP tool, as known from frames and answers."""
 
     name: str
     digest: bytes | None
-    """Of the input that it may be called with."""
+    """The digest of the input that it may be called with."""
     announced: bool = False
     allowed: bool = False
-    """Whether it was allowed and not called since."""
+    """Whether it was allowed and not yet called since."""
     denied: bool = False
 
 
 class FrameClaims:
-    """Judges the frames of one process, in the order in which they come."""
+    """Checks the frames of one process, in order of arrival."""
 
     def __init__(self, session_id: str, used: Usage | None = None) -> None:
-        """`used` is what was used before in the conversation that the process goes on with."""
+        """`used` is the earlier usage of the conversation that the process continues."""
         self.session_id = session_id
-        """The conversation that the process writes, as far as it was believed."""
+        """The conversation that the process writes, according to accepted frames."""
         self._former: set[str] = set()
         self._clearings: dict[str, None] = {}
-        """The messages that were sent to clear the conversation and have not been seen to do so."""
+        """Messages sent to clear the conversation whose effect has not been seen."""
         self._totals = Totals(used or Usage())
         self._requests: OrderedDict[str, None] = OrderedDict()
         self._uses: OrderedDict[str, _ToolUse] = OrderedDict()
@@ -109,7 +110,8 @@ class FrameClaims:
             self._clearings[message_id] = None
 
     def use_answered(self, use_id: str | None, name: str, tool_input: Mapping[str, Any] | None) -> None:
-        """A question about the use of an MCP tool was answered: it may run with this input, or with None not at all."""
+        """Note the answer to a question about the use of an MCP tool: it may run with this input, or not at all if
+        None."""
         if use_id is None:
             return
         use = self._use(use_id, name)
@@ -118,7 +120,7 @@ class FrameClaims:
             use.name, use.digest = name, _digest(tool_input)
 
     def call_failed(self, params: Mapping[str, Any]) -> None:
-        """A call that was allowed had no result: Claude Code may repeat it, for instance after a sign-in."""
+        """Note that an allowed call had no result: Claude Code may repeat it, for instance after a sign-in."""
         use = self._uses.get(_use_id(params) or "")
         if use is not None and not use.denied:
             use.allowed = True
@@ -126,8 +128,8 @@ class FrameClaims:
     # -- what a frame says ----------------------------------------------------------------------------------------
 
     def check(self, frame: Frame, context: ClaimContext) -> bool:
-        """Whether the frame may have an effect; FalseClaim if it cannot be true. Fills in the usage of a result, and
-        follows to another conversation: see `session_id`."""
+        """Whether the frame may have an effect; FalseClaim if it is impossible. Fills in the usage of a result and
+        updates `session_id` when the conversation changes."""
         match frame:
             case Result():
                 return self._check_result(frame, context)
@@ -140,12 +142,12 @@ class FrameClaims:
             case ControlRequest():
                 self._check_request(frame, context)
             case ControlResponse():
-                # Answers to requests that were sent, late and second ones too, are taken before they get here.
+                # Answers to sent requests, including late and repeated ones, are handled before this.
                 raise FalseClaim("an answer to a request that was never sent")
         return True
 
     def late_usage(self, frame: Result) -> Usage:
-        """What a result tells of a process that is being closed; nothing where it cannot be true."""
+        """The usage in a result of a process that is being closed; empty if it is impossible."""
         try:
             return self._used(frame)
         except FalseClaim:
@@ -177,7 +179,7 @@ class FrameClaims:
                     self._announce(str(block.get("id")), str(block["name"]), block.get("input"))
         if frame.from_subagent or context.in_turn:  # subagents in the background work on without a turn
             return True
-        # A request such as another model makes Claude Code write a message of the user, between two turns.
+        # A request such as a model change makes Claude Code write a user message between two turns.
         if not context.after_interruption and frame.role != "user":
             raise FalseClaim(f"a message of the conversation ({frame.role}) while no turn is running")
         return False
@@ -191,11 +193,11 @@ class FrameClaims:
         taken = context.why_taken(named)
         if taken is not None:
             raise FalseClaim(f"another session's id: {taken}")
-        # One new conversation for each `/clear` that was sent.
+        # One new conversation for each `/clear` sent.
         self._clearings.pop(next(iter(self._clearings)))
         self._former.add(self.session_id)
         self.session_id = named
-        self._totals = Totals()  # the CLI begins to count anew
+        self._totals = Totals()  # the CLI restarts its counts
 
     def _check_request(self, frame: ControlRequest, context: ClaimContext) -> None:
         if frame.id in self._requests:
@@ -209,8 +211,8 @@ class FrameClaims:
     # -- calls of MCP tools ---------------------------------------------------------------------------------------
 
     def call_claimed(self, name: str, params: Mapping[str, Any]) -> CallClaim:
-        """What is known of a call of `mcp__server__tool` before it runs; FalseClaim if it was denied. A use that was
-        allowed is used up."""
+        """What is known about a call of `mcp__server__tool` before it runs; FalseClaim if it was denied. An allowed use
+        is consumed."""
         use = self._uses.get(_use_id(params) or "")
         if use is None:
             return CallClaim.UNKNOWN
@@ -226,7 +228,7 @@ class FrameClaims:
 
     def _announce(self, use_id: str, name: str, tool_input: object) -> None:
         use = self._use(use_id, name)
-        if not (use.allowed or use.denied):  # an answer says more than the model's own words
+        if not (use.allowed or use.denied):  # an answer overrides the model's own words
             use.name, use.digest, use.announced = name, _digest(tool_input), True
 
     def _use(self, use_id: str, name: str) -> _ToolUse:
@@ -244,7 +246,8 @@ def _use_id(params: Mapping[str, Any]) -> str | None:
 
 
 def _digest(value: object) -> bytes | None:
-    """Equal for inputs that Claude Code cannot tell apart: it has one kind of number. None for what has no JSON."""
+    """A digest that is equal for inputs that Claude Code cannot distinguish: it has one kind of number. None if the
+    value cannot be written as JSON."""
     try:
         text = json.dumps(_normal(value), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, OverflowError, RecursionError):

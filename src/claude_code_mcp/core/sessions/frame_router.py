@@ -1,8 +1,8 @@
-"""What a process says and asks, handed to the part of the session that it concerns: the log, the turn, the questions
-and the bridge to the servers of the hub.
+"""Routes the frames of a process to the parts of its session: the log, the turn, the questions and the bridge to the
+hub.
 
-Nothing is believed here: every frame is first compared with what this side knows (`frame_claims.py`), and one that
-cannot be true ends the process.
+Every frame is first checked against the session's own knowledge (`frame_claims.py`); an impossible one ends the
+process.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_COMPARISON = 5.0
-"""Seconds after which a question is asked without a look at the file that it is about."""
+"""Seconds after which a question is asked without the diff of its file."""
 
 
 class FrameRouter:
-    """Takes what the current process of a session says. Frames are written to the log before they have any effect."""
+    """Handles the frames of a session's current process. Frames are logged before they have any effect."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._comparing: set[str] = set()
-        """Requests that are asked once the file is read that they would change."""
+        """Requests that are waiting for the file that they would change to be read."""
 
     # -- what this side knows, for the claims --------------------------------------------------------------------
 
@@ -77,8 +77,8 @@ class FrameRouter:
     def frame_received(self, frame: Frame) -> None:
         session = self._session
         session.stall_timer.touch()
-        if frame.__class__ is StreamEvent:  # by far the most frequent, and only for what is shown
-            # A fragment of text says nothing of costs, and all but a few of these frames are one.
+        if frame.__class__ is StreamEvent:  # by far the most frequent, and only for display
+            # Text fragments carry no costs, and almost all of these frames are fragments.
             if not session.activity.write_stream_event(frame):
                 session.costs.streamed(frame.raw)
             return
@@ -91,11 +91,11 @@ class FrameRouter:
             return
         replica = session.deps.replica
         if replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
-            # Not in the log, which has all of it already.
+            # Not logged: the log already has all of it.
             replica.mirror_received(live.claims.session_id, frame)
             return
         session.activity.write(frame)
-        # Also of frames that have no other effect: what the model has used is paid for.
+        # Also for frames without any other effect: the tokens are paid for.
         if isinstance(frame, Conversation):
             session.costs.answer_received(frame)
         if counts:
@@ -111,8 +111,8 @@ class FrameRouter:
             case Result():
                 session.turn_runner.result_received(frame)
             case System() if frame.subtype == "init":
-                # After `/clear` the process writes another conversation, and this is the frame that names it.
-                # First the new id: the turn is reported under it.
+                # After `/clear` the process writes another conversation; this frame names it. First the new id: the
+                # turn is reported under it.
                 if claims.session_id != session.id:
                     session.move_to(claims.session_id)
                 session.turn_runner.process_began_turn()
@@ -129,7 +129,8 @@ class FrameRouter:
                 session.process.live.conversation_reset = True
 
     def _reject_frame(self, claim: FalseClaim, frame: Frame) -> None:
-        """The frame has no effect but the end of the process, and is not in the log: it would be read as true there."""
+        """End the process because of an impossible frame, which is not logged: the log must contain only accepted
+        frames."""
         self._session.turn_runner.end_for_violation(f"{claim} ({describe(frame)})")
 
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
@@ -153,7 +154,8 @@ class FrameRouter:
                 session.deps.start_task(self._compare_and_ask(live, frame, path))
 
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
-        """Asks with the change to the file. For the session it is as if the request had come when the file was read."""
+        """Ask with the change to the file. The session treats the request as if it had arrived after the file was
+        read."""
         session = self._session
         readable = partial(session.deps.enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
         directories = (session.cwd, *session.options.additional_directories)
@@ -166,7 +168,7 @@ class FrameRouter:
                 if not isinstance(error, TimeoutError):
                     log.exception("the change to a file in session %s cannot be shown", session.id)
                 change = None
-            # Nothing is awaited from here on. Meanwhile the request may have been withdrawn, or its process be gone.
+            # No await from here on. In the meantime the request may have been withdrawn, or its process may have ended.
             if frame.id in self._comparing and session.process.live is live and session.process.process is not None:
                 self._open_question(frame, change)
         finally:
@@ -184,15 +186,15 @@ class FrameRouter:
         session.turn_runner.wait_for_answers()
 
     def _begin_asking(self) -> None:
-        """Without a turn a question is that of work in the background."""
+        """Without a turn, the question comes from background work."""
         if self._session.turn_runner.current is None:
             self._session.turn_runner.begin(None, question_only=True)
 
     # -- messages to the servers of the hub -----------------------------------------------------------------------
 
     def _mcp_message_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
-        """Passes a message on to its server, once it is permitted. What is known of a call is looked up right here:
-        frames behind this one may already speak of the next call."""
+        """Forward a message to its server once it is permitted. The claim of a call is looked up right here: later
+        frames may already concern the next call."""
         session = self._session
         live, process = session.process.live, session.process.process
         assert live is not None
@@ -211,22 +213,22 @@ class FrameRouter:
             self._reject_frame(false, frame)
             return
         failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
-        # The task that is begun for it keeps this context.
+        # The task started for it keeps this context.
         with within_turn(session.id, params):
             live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
 
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
-        """Raises PermissionDenied where the policy denies what the message would read."""
+        """Raise PermissionDenied if the policy denies what the message would read."""
         behind = tool_behind(server, method, params)
         if behind is None:
             return
         verdict = self._session.verdicts.verdict(Occasion.HUB, *behind)
         if verdict.decision is Decision.DENY:
-            await self._ask(*behind, verdict)  # which the policy answers, for everybody to see
+            await self._ask(*behind, verdict)  # answered by the policy, visible to all observers
 
     async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:
-        """Returns when a call may run; PermissionDenied if it may not. One that nobody was asked about, and that
-        neither the policy nor the session allows beforehand, is asked about now."""
+        """Return when a call may run; PermissionDenied if it may not. Asks now if the call was neither asked about nor
+        allowed in advance by the policy or the session."""
         arguments = _mapping(params.get("arguments"))
         verdict = self._session.verdicts.verdict(Occasion.HUB, tool, arguments)
         asked = verdict.decision is Decision.ASK and not self._was_allowed(tool, claim)
@@ -234,11 +236,11 @@ class FrameRouter:
             await self._ask(tool, arguments, verdict)
 
     def _was_allowed(self, tool: str, claim: CallClaim) -> bool:
-        """Whether a call that the rules would have asked needs no asking.
+        """Whether a call for which the rules require a question was already allowed.
 
-        One that the conversation has announced may have been allowed in a way that is not known here: by a settings
-        file or a hook of the user, or in mode `auto` by a model. That is believed where it protects nothing, of a
-        session that could do as the user of this server itself, and where the mode leaves the decision to Claude Code.
+        A call that the conversation has announced may have been allowed in a way unknown here: by a settings file or a
+        hook of the user, or by a model in mode `auto`. This is accepted where asking would protect nothing, because the
+        session can act as the user of this server, and where the mode leaves the decision to Claude Code.
         """
         session, live = self._session, self._session.process.live
         if claim is CallClaim.ALLOWED:
@@ -265,7 +267,7 @@ class FrameRouter:
         self._session.log.append(Output(line, "progress"))
 
     async def form_requested(self, server: str, form: Raw) -> Raw:
-        """Puts the form to whoever may answer; cancelled at once when no turn runs that could wait for it."""
+        """Ask with the form of a server; cancelled at once if no turn is running."""
         session = self._session
         turn = session.turn_runner.current
         if turn is None or turn.ending_as is not None:
@@ -276,7 +278,7 @@ class FrameRouter:
 
 
 def _method_of(message: object) -> tuple[str, Raw]:
-    """The method of a JSON-RPC message and its parameters; no method for what is none."""
+    """The method and parameters of a JSON-RPC message; an empty method if it is not one."""
     if not isinstance(message, dict):
         return "", {}
     return str(message.get("method") or ""), _mapping(message.get("params"))

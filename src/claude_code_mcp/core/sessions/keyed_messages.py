@@ -1,9 +1,9 @@
-"""Messages with a key that the sender made: one that is sent again because its answer was lost is taken once.
+"""Messages with an idempotency key: a message that is repeated because its answer was lost is accepted only once.
 
-That holds within this server in any case, and over restarts and between servers as far as the database could be
-written: a key is pending there before the message is given to its session, and accepted before the sender is answered.
-A server that dies in between leaves a pending key; whoever sends the message again looks for it in the transcript first
-(`Accepting` is told that it is `orphaned`).
+This holds within this server always, and across restarts and servers as far as the database could be written: a key is
+pending there before its message reaches the session, and accepted before the sender is answered. A server that dies in
+between leaves a pending key; the next attempt first looks for the message in the transcript (`Accepting` gets it as
+`orphaned`).
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _KEPT = 2000
 
 @dataclass(frozen=True, slots=True)
 class KeyedMessage:
-    """A message that is to be given to a session under this id, or any if that is empty."""
+    """A message to deliver under this id, or under any id if empty."""
 
     message_id: str = ""
     orphaned: bool = False
-    """Whether a server that has died may have given it to the session already."""
+    """Whether a server that died may already have delivered it."""
 
 
 class NotKnownToBeRead(Cancelled):
@@ -47,7 +47,7 @@ class KeyedMessages:
     """The messages with keys of one server."""
 
     def __init__(self, keys: MessageKeys, *, replicated: bool = False) -> None:
-        """`replicated` says that other machines must know of accepted keys, as of all that a record holds."""
+        """`replicated` means that accepted keys must reach other machines, like everything in a record."""
         self._keys = keys
         self._replicated = replicated
         self._known: OrderedDict[KeyName, TakenKey] = OrderedDict()
@@ -57,11 +57,10 @@ class KeyedMessages:
     async def once(
         self, key: str, owner: str, session_id: str, parts: Sequence[str], accept: Accepting, find: Finding
     ) -> PendingTurn:
-        """Has the message accepted, or finds the one that was accepted with this key. `parts` are what it consists of,
-        the text first: InvalidArgument if the key was used for something else. SessionBusy while another server
-        accepts it.
+        """Accept the message, or find the one accepted with this key. `parts` are its contents, the text first:
+        InvalidArgument if the key was used for another message. SessionBusy while another server accepts it.
 
-        A caller that goes away changes nothing: the message is accepted or refused all the same, and the key with it.
+        Cancelling the caller changes nothing: the message and its key are still accepted or refused.
         """
         if not 0 < len(key) <= LONGEST_KEY:
             raise InvalidArgument(f"messageKey: must have 1 to {LONGEST_KEY} characters.", field="message_key")
@@ -73,13 +72,13 @@ class KeyedMessages:
 
     async def _once(self, name: KeyName, parts: Sequence[str], accept: Accepting, find: Finding) -> PendingTurn:
         digest = digest_of(parts)
-        # The lock lives as long as somebody has it or waits for it.
+        # The lock lives as long as it is held or waited for.
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             taken = self._known.get(name) or await self._take(name, digest)
             if taken.digest != digest:
                 if taken.state is KeyState.ORPHANED:
-                    # For whoever has the message itself, at whatever server.
+                    # Shared by all holders of the same message, on any server.
                     await self._quietly(self._keys.leave, name)
                 raise InvalidArgument("messageKey: was used for another message.", field="message_key")
             if taken.state is KeyState.ACCEPTED:
@@ -98,7 +97,7 @@ class KeyedMessages:
             await self._quietly(self._keys.leave if doubtful else self._keys.give_back, name)
             raise
         session_id = turn.session.id
-        # Before the disk is waited for: from here on the message runs, whatever becomes of the database.
+        # Before waiting for the disk: from here on the message runs, even if the database fails.
         self._known[name] = TakenKey(KeyState.ACCEPTED, turn.message_id, taken.digest, session_id)
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
@@ -111,7 +110,7 @@ class KeyedMessages:
         try:
             return await asyncio.to_thread(self._keys.take, name, digest)
         except OSError as error:
-            # A full disk must not keep anybody from going on: the key then counts in this server alone.
+            # A full disk must not block messages: the key then holds only within this server.
             _log_unrecorded(name, error)
             return TakenKey(KeyState.NEW, "", digest)
 
@@ -122,7 +121,7 @@ class KeyedMessages:
             _log_unrecorded(name, error)
 
     async def close(self, timeout: float) -> None:
-        """Waits so many seconds for what is being accepted; keys that are pending after that are free for others."""
+        """Wait up to `timeout` seconds for messages being accepted; keys still pending after that are released."""
         if self._work:
             _, left = await asyncio.wait(self._work, timeout=timeout)
             for work in left:
@@ -136,7 +135,7 @@ def _log_unrecorded(name: KeyName, error: OSError) -> None:
 
 
 def digest_of(parts: Sequence[str]) -> str:
-    """What stands for a message in the database."""
+    """The digest that identifies a message in the database."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

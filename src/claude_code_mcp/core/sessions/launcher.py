@@ -1,7 +1,7 @@
-"""From the options of a session to a process that is ready.
+"""Starts Claude Code processes: from the options of a session to a ready process.
 
-`Launcher` checks the options as far as that is possible without a process, spawns the process, initialises it and
-checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins.
+`Launcher` checks the options as far as possible without a process, spawns the process, initialises it and checks what
+only a running Claude Code can determine. `find_start` decides where in which conversation a process starts.
 """
 
 import asyncio
@@ -35,39 +35,39 @@ from .session_traces import is_traced, trace_variables
 _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
 _CONNECT_MARGIN = 2.0
-"""Seconds that it is given on top, to report the failure."""
+"""Additional seconds for reporting the failure."""
 _LONGEST_ARGUMENT = 128 << 10
-"""Bytes of one argument or variable that Linux takes; others take more."""
+"""The maximum bytes of one argument or variable on Linux; other systems allow more."""
 _LISTED_WITHIN = 2.0
-"""Seconds in which a server must be listed, where a session may go on without it."""
+"""Seconds within which a server must be listed if the session can run without it."""
 _STATUS_INTERVAL = 0.1
 _MOST_DEBUG_FILES = 1000
 _OWN_TELEMETRY = "CLAUDE_CODE_ENABLE_TELEMETRY"
-"""The variable with which Claude Code sends traces of its own."""
+"""The variable that enables Claude Code's own traces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that a process is started with, except for the conversation that it begins or goes on with."""
+    """Everything that a process is started with, except its conversation."""
 
     options: SessionOptions
     cwd: str
     owner: str
     environment: str
-    """What is significant in the environment of the client, see `Launcher.environment_key`."""
+    """The key of the client's environment, see `Launcher.environment_key`."""
     budget: float | None = None
-    """What the process may spend."""
+    """What the process may spend, in dollars."""
     bridged: Mapping[str, Mapping[str, Any]] | None = None
-    """The configuration of MCP servers that it reaches over the control channel; a server that the session has
-    configured itself under the same name takes precedence."""
+    """The configuration of MCP servers that it reaches over the control channel; a server that the session itself
+    configures under the same name takes precedence."""
     rules: Mapping[str, Sequence[str]] | None = None
     """Permission rules that were granted for the session."""
     hooks: Mapping[str, Any] | None = None
-    """The moments that it is to report and have decided."""
+    """The hooks to register."""
     variables: Mapping[str, str] | None = None
-    """Set in its environment whatever the session's own and settings files say."""
+    """Environment variables that override the session's own and those of settings files."""
     mirrored: bool = False
-    """Whether it reports what it writes to its transcripts."""
+    """Whether it mirrors its transcript entries to us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class Launcher:
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
-    """Variables for servers of ours inside a session of the local user; empty where there may be none."""
+    """Variables for our servers inside a session of the local user; empty where there may be none."""
     own_addresses: Sequence[str] = ()
-    """Where this very server is reached over HTTP. Read at every start of a process."""
+    """The addresses of this server over HTTP. Read at every start of a process."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -90,13 +90,13 @@ class Launcher:
 
     @property
     def config_dir(self) -> str:
-        """Where Claude Code keeps its files."""
+        """Claude Code's configuration directory."""
         return self.home.config_dir
 
     # -- before the start -------------------------------------------------------------------------------------
 
     async def check(self, options: SessionOptions, cwd: str) -> None:
-        """Raises what would make a start fail for certain, before anything is spawned."""
+        """Raise errors that would certainly make a start fail, before spawning anything."""
         executable = self._executable(options)
         _check_worktree(options)
         _check_directory("cwd", cwd)
@@ -114,17 +114,17 @@ class Launcher:
         await check_values(options, executable, self.environment)
 
     def end_stray(self, session_id: str) -> None:
-        """Ends a process that a killed server has left with this session, if it is not gone by itself yet."""
+        """End a process of this session that a killed server left behind, if it still runs."""
         pid = process_with(session_id, self.config_dir)
         if pid is not None:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
-        """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
-        a killed server may register itself while it is being ended. Reads a few small files.
+        """Raise SessionBusy if a Claude Code process has the session open, except one that `end_stray` ends: a process
+        of a killed server may register itself while it is being ended. Reads a few small files.
 
-        A process that ends between the two looks shows no mark any more, so that it seems to be somebody else's; one
-        that is still there after them was there all the time, and its mark could be read."""
+        A process that exits between the two checks no longer shows its mark and would seem foreign; one that still
+        exists afterwards existed all the time, so its mark could be read."""
         pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid) and process_with(session_id, self.config_dir) == pid:
             raise SessionBusy(
@@ -142,13 +142,13 @@ class Launcher:
     # -- the start --------------------------------------------------------------------------------------------
 
     async def start(self, listener: ProcessListener, launch: Launch, start: ConversationStart) -> ClaudeProcess:
-        """Spawns the process; it is not yet initialised."""
+        """Spawn the process; it is not initialised yet."""
         mark, options = new_mark(), self._final_options(launch)
         if options.debug_file is not None:
             debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))
             options = options.model_copy(update={"debug_file": debug_file})
         command, scratch = await asyncio.to_thread(self._prepare, launch, options, start, mark)
-        # The trace is no part of `key`: a spare process has none, and can be taken all the same.
+        # The trace is not part of `key`: a spare process has none and can be used anyway.
         variables = {**trace_variables(start.session_id), **self._variables(launch, command)}
         environment = build_environment(self.environment, variables, mark)
         argv = self._argv(options, command)
@@ -163,7 +163,7 @@ class Launcher:
                 scratch=scratch,
                 options=ChildOptions(limits=self.home.limits),
             )
-        # Even where the command has no files: the sockets that lead out of the sandbox are made there.
+        # Even if the command has no files: the sockets that lead out of the sandbox are created there.
         scratch = scratch_path(mark)
         entered = self.home.enclosure.entered(
             argv, options, launch.cwd, command.files, scratch, environment, conversation=start
@@ -172,7 +172,7 @@ class Launcher:
             process = await ClaudeProcess.start(
                 listener,
                 isolated.argv,
-                cwd="/",  # the sandbox goes to its own directory by itself
+                cwd="/",  # the sandbox changes to its own directory
                 environment=isolated.environment,
                 mark=mark,
                 session_id=start.session_id,
@@ -180,25 +180,25 @@ class Launcher:
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
         process.traffic = ways.traffic
-        # They end with the process, however that ends.
+        # They are closed when the process ends, in any way.
         process.exited.add_done_callback(lambda _: ways.close())
         return process
 
     def _final_options(self, launch: Launch) -> SessionOptions:
-        """The options with the bridged servers, and as a sandbox needs them."""
+        """The options with the bridged servers and the changes that a sandbox needs."""
         options = launch.options
         if launch.bridged:
             options = options.model_copy(update={"mcp_servers": {**launch.bridged, **(options.mcp_servers or {})}})
         if self.home.sandbox is not None and options.sandbox is not None:
-            # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
+            # Claude Code's own sandbox cannot mount its own /proc inside another sandbox.
             options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
         return options
 
     def _prepare(
         self, launch: Launch, options: SessionOptions, start: ConversationStart, mark: str
     ) -> tuple[CommandLine, Path | None]:
-        """The command with its files, and their directory, in a home that is in place. ProcessFailed if that cannot be
-        had. Blocks on the disk."""
+        """The command with its files and their directory, after preparing the home. ProcessFailed if that fails. Blocks
+        on the disk."""
         try:
             self.home.make()
             scratch = scratch_path(mark)
@@ -208,7 +208,7 @@ class Launcher:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
 
     def _more(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
-        """What a command is made of beside the options."""
+        """The inputs of a command in addition to the options."""
         left_out = () if self._nested(launch) else self._own_servers(options, launch.cwd)
         return {
             "budget": launch.budget,
@@ -226,19 +226,19 @@ class Launcher:
         return {**self._nested(launch), **launch.options.env, **command.variables}
 
     async def key(self, launch: Launch) -> str | None:
-        """A text that is equal for two launches of new conversations if the processes would be equal: the same
-        arguments, files, environment and directory, for the same caller, and nothing changed of what Claude Code reads
-        at its start. None where that cannot be said."""
+        """A key that is equal for two launches of new conversations if the processes would be equal: same arguments,
+        files, environment, directory and caller, and no change in what Claude Code reads when it starts. None if that
+        is uncertain."""
         return await asyncio.to_thread(self._key, launch)
 
     def _key(self, launch: Launch) -> str | None:
         options = self._final_options(launch)
         if options.debug or options.debug_file is not None:
-            return None  # it writes a file before anybody has used it
+            return None  # it writes a file before it is used
         command = build_command(options, ConversationStart(""), Path(), **self._more(launch, options))
         argv, variables = self._argv(options, command), self._variables(launch, command)
         if is_traced() and {**self.environment, **variables}.get(_OWN_TELEMETRY):
-            return None  # it reads at its start which trace it is in, and nobody's turn has begun
+            return None  # it reads its trace when it starts, before there is a turn
         read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
         if read is None:
             return None
@@ -249,11 +249,11 @@ class Launcher:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def _nested(self, launch: Launch) -> Mapping[str, str]:
-        """A server inside a session takes whoever uses it for the local user, so only that user's sessions have one."""
+        """A server inside a session treats its client as the local user, so only that user's sessions have one."""
         return self.nested if launch.owner == LOCAL else {}
 
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
-        """The registrations of this very server that the session must not start, or call back to."""
+        """The registrations of this server itself, which the session must neither start nor call."""
         if options.strict_mcp_config:
             return ()
         commands = own_registrations({**self.environment, **options.env}, cwd)
@@ -261,7 +261,7 @@ class Launcher:
         return [*({"serverCommand": list(command)} for command in commands), *addresses]
 
     async def initialize(self, process: ClaudeProcess, launch: Launch) -> None:
-        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options."""
+        """Wait until the process reports that it is ready; InvalidArgument if it rejects the options."""
         options = launch.options
         fields: dict[str, Any] = {} if launch.hooks is None else {"hooks": launch.hooks}
         if launch.bridged:
@@ -271,21 +271,21 @@ class Launcher:
         try:
             reply = await process.request("initialize", timeout=self.start_timeout, **fields)
         except ProcessFailed:
-            # Only of one that has ended: before that, stderr may lack the line that says why.
+            # Only after it exited: before that, stderr may lack the line with the reason.
             refusal = refused_argument(process.stderr) if process.exited.done() else None
             if refusal is not None:
                 raise refusal from None
             raise
         check_agents(options, reply)
         if options.permission_mode is None and reply.get("current_permission_mode") == "auto":
-            # Some versions begin like this although nobody asked for it; then a model decides instead of a person.
+            # Some versions start in this mode unasked; then a model decides instead of a person.
             await process.request("set_permission_mode", timeout=self.start_timeout, mode="default")
 
     async def check_servers(self, process: ClaudeProcess, options: SessionOptions) -> None:
-        """Raises what `option_checks.check_servers` finds wrong with the session's own MCP servers.
+        """Raise the problems that `option_checks.check_servers` finds in the session's own MCP servers.
 
-        With `strict_mcp_config` a session without one of them is not wanted: then it waits for the connections as long
-        as Claude Code does.
+        With `strict_mcp_config` a session needs all of them, so this waits for the connections as long as Claude Code
+        does.
         """
         if not options.mcp_servers:
             return
@@ -303,26 +303,26 @@ class Launcher:
 
 
 def needs_confirmation(options: SessionOptions) -> bool:
-    """Whether there is something in the options that only a started Claude Code can judge."""
+    """Whether the options contain something that only a running Claude Code can check."""
     return bool(options.agent or options.agents or options.output_schema or options.mcp_servers)
 
 
 def check_debug_file(options: SessionOptions, cwd: str) -> None:
-    """InvalidArgument if a new session would write its debug log to a file that exists."""
+    """Raise InvalidArgument if a new session would write its debug log to an existing file."""
     if options.debug_file is not None and os.path.lexists(os.path.join(cwd, options.debug_file)):
         raise InvalidArgument(f"debug_file: {options.debug_file!r} exists; name a new file.", field="debug_file")
 
 
 def _new_file(path: str) -> str:
-    """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
-    where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
+    """Create a file for the debug log of one process, because Claude Code appends to an existing file: the path, or if
+    it exists `path.2` and so on. InvalidArgument if it cannot be created."""
     try:
         with directory_at(os.path.dirname(path)) as directory:
             for number in range(1, _MOST_DEBUG_FILES):
                 name = path if number == 1 else f"{path}.{number}"
                 with contextlib.suppress(FileExistsError):
                     place = name if directory is None else os.path.basename(name)
-                    # Exclusive: what is there, a link too, is never written to.
+                    # Exclusive: an existing file or link is never written to.
                     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory))
                     return name
     except OSError as error:
@@ -366,7 +366,7 @@ def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """The session that a fork was made from; its transcript counts until the fork has one of its own."""
+    """The session that a fork was made from; its transcript is used until the fork has its own."""
 
     session_id: str
     at_message: str | None = None
@@ -375,11 +375,11 @@ class ForkPoint:
 def find_conversation_start(
     session_id: str, transcripts: Transcripts, origin: ForkPoint | None = None, at_message: str | None = None
 ) -> ConversationStart:
-    """How the next process begins: resumed from its own transcript, else from its origin's, else anew.
+    """How the next process starts: from its own transcript, else from its origin's, else with a new conversation.
 
     Blocks on the disk.
     """
-    # Its own transcript first: a fork that has one is beyond the point where it began.
+    # Its own transcript first: a fork that has one has moved past the fork point.
     if transcripts.resumable(session_id):
         return ConversationStart(session_id, session_id, at_message, transcripts.api_ms(session_id))
     if origin is not None:

@@ -1,12 +1,12 @@
 """Continues sessions automatically when the usage limit that stopped them has reset.
 
-What is decided is in `core/model/usage_limits.py`; this sleeps until the time and has the message sent. When a session
-continues is in its record, written with the outcome of the turn. So every server on the state directory knows it: the
-one that has the session in memory is the first to try, and the others take over what a server that has ended left.
+The decisions are in `core/model/usage_limits.py`; this sleeps until the time and sends the message. The time is in the
+session's record, written with the outcome of the turn, so every server on the state directory knows it: the one that
+has the session in memory tries first, and the others take over from servers that ended.
 
-The message is sent once, even if servers are killed in between: `KeyedMessages` takes its key, which is pending in the
-database until the turn has ended. A server that finds the pending key of a dead one looks for the message in the
-transcript first.
+The message is sent once, even if servers are killed in between: `KeyedMessages` keeps its key pending in the database
+until the turn has ended. A server that finds the pending key of a dead one first looks for the message in the
+transcript.
 """
 
 import asyncio
@@ -24,16 +24,17 @@ from .session_stores import Stores
 log = logging.getLogger(__name__)
 
 MAX_SLEEP = 600.0
-"""Seconds of one sleep: a machine that was suspended, or whose clock was set, is late by no more than that."""
+"""Maximum seconds of one sleep, and so the maximum delay after a suspend or a clock change."""
 _OTHERS_FIRST = 5.0
-"""Seconds that the server which has a session in memory is given before others continue it."""
+"""Seconds by which the server that has a session in memory precedes the others."""
 _RETRY = 60.0
-"""Seconds, or up to half of that less, after which a session that could not continue just now is tried again."""
+"""Seconds before another attempt for a session that could not continue, minus up to half as jitter."""
 _TEMPORARY = (SessionBusy, LimitReached, UpstreamUnavailable, TranscriptUnreadable, OSError)
-"""Another message runs, a budget is spent, a machine of the fleet cannot be reached, or the disk fails."""
+"""Temporary failures: another message runs, a budget is spent, a machine of the fleet is unreachable, or the disk
+fails."""
 
 Continue = Callable[[str, str], Awaitable[float | None]]
-"""Continues the session with this id, of this owner. Returns when it is to be tried instead, None if it is done."""
+"""Continues the session with this id and owner. Returns the time of another attempt, or None when done."""
 
 
 @dataclass(slots=True)
@@ -43,8 +44,8 @@ class _Planned:
 
 
 class LimitWaits:
-    """The sessions that wait for a usage limit, as far as this server knows, and the one task that sleeps for them.
-    An observer of the service."""
+    """The sessions known here to wait for a usage limit, and the one task that sleeps for them. An observer of the
+    service."""
 
     def __init__(
         self,
@@ -73,16 +74,16 @@ class LimitWaits:
         return bool(self._planned or self._running)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """A wait of a session in memory has changed."""
+        """Plan again when the wait of a session in memory has changed."""
         if isinstance(event, WaitChanged):
             wait = event.wait
             self.plan(session_id, owner, wait.continues_at if wait is not None and wait.on else None)
 
     def act(self, act: AuditEvent) -> None:
-        """Acts change nothing here: what follows from them is an event."""
+        """Ignores acts: their effects arrive as events."""
 
     def plan(self, session_id: str, owner: str, at: float | None) -> None:
-        """The session continues at this time; None: not automatically."""
+        """Plan the time at which the session continues; None: not automatically."""
         if at is None:
             self._planned.pop(session_id, None)
         else:
@@ -90,7 +91,7 @@ class LimitWaits:
         self._changed.set()
 
     async def find_left_over(self) -> None:
-        """Learns of sessions that other servers have left waiting. A failure to read them is logged."""
+        """Find sessions that other servers left waiting. A failure to read them is logged."""
         for stores in [*self._all_stores()]:
             try:
                 waiting = await asyncio.to_thread(stores.recorder.records.waiting)
@@ -105,16 +106,16 @@ class LimitWaits:
     # -- the sleep ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Continues each session at its time. Never returns."""
+        """Continue each session at its time. Never returns."""
         looked_at = float("-inf")
         while True:
-            # Before the look: a change from here on ends the sleep.
+            # Before reading the plan: a change from here on ends the sleep.
             self._changed.clear()
             now = self._clock()
             if abs(now - looked_at) >= MAX_SLEEP:
                 looked_at = now
                 await self.find_left_over()
-            # A session that is being continued keeps its next time until that has ended.
+            # A session that is being continued keeps its planned time until then.
             waiting = {each: planned for each, planned in self._planned.items() if each not in self._running}
             for session_id, planned in waiting.items():
                 if planned.at <= now:
@@ -128,7 +129,7 @@ class LimitWaits:
         try:
             again_at = await self._continue(session_id, owner)
         except Cancelled:
-            again_at = None  # it does not wait any more, or the server stops
+            again_at = None  # it no longer waits, or the server is stopping
         except _TEMPORARY as problem:
             log.info("session %s does not continue yet: %s", session_id, problem)
             again_at = self._clock() + _RETRY * random.uniform(0.5, 1)  # noqa: S311 - only spreads them

@@ -1,10 +1,10 @@
-"""One Claude Code process of a session with everything it occupies: the lease on the session, a slot, a start task.
+"""One Claude Code process of a session with its resources: the lease on the session, a slot, a start task.
 
-A `LiveProcess` is made only when lease and slot are taken, and left exactly once. After that the process is stopped
-and then the lease released, in this order, so that no second writer can open the transcript in between. Frames that
-arrive after `leave` are discarded, except for the costs in a result.
+A `LiveProcess` is created only after lease and slot are taken, and left exactly once. `leave` stops the process and
+then releases the lease, in this order, so that no second writer can open the transcript in between. Frames that arrive
+after `leave` are discarded, except for the costs in a result.
 
-`CurrentProcess` holds the one that a session runs in now, and the one before it while that is still being closed.
+`CurrentProcess` holds a session's current process, and the previous one while it is still being closed.
 """
 
 import asyncio
@@ -43,8 +43,7 @@ log = logging.getLogger(__name__)
 
 
 def launch_of(owner: "Session | Spare", deps: SessionDeps, servers: Sequence[str]) -> Launch:
-    """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
-    gets."""
+    """The launch parameters of a process of this owner under the current policy; `servers` are its hub servers."""
     options, rules = owner.options, {}
     if owner.grants:
         granted = deps.enforcer.admission(owner.owner).suggestions(owner.grants, owner.cwd)
@@ -65,15 +64,15 @@ def launch_of(owner: "Session | Spare", deps: SessionDeps, servers: Sequence[str
 
 
 def _is_copied(options: SessionOptions) -> bool:
-    """Whether a session of a fleet leaves its machine at all."""
+    """Whether a session of a fleet is copied off its machine."""
     return options.persist and not options.stay_on_machine
 
 
 class LiveProcess:
-    """A process from its start to its end; `gone` returns when nothing of it is left."""
+    """A process from start to end; `gone` returns when nothing of it is left."""
 
     claims: FrameClaims
-    """What its frames are compared with; there before it is spawned, and not before."""
+    """Checks its frames; created just before the process is spawned."""
 
     def __init__(
         self,
@@ -85,16 +84,15 @@ class LiveProcess:
         *,
         leased: bool = True,
     ) -> None:
-        """Takes the lease and the slot (SessionBusy, LimitReached), then starts the process in a task.
+        """Take the lease and the slot (SessionBusy, LimitReached), then start the process in a task.
 
-        The process runs for `owner`, a session or the spare that keeps the process for one. `lifecycle` is told what
-        becomes of the process, and `frames` takes what it and its bridged MCP servers say, until it is left.
+        The process runs for `owner`: a session, or the spare that keeps it for one. `lifecycle` is notified of what
+        happens to the process; `frames` gets its frames and those of its bridged MCP servers until it is left.
 
-        SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
-        leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
-        the disk; it is called in a thread. It is None for a conversation whose id was made here and has not been used:
-        nobody can have it open, and nothing of it is on disk. A process that is not `leased` has no session yet, see
-        `hand_to`.
+        SessionBusy too if a foreign Claude Code process has the session open. Such a process ignores leases, so this
+        checks again right before the spawn, which may have had to wait. `find_start` blocks on the disk and is called
+        in a thread. It is None for a conversation whose id was created here and never used: no process can have it
+        open, and it is not on disk. A process that is not `leased` has no session yet, see `hand_to`.
         """
         self._owner = owner
         self._lifecycle = lifecycle
@@ -103,40 +101,40 @@ class LiveProcess:
         self._find_start = find_start
         self._leases: list[Lease] = []
         self._tokens: list[str] = []
-        """By which other servers know that this one has the sessions."""
+        """Tokens that announce to other servers that this one has the sessions."""
         if leased:
-            # The lease first: another server that looks at the same time is kept out from here on.
+            # The lease first: it keeps out another server that checks at the same time.
             self._take_lease(owner.id)
         try:
             if find_start is not None:
                 deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
         except BaseException:
-            # Here, since nobody can close an object that was never made.
+            # Here, because an object that was never created cannot be closed.
             self._release_leases()
             raise
         self.process: ClaudeProcess | None = None
         self.ready = False
         self.ran_hooks = False
-        """Whether it has run hooks of the user or the project before it was ready."""
+        """Whether it ran hooks of the user or the project before it was ready."""
         self.conversation_reset = False
-        """The CLI has begun another conversation (`/clear`) and has not said yet which."""
+        """The CLI has started another conversation (`/clear`) and has not named it yet."""
         self.budget_outdated = False
-        """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is at rest."""
+        """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is idle."""
         self.budget: float | None = None
         """What it may spend in dollars; None if that is not limited."""
         self.spent_before = 0.0
         """What its session had spent when it was started."""
         self._began_at = time.time()
         self._replicated: str | None = None
-        """The session whose copy elsewhere is told of this process."""
+        """The session whose replica is notified of this process."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
         self._hosting = AsyncExitStack()
-        """Held open for as long as the process may use the MCP servers that sessions share."""
-        # In line at once: whoever is answered now can be told what the start waits for.
+        """Open for as long as the process may use the hub."""
+        # Queued at once, so that answers from now on can report what the start waits for.
         self._place = deps.slots.line_up(owner)
-        # Last, when everything is there that the task and `leave` use.
+        # Last, when everything that the task and `leave` use exists.
         self._starting = deps.start_task(self._start(self._place))
 
     async def _make_bridge(self) -> McpBridge | None:
@@ -162,9 +160,9 @@ class LiveProcess:
                 self.bridge = await self._make_bridge()
                 process, launch = await self._spawn()
                 await self._deps.launcher.initialize(process, launch)
-            # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
+            # Outside the limit on starts: a server that hangs must not block other starts.
             await self._deps.launcher.check_servers(process, self._owner.options)
-            # It may have ended after its last answer: `process_ended` reports nothing of one that is not ready.
+            # It may have exited after its last answer: `process_ended` ignores a process that is not ready.
             if process.exited.done():
                 raise ProcessFailed(process.exited.result().reason)
         except ClaudeCodeError as error:
@@ -173,7 +171,7 @@ class LiveProcess:
             log.exception("session %s could not be started", self._owner.id)
             self._fail_start(ProcessFailed("Claude Code could not be started."))
         else:
-            # Otherwise it was left while it started, and whoever left it is told no more.
+            # Otherwise it was left while starting, and no more is reported.
             if self._closing is None:
                 self.ready = True
                 if self.bridge is not None:
@@ -185,7 +183,7 @@ class LiveProcess:
         start, used = ConversationStart(owner.id), Usage()
         if self._find_start is not None:
             start, used = await deps.stores.threads.run(self._look_at_disk, self._find_start)
-        # Before it says anything: its totals begin with what the transcript has.
+        # Before its first frame: its totals start with those of the transcript.
         self.claims = FrameClaims(owner.id, used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.costs.spent_usd
@@ -193,8 +191,8 @@ class LiveProcess:
         try:
             self.process = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            # `leave` cancels the start. A process that is just being spawned is waited for (milliseconds), so that
-            # `_close` finds it in `self.process` and stops it.
+            # `leave` cancels the start. This waits for a process that is being spawned (milliseconds), so that `_close`
+            # finds it in `self.process` and stops it.
             self.process = await spawning
             raise
         self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
@@ -202,17 +200,17 @@ class LiveProcess:
         return self.process, launch
 
     def _replicate(self) -> None:
-        """From now on the session's copy elsewhere follows what the process writes. A spare has no session yet."""
+        """Start replicating what the process writes. A spare has no session yet."""
         replica, owner = self._deps.replica, self._owner
         if replica is None or not _is_copied(owner.options) or not self._leases:
             return
         if self._replicated is not None and self._replicated != owner.id:
-            replica.process_gone(self._replicated)  # it was cleared, and goes on under another id
+            replica.process_gone(self._replicated)  # it was cleared, and continues under another id
         self._replicated = owner.id
         replica.process_started(owner.id, self._deps.stores.transcripts, owner.cwd)
 
     def _follow_traffic(self, process: ClaudeProcess) -> bool:
-        """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""
+        """Report the process's model traffic to its current owner from now on; False if the traffic is unknown."""
         if process.traffic is None:
             return False
         process.traffic.counted = self._traffic_counted
@@ -223,20 +221,20 @@ class LiveProcess:
         self._lifecycle.traffic_counted(usage)
 
     def _why_model_is_refused(self) -> str | None:
-        """Claude Code keeps to its budget by itself; a command of the session that asks the model does not."""
+        """Claude Code enforces its own budget; a command of the session that calls the model does not."""
         if self._closing is not None:
             return "The session is being closed."
         left, process = self._owner.process_budget, self.process
         if left is None or process is None or process.traffic is None:
             return None
-        # Answers on their way count too: many at once would each find money left.
+        # Answers in flight count too: otherwise many at once would each find budget left.
         unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
         spent = self._owner.costs.uncharged_usd + unfinished >= left
         return self.budget_spent if spent else None
 
     @property
     def budget_spent(self) -> str:
-        """The sentence that the process has spent its budget: the session's own, or its reservation from a larger
+        """The message that the process has spent its budget: the session's own, or its reservation from a larger
         one."""
         limits, limit = self._deps.enforcer.limits, self._owner.options.max_budget_usd
         is_own = limit is not None and self.budget is not None and self.budget >= limit - self.spent_before
@@ -245,49 +243,49 @@ class LiveProcess:
         return limits.reservation_spent(self._owner.id)
 
     def _look_at_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
-        """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
-        and its transcript can be written to. Blocks; all of it is one call, since each costs a change of threads."""
+        """How the conversation starts and its usage so far. Ensures that no one else has it open (SessionBusy) and that
+        its transcript is writable. Blocks; one call, because each costs a thread switch."""
         launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
-        # In this order: what a killed server has left behind is ended, any other process is a reason to refuse; then
-        # nobody writes what the look at the transcript would miss.
+        # In this order: end leftovers of a killed server, refuse if any other process has it; then no one writes while
+        # the transcript is read.
         launcher.end_stray(session_id)
         launcher.check_alone(session_id)
         start = find_start()
         if start.resume == session_id:
-            with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
+            with contextlib.suppress(OSError):  # the turn reports if it cannot be saved
                 transcripts.end_last_line(session_id)
         else:
-            with contextlib.suppress(OSError):  # Claude Code will say that the id is in use
+            with contextlib.suppress(OSError):  # Claude Code reports that the id is in use
                 transcripts.set_aside(session_id)
         return start, Usage() if start.resume is None else transcripts.usage_of(start.resume)
 
     def hand_to(self, session: "Session", earlier: Sequence[Frame], register: Callable[[], None]) -> None:
-        """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
-        (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
-        frames that came `earlier`, and reports that it has started and is ready."""
-        # What may be refused comes first: until then the process is the spare's, which ends it.
+        """Give a ready process without a session to one, as if it had been started for it: take the lease (SessionBusy)
+        and the previous owner's slot; then, in a task, call `register` in a thread, pass on the `earlier` frames, and
+        report that it has started and is ready."""
+        # What may be refused comes first: until then the process belongs to the spare, which ends it.
         self._take_lease(session.id)
         self._deps.slots.take(session, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = session, session.turn_runner, session.frames
         self.budget, self.spent_before = session.process_budget, session.costs.spent_usd
-        # As at any start: that the process ends before it is ready is for `_begin_anew` to notice.
+        # As with any start: `_begin_anew` notices if the process ends before it is ready.
         self.ready = False
         self._starting = self._deps.start_task(self._begin_anew(earlier, register))
 
     async def _begin_anew(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
         await asyncio.to_thread(register)
         process = self.process
-        # It may have been left, or have ended, while the disk was written.
+        # It may have been left or have exited during the disk write.
         if self._closing is not None or process is None:
             return
-        if process.exited.done():  # just now: another one begins the same conversation
+        if process.exited.done():  # just now: another process starts the same conversation
             if self.bridge is not None:
                 self.bridge.close()
             self.process = None
             self._place = self._deps.slots.line_up(self._owner)
             await self._start(self._place)
             return
-        # In the order in which a process that was started for the session would have reported it.
+        # In the order in which a process started for the session would have reported.
         self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
         self._replicate()
         for frame in earlier:
@@ -300,7 +298,7 @@ class LiveProcess:
             self._lifecycle.start_failed(error)
 
     async def start_settled(self) -> bool:
-        """Waits until the process is ready or will never be; returns whether it ran hooks by then. Cancelling the wait
+        """Wait until the process is ready or has failed; return whether it ran hooks by then. Cancelling the wait
         changes nothing."""
         await asyncio.wait([self._starting])
         return self.ran_hooks
@@ -308,8 +306,7 @@ class LiveProcess:
     # -- what the process reports -----------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        """Passes a frame on, to be judged by whoever has the process. After `leave` only results count, for what they
-        cost."""
+        """Pass a frame on to the process's owner. After `leave` only the costs in results count."""
         if not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
             self.ran_hooks = True
         if self._closing is None:
@@ -326,14 +323,15 @@ class LiveProcess:
         )
 
     def process_ended(self, exit_: Exit) -> None:
-        """The process ended by itself. One that was never ready fails its start instead, which has its own report."""
+        """Handle the exit of the process. A process that was never ready fails its start instead, which is reported
+        separately."""
         if self.ready and self._closing is None:
             self._lifecycle.process_ended(exit_)
 
     def conversation_moved(self, session_id: str) -> None:
-        """The process writes another conversation: takes the lease on that too; SessionBusy if it is taken.
+        """Take the lease on the other conversation that the process now writes; SessionBusy if it is taken.
 
-        The lease on the conversation before is kept until the end, as its transcript may still be written to.
+        The lease on the previous conversation is kept until the end, as its transcript may still be written to.
         """
         self.conversation_reset = False
         self.budget_outdated = self.budget is not None
@@ -341,8 +339,8 @@ class LiveProcess:
         self._replicate()
 
     def why_taken(self, session_id: str) -> str | None:
-        """Why the session cannot go on under another id; None if nobody has it or ever had it. Reads the disk: this is
-        asked once in the life of a conversation, and must still be true when the session moves."""
+        """Why the session cannot continue under another id; None if the id was never used. Reads the disk: this is
+        called once in the life of a conversation, and must still be true when the session moves."""
         deps, stores = self._deps, self._deps.stores
         if deps.known(session_id) or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
             return "it belongs to a session of this server"
@@ -354,50 +352,50 @@ class LiveProcess:
 
     @property
     def runs_as_user(self) -> bool:
-        """Whether its commands can do whatever the user of this server can, who is also the one that it works for."""
+        """Whether its commands have all rights of this server's user, for whom it also works."""
         return self._owner.owner == LOCAL and self._deps.launcher.home.enclosure is None
 
     # -- end --------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Ends the process in the background; its slot is free at once. A second call does nothing."""
+        """End the process in the background; its slot is free at once. A second call does nothing."""
         if self._closing is None:
             self.ready = False
             if self.bridge is not None:
                 self.bridge.close()
-            # Known to the slots at once: a start that waits for room must not begin beside a process that still runs.
+            # The slots know at once: a start that waits for room must not overlap with a process that still runs.
             self._closing = self._deps.start_task(self._close())
             self._deps.slots.leave(self._owner, self._closing)
 
     async def _close(self) -> None:
         try:
-            # A start under way is ended first: it may be about to spawn, and only then is `process` final.
+            # A running start is ended first: it may be about to spawn, and only then is `process` final.
             self._starting.cancel()
             await asyncio.wait([self._starting])
-            # A task that was cancelled before its first step has not left the line.
+            # A task that was cancelled before its first step is still in the queue.
             self._deps.slots.leave_line(self._place)
-            if self.bridge is not None:  # it may have been made after `leave` has looked
+            if self.bridge is not None:  # it may have been created after the check in `leave`
                 self.bridge.close()
             if self.process is not None:
                 await self.process.stop(self._deps.settings.stop_timeout)
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
-            # After the process, which may use the MCP servers to its end.
+            # After the process, which may use the MCP servers until it ends.
             await self._hosting.aclose()
             if self._deps.replica is not None and self._replicated is not None:
                 self._deps.replica.process_gone(self._replicated)
             self._release_leases()
 
     def _take_lease(self, session_id: str) -> None:
-        """SessionBusy if another process has it."""
+        """Take the lease; SessionBusy if another process has it."""
         self._leases.append(self._deps.stores.leases.take(session_id))
         self._tokens.append(self._deps.neighbours.holding(session_id))
 
     def _release_leases(self) -> None:
         for lease in self._leases:
             lease.release()
-        # After the leases: who waits for the session finds it free when this is noticed.
+        # After the leases: a server that waits for the session finds it free when it notices this.
         for token in self._tokens:
             self._deps.neighbours.released(token)
         self._tokens.clear()
@@ -407,18 +405,18 @@ class LiveProcess:
         return self._closing is not None and self._closing.done()
 
     async def gone(self) -> None:
-        """Waits until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
+        """Wait until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
         if self._closing is not None:
             await asyncio.wait([self._closing])
 
 
 class CurrentProcess:
-    """The process that a session runs in now, if any, and the one before it while that is being closed."""
+    """A session's current process, if any, and the previous one while it is being closed."""
 
     def __init__(self, session: "Session") -> None:
         self.live: LiveProcess | None = None
         self.starting = asyncio.Lock()
-        """Held while a process is being made, by a message or by a turn that has lost its process."""
+        """Held while a message, or a turn that lost its process, starts one."""
         self._previous: LiveProcess | None = None
         self._session = session
 
@@ -433,25 +431,25 @@ class CurrentProcess:
 
     @property
     def uses_model(self) -> bool:
-        """Whether the model is answering it, as far as this server carries that."""
+        """Whether the model is answering it, as far as the traffic passes through this server."""
         process = self.process
         return process is not None and process.traffic is not None and process.traffic.open_requests > 0
 
     @property
     def ready(self) -> bool:
-        """Whether there is a process that takes messages."""
+        """Whether there is a process that accepts messages."""
         return self.live is not None and self.live.ready
 
     @property
     def dormant(self) -> bool:
-        """Whether nothing of a process is left, not even one that is being closed."""
+        """Whether there is no process, not even one that is being closed."""
         return self.live is None and (self._previous is None or self._previous.is_gone)
 
     def start(self, at_message: str | None = None) -> None:
-        """Takes lease and slot and starts a process at a message of the conversation, or at its end; SessionBusy or
-        LimitReached if they are not to be had. A spare process that was set apart for the session is used first."""
+        """Take lease and slot and start a process at a message of the conversation or at its end; SessionBusy or
+        LimitReached if they are not available. A spare process reserved for the session is used first."""
         session = self._session
-        # From here on others may know of it: whatever becomes of this process, the next one looks.
+        # From here on others may know the session: the next process must check.
         new, session.is_new = session.is_new, False
         spare, session.spare = session.spare, None
         taken = spare.hand_over(session) if spare is not None else None
@@ -463,7 +461,7 @@ class CurrentProcess:
         self.live = taken
 
     def reply(self, request_id: str, body: Raw | None) -> None:
-        """Answers a question of the CLI; None tells it that there will be no answer, if it still waits for one."""
+        """Answer a question of the CLI; None tells it that no answer will come, if it still waits."""
         process = self.process
         if process is not None and body is not None:
             process.answer(request_id, body)
@@ -471,13 +469,13 @@ class CurrentProcess:
             process.refuse(request_id, "the question was withdrawn")
 
     def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
-        """A question about a tool use was answered: with the input that it may run with, None if it may not."""
+        """Note the answer to a question about a tool use: the input that it may run with, or None if denied."""
         if self.live is not None and self.live.process is not None:
             self.live.claims.use_answered(use_id, tool, tool_input)
 
     def leave(self) -> None:
-        """Has the process closed, if there is one. The session can be resumed afterwards."""
-        # Taken out first: whatever is called below sees a session without a process.
+        """Close the process, if any. The session can be resumed afterwards."""
+        # Removed first: everything called below sees a session without a process.
         live, self.live = self.live, None
         if live is None:
             return
@@ -486,17 +484,17 @@ class CurrentProcess:
         self._session.activity.process_left()
         self._session.turn_runner.process_left()
         if live.conversation_reset:
-            # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
-            # with the next message, so the session goes on under an id of our own.
+            # It ended between `/clear` and the frame that names the new conversation. The old one must not return with
+            # the next message, so the session continues under a new id of ours.
             self._session.move_to(str(uuid.uuid4()))
 
     def park(self) -> None:
-        """Has the process closed because it is not needed; the next message resumes the session."""
+        """Close an idle process; the next message resumes the session."""
         if self.live is not None:
             self._session.log.append(ProcessChanged("parked", self.pid))
             self.leave()
 
     async def closed(self) -> None:
-        """Waits until the process that was left last is gone."""
+        """Wait until the process that was left last has ended."""
         if self._previous is not None:
             await self._previous.gone()

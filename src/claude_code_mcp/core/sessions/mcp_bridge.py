@@ -1,7 +1,7 @@
-"""Bridges the MCP servers of the hub to one Claude Code process, over the control channel that is open anyway.
+"""Bridges the hub's MCP servers to one Claude Code process, over its control channel.
 
-The process needs no program per server and no port. Every request of the CLI gets an answer or a refusal, whatever
-happens to the server: the CLI would wait forever otherwise.
+The process needs neither a program per server nor a port. Every request of the CLI gets an answer or a refusal,
+whatever happens to the server; otherwise the CLI would wait forever.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ _SET_TIMEOUT = 60
 
 
 class McpEndpoint(Protocol):
-    """One server, for one process."""
+    """A connection of one process to one server."""
 
     async def answer(self, message: Raw) -> Raw | None:
         """The response to a JSON-RPC message; None for a notification."""
 
     def close(self) -> None:
-        """Ends it, with its calls in flight."""
+        """Close it and cancel its calls in flight."""
 
     def retire(self) -> None:
-        """Ends it; calls in flight end as the server ends them."""
+        """Close it; calls in flight end when the server ends them."""
 
     def take_over(self) -> None:
-        """Goes on for a process that knows the server already, and has it ask for everything anew."""
+        """Continue for a process that already knows the server, and make it request all lists again."""
 
 
 class McpServerHost(Protocol):
@@ -54,40 +54,38 @@ class McpServerHost(Protocol):
         """The names of all servers."""
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """The names of the servers that a session gets: all that may be used, or those of them it wants."""
+        """The names of the servers that a session gets: all usable ones, or the wanted ones among them."""
 
     def watch_servers(self, watcher: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Calls back with the names of servers that were added, replaced, removed or enabled, until the function that
-        it returns is called."""
+        """Call `watcher` with the names of servers that were added, replaced, removed or enabled. Returns a function
+        that stops this."""
 
     async def expand_prompt(
         self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
     ) -> str | None:
-        """The text of a prompt, by its name as it is in commands, with its arguments in order; None if there is none
-        of that name."""
+        """The text of a prompt by its command name, with its arguments in order; None if there is no such prompt."""
 
     def endpoint(
         self, server: str, push: Callable[[Raw], None], *, caller: str, directory: str, ask: AskPerson
     ) -> McpEndpoint:
-        """The server for one process in a directory; `push` takes its notifications and requests, `ask` forms for a
-        person."""
+        """A connection to the server for one process in a directory; `push` gets its notifications and requests, `ask`
+        its forms."""
 
 
 def usable_servers(
     host: McpServerHost, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
 ) -> dict[str, str]:
-    """From the name that Claude Code gets to the server: those that a session wants (None: all) and that may be used,
-    but for those that the principal's policy denies as a whole. What a session is not given it cannot call."""
+    """Maps the names that Claude Code sees to servers: those that a session wants (None: all) and may use, except those
+    that the principal's policy denies entirely. A session cannot call other servers."""
     named = server_names(host.offered(wanted))
     return {name: server for name, server in named.items() if enforcer.may_use_server(principal, name, server)}
 
 
 async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
-    """A message `/mcp__server__prompt arguments` as the text of that prompt; unchanged if none of the servers has it.
-    `servers` are those of `usable_servers`. Claude Code has such commands for servers that it connects to itself, and
-    for no others.
+    """Expand a message `/mcp__server__prompt arguments` to the text of that prompt; unchanged if no server has it.
+    `servers` come from `usable_servers`. Claude Code has such commands only for servers that it connects to itself.
 
-    Raises ClaudeCodeError where the server cannot be had or refuses.
+    Raises ClaudeCodeError if the server is unavailable or refuses.
     """
     command, _, arguments = text[1:].partition(" ")
     for name, server in servers.items():
@@ -100,8 +98,8 @@ async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, st
 
 
 class McpBridge:
-    """The servers that one process has: those it was started with, and those that came to the hub since. An endpoint is
-    made at the first message to its server."""
+    """The servers of one process: those it was started with, and those added to the hub since. An endpoint is created
+    at the first message to its server."""
 
     def __init__(
         self,
@@ -114,8 +112,8 @@ class McpBridge:
         report_progress: Callable[[str], None],
         ask: Callable[[str, Raw], Awaitable[Raw]],
     ) -> None:
-        """`usable` returns the servers that the session may have now, by the names they have there; `report_progress`
-        takes readable lines for the session's log, `ask` the name of a server and its form."""
+        """`usable` returns the servers that the session may use now, by their names there; `report_progress` gets
+        readable lines for the session's log, `ask` the name of a server and its form."""
         self._host = host
         self._caller = caller
         self._directory = directory
@@ -128,7 +126,7 @@ class McpBridge:
         self._usable = usable
         self._servers = usable()
         self._announced = self._servers
-        """What the process knows; it is started with those of now."""
+        """The servers that the process knows; it is started with the current ones."""
         self._process: ClaudeProcess | None = None
         self._announcing = asyncio.Lock()
         self._unwatch = host.watch_servers(self._on_servers_changed)
@@ -150,8 +148,8 @@ class McpBridge:
         permit: Callable[[], Awaitable[None]],
         failed: Callable[[], None] | None = None,
     ) -> None:
-        """Passes a message of the CLI to its server, once `permit` has returned, in a task that answers the request.
-        PermissionDenied of `permit` is the answer then. `failed` is called if the server had no result for it."""
+        """Pass a message of the CLI to its server after `permit` returns, in a task that answers the request.
+        PermissionDenied from `permit` becomes the answer. `failed` is called if the server gives no result."""
         self._start_task(self._answer(process, frame, permit, failed or (lambda: None)))
 
     async def _answer(
@@ -168,7 +166,7 @@ class McpBridge:
             return
         try:
             await permit()
-            # Looked up after the permission, which may take minutes: the server may have been replaced meanwhile.
+            # Looked up after the permission, which may take minutes: the server may have been replaced by then.
             answer = await self._endpoint(process, name, server).answer(message)
             if answer is None or "result" not in answer:
                 failed()
@@ -177,7 +175,7 @@ class McpBridge:
             process.answer(frame.id, {"mcp_response": _error(message.get("id"), denial.message)})
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
-        except Exception:  # whatever it is, the CLI must not wait for an answer that never comes
+        except Exception:  # the CLI must always get an answer
             log.exception("a message from %s to the MCP server %s could not be answered", self._caller, server)
             process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
 
@@ -186,7 +184,7 @@ class McpBridge:
 
             def push(message: Raw) -> None:
                 self._log_progress(server, message)
-                # A task for each: the server's own messages must not wait until Claude Code has taken this one.
+                # A task for each: the server's messages must not wait until Claude Code has accepted this one.
                 self._start_task(_push(process, name, message))
 
             self._endpoints[server] = self._host.endpoint(
@@ -195,7 +193,7 @@ class McpBridge:
         return self._endpoints[server]
 
     def _log_progress(self, server: str, message: Raw) -> None:
-        """Claude Code takes progress notifications without reporting them, so we log them ourselves, some of them."""
+        """Log some progress notifications, because Claude Code does not report them."""
         now = time.monotonic()
         if message.get("method") != "notifications/progress" or now - self._progress_at < _PROGRESS_INTERVAL:
             return
@@ -203,12 +201,12 @@ class McpBridge:
         params = message.get("params") or {}
         total = params.get("total")
         progress = _number_text(params.get("progress", 0)) + (f" of {_number_text(total)}" if total else "")
-        # Redacted before it is cut: half of a secret could not be recognised.
+        # Redacted before it is truncated: part of a secret could not be recognised.
         text = one_line(str(self._redact(str(params.get("message") or ""))), _PROGRESS_LENGTH)
         self._report_progress(f"[progress] {server}: {f'{progress} {text}'.strip()}")
 
     def close(self) -> None:
-        """Closes the endpoints, because the process is about to end."""
+        """Close the endpoints, because the process is about to end."""
         self._unwatch()
         for endpoint in self._endpoints.values():
             endpoint.close()
@@ -217,15 +215,15 @@ class McpBridge:
     # -- when the servers change ------------------------------------------------------------------------------
 
     def follow(self, process: ClaudeProcess) -> None:
-        """From now on the process is told of servers that come and go."""
+        """Announce server changes to the process from now on."""
         self._process = process
-        # Servers came or went while it started, when it could not be told.
+        # Servers changed while it started, when it could not be notified.
         if self._announced != self._servers:
             self._start_task(self._announce(process))
 
     def _on_servers_changed(self, changed: frozenset[str]) -> None:
         known = {*self._servers.values()}
-        # One that is disabled stays known, with no tools: the model goes on naming them, and may get them back.
+        # A disabled server stays known, without tools: the model keeps naming them, and may get them back.
         there = [name for name in self._servers.values() if name in self._host.servers]
         offered = self._usable().values()
         self._servers = server_names([*there, *(name for name in offered if name not in known)])
@@ -234,7 +232,7 @@ class McpBridge:
         process = self._process
         if process is None:
             return
-        # Those that it knows have had their handshake: the new endpoint goes on from there.
+        # Known servers have completed their handshake: the new endpoint continues from there.
         for name, server in self._servers.items():
             if server in changed and server in known:
                 self._endpoint(process, name, server).take_over()
@@ -242,15 +240,15 @@ class McpBridge:
             self._start_task(self._announce(process))
 
     async def _announce(self, process: ClaudeProcess) -> None:
-        """Tells the process which servers there are. A CLI that cannot be told has them when it is started next."""
-        # One at a time: an older list must not come behind a newer one.
+        """Send the process the list of servers. A CLI that cannot receive it gets them at its next start."""
+        # One at a time: an older list must not follow a newer one.
         async with self._announcing:
-            # Noted before the request: what changes while that runs is announced by the next call.
+            # Noted before the request: changes during it are announced by the next call.
             servers = self._servers
             if servers == self._announced:
                 return
             try:
-                # This replaces the servers of this kind alone: those that the session brought itself stay.
+                # This replaces only servers of this kind: the session's own servers stay.
                 await process.request("mcp_set_servers", timeout=_SET_TIMEOUT, servers=self.configuration)
                 self._announced = servers
             except ClaudeCodeError as error:
@@ -269,5 +267,5 @@ def _error(id_: object, message: str) -> Raw:
 
 
 def _number_text(value: object) -> str:
-    """A number of a progress report; servers send texts there too."""
+    """A number of a progress report; some servers send strings."""
     return f"{value:g}" if isinstance(value, int | float) else one_line(str(value), 20)

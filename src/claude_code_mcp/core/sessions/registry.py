@@ -41,11 +41,11 @@ _RECORD_GRACE = 24 * 3600.0
 
 
 class Sessions:
-    """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
+    """The sessions in memory, by id. A session without an accepted message is kept only while it is sent one."""
 
     def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
-        """`deps` are for callers without an environment of their own. `spares` is how many processes are kept ready for
-        new sessions."""
+        """`deps` are for callers without a separate environment. `spares` is the number of processes kept ready for new
+        sessions."""
         self._deps = deps
         self._all_stores = all_stores
         self.spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
@@ -54,12 +54,12 @@ class Sessions:
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
         self._senders: Counter[str] = Counter()
-        """How many calls are sending a message to a session; it must not be forgotten meanwhile."""
+        """How many calls are sending a message to a session, which must not be forgotten in the meantime."""
         self._records_due = 0.0
         self._closed = False
 
     def all(self) -> list[Session]:
-        """The sessions in memory that have taken a message, most recently used first."""
+        """The sessions in memory that have accepted a message, most recently used first."""
         begun = (session for session in self._known.values() if session.turns or session.outside is not None)
         return sorted(begun, key=lambda session: session.used_at, reverse=True)
 
@@ -68,10 +68,10 @@ class Sessions:
         return self._known.get(self._moved.get(session_id, session_id))
 
     def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id; the old one, and those before it, mean the same session."""
+        """Note that a session continues under another id; all its earlier ids still lead to it."""
         if old in self._known:
             self._known[new] = self._known.pop(old)
-        # Those before it lead straight to the new one: `known` takes a single step.
+        # Earlier ids lead directly to the new one: `known` takes a single step.
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
@@ -79,9 +79,9 @@ class Sessions:
     async def creating(
         self, options: SessionOptions, principal: str, deps: SessionDeps, admission: Admission
     ) -> AsyncIterator[Session]:
-        """A new session in the environment of `deps`, with the options that the policy admits. Its id is ours to
-        choose; it is that of a spare process if there is one just like it. A worktree that was made for it is taken
-        back if it does not begin within."""
+        """A new session in the environment of `deps`, with the options that the policy admits. It takes the id of a
+        matching spare process, if any. A worktree created for it is removed if the session does not start within the
+        context."""
         if options.hub_servers:
             async with deps.hosted() as host:
                 available = host.servers if host is not None else ()
@@ -94,12 +94,12 @@ class Sessions:
         worktree, session = None, None
         if options.worktree:
             cwd = admitted.cwd or cwd
-            # Before the worktree is made: a refusal must not leave one behind.
+            # Before the worktree is created: a refusal must not leave one behind.
             await deps.launcher.check(admitted, cwd)
             worktree, cwd = await deps.workplaces.make(deps.launcher.home, deps.enforcer, principal, cwd, session_id)
         try:
             if worktree is not None:
-                # Judged again, since the directory is another one.
+                # Checked again, because the directory has changed.
                 admitted = admission.admit(admitted.model_copy(update={"worktree": worktree}), cwd)
             session = Session(session_id, admitted, admitted.cwd or cwd, principal, deps, new=True)
             session.notices = option_notices(options)
@@ -108,17 +108,17 @@ class Sessions:
                 session.id, session.spare = spare.id, spare
             yield session
         except BaseException:
-            # One that took its message keeps the worktree, unless Claude Code has refused the options and the session
-            # was dropped.
+            # A session that accepted its message keeps the worktree, unless Claude Code refused the options and the
+            # session was dropped.
             begun = session is not None and session.turns > 0 and self.known(session.id) is not None
             if worktree is not None and not begun:
-                # Shielded: nobody else knows of it.
+                # Shielded: no one else would remove it.
                 await asyncio.shield(deps.workplaces.take_back(deps.launcher.home, worktree))
             raise
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
-        """Keeps a session in memory while it is sent a message, and from then on if it took one.
+        """Keep a session in memory while it is sent a message, and permanently if it accepts it.
 
         If two calls have read the same session from disk at the same time, the first object is kept and both get it.
         """
@@ -126,9 +126,9 @@ class Sessions:
             raise Cancelled("The server is stopping.", session_id=session.id)
         kept = self._known.setdefault(session.id, session)
         if kept.owner != session.owner:
-            # Another caller's object was faster; to this one it does not exist.
+            # Another caller's object came first; to this caller it does not exist.
             raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
-        key = kept.id  # the session may have another id by the end, if it is cleared meanwhile
+        key = kept.id  # the id may change if the session is cleared in the meantime
         self._senders[key] += 1
         try:
             yield kept
@@ -142,30 +142,30 @@ class Sessions:
     async def find(
         self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
     ) -> Session:
-        """The session in memory, or one read from the stores of `deps`; `options` are for the latter, over those
-        recorded.
+        """The session in memory, or one read from the stores of `deps`; for the latter, `options` override the recorded
+        ones.
 
-        One from disk may be looked at; before it is sent a message, it must pass `admit`. RecordUnreadable if its
-        record is damaged, since its limits are not known then.
+        A session from disk can be inspected; it must pass `admit` before it is sent a message. RecordUnreadable if its
+        record is damaged, because its limits are then unknown.
         """
         known = self.known(session_id)
-        # It may have been forgotten while the disk was asked: what is sent to it then would be seen by nobody.
+        # It may have been forgotten during the disk access: a message to it would then be lost.
         if known is not None and not await self._is_outdated(known) and self.known(session_id) is known:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
         session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
-        # What this server has not written yet would be missing from what is read.
+        # Unwritten changes of this server would be missing from what is read.
         await deps.stores.recorder.saved(session_id)
         found = await deps.stores.threads.run(read_session, session_id, deps.stores, deps.directory)
         if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-        # Another call may have brought it into memory while the disk was read.
+        # Another call may have loaded it during the disk access.
         return self.known(session_id) or self._from_disk(found, principal, deps, options)
 
     async def _is_outdated(self, session: Session) -> bool:
-        """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
-        read anew. A record that cannot be read is no reason to forget anything."""
+        """Whether another server has continued a session that is parked here; then it is forgotten here and read again.
+        An unreadable record never causes forgetting."""
         if not self._is_unused(session):
             return False
         # Our own writes first: until they are on disk, the record is older than what is in memory.
@@ -173,11 +173,11 @@ class Sessions:
         try:
             record = await asyncio.to_thread(session.recorder.records.read, session.id)
         except RecordUnreadable:
-            # An error says nothing about who has gone on with it.
+            # An error does not tell whether another server continued it.
             return False
         if record is None or record.revision <= session.revision:
             return False
-        # Another call may have begun to use it while the database was read.
+        # Another call may have started to use it during the database access.
         if self._known.get(session.id) is not session or not self._is_unused(session):
             return False
         self._forget(session)
@@ -188,23 +188,23 @@ class Sessions:
         return at_rest and not self._senders[session.id]
 
     def join_outside(self, session: Session) -> None:
-        """A program outside of this server runs the session: it stays in memory until that leaves it."""
+        """Register that another program runs the session: it stays in memory until the program leaves it."""
         self._known[session.id] = session
 
     def leave_outside(self, session: Session) -> None:
-        """The program has left the session, which is read anew from disk when somebody wants it."""
+        """The program has left the session, which is read from disk when next used."""
         if self._known.get(session.id) is session and self._is_unused(session):
             self._forget(session)
 
     def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
-        """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
+        """Forget the sessions that other servers have continued, so that their current state is listed."""
         for session in [*self._known.values()]:
             summary = summaries.get(session.id)
             if summary is not None and summary.revision > session.revision and self._is_unused(session):
                 self._forget(session)
 
     def give_way(self, session_id: str) -> bool:
-        """Another server wants a session: parks its process, if that does nothing. Whether it is free, or will be."""
+        """Park an idle session because another server requests it. Returns whether it is free, or will be."""
         session = self.known(session_id)
         if session is None or not session.live:
             return True
@@ -234,10 +234,10 @@ class Sessions:
         return session
 
     def admit(self, session: Session, admission: Admission) -> None:
-        """Applies the policy again before a message: what was allowed when the session began may not be any more, or
-        not to the client that sends the message.
+        """Apply the policy again before a message: it may have changed since the session started, or differ for the
+        client that sends the message.
 
-        A session that was just read from disk takes over the tightened options; one in memory has them already.
+        A session just read from disk takes the tightened options; one in memory already has them.
         """
         admitted = admission.admit(session.options, session.cwd)
         if session.id not in self._known:
@@ -260,8 +260,8 @@ class Sessions:
         at_message: str | None = None,
         options: SessionOptions | None = None,
     ) -> Session:
-        """A new session that starts from the transcript of another, which stays as it is. It runs in the environment
-        of `deps`, or in that of the other session where its transcript lies elsewhere."""
+        """A new session that starts from the transcript of another, which stays unchanged. It runs in the environment
+        of `deps`, or in the other session's if its transcript is elsewhere."""
         if deps.stores is not source.deps.stores:
             deps = source.deps
         resumable = await deps.stores.threads.run(deps.stores.transcripts.resumable, source.id, source.cwd)
@@ -276,7 +276,7 @@ class Sessions:
         fork = Session(str(uuid.uuid4()), admitted, admitted.cwd or cwd, principal, deps, origin=origin)
         fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
-            fork.costs.spent_usd = source.costs.spent_usd  # otherwise a budget could be had again and again
+            fork.costs.spent_usd = source.costs.spent_usd  # otherwise forking would renew a budget
         return fork
 
     async def clean_up_regularly(self) -> None:
@@ -299,11 +299,11 @@ class Sessions:
                 log.warning("session %s has run for too long: stopping its turn", session.id)
                 session.turn_runner.time_out(turn)
         elif session.activity.background_work and session.activity.background_seconds <= settings.running_session_max:
-            return  # what it runs in the background is not idle
+            return  # background work is not idle
         elif session.outside is not None:
-            return  # whoever has joined it says when it is left
+            return  # the program that joined it reports when it leaves
         elif idle_seconds > settings.session_ttl and not self._senders[session.id]:
-            # Only where nobody sends it a message: such a call has the object in its hands.
+            # Only if no call is sending it a message: such a call holds the object.
             self._forget(session)
         elif session.can_park and idle_seconds > settings.idle_park:
             session.park()
@@ -312,7 +312,7 @@ class Sessions:
             session.park()
 
     def _forget(self, session: Session) -> None:
-        """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
+        """Drop a session from memory, unless its process is still being closed: a resume must wait for that."""
         session.park()
         if session.process.dormant:
             del self._known[session.id]
@@ -324,7 +324,7 @@ class Sessions:
         for other in [*self._known.values()]:
             if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
                 continue
-            # One that starts again while others are waited for is found by its process before anything is removed.
+            # A session that restarts during the wait is found by its process before anything is removed.
             if other.busy or other.activity.background_work or self._senders[other.id]:
                 raise SessionBusy(f"Session {other.id} is busy in {directory}.", session_id=other.id)
             other.park()
@@ -340,28 +340,28 @@ class Sessions:
             raise SessionBusy(f"Session {session.id} is busy.", session_id=session.id)
         session.park()
         await session.closed()
-        # It may have been sent a message while its process was closing.
+        # It may have got a message while its process was closing.
         if self._known.get(session.id) is session and session.process.dormant and not self._senders[session.id]:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
         """Forgets a session whose options Claude Code has refused, once its process is gone."""
-        # Waited for first: until the process is gone, a resume must find this object and wait as well.
+        # Wait first: until the process has ended, a resume must find this object and wait too.
         await session.closed()
         if self._known.get(session.id) is session and session.process.dormant:
             del self._known[session.id]
             session.log.close()
 
     async def close(self) -> None:
-        """Ends every process and waits for that; no session takes a message any more."""
-        # First: nobody may bring another session into memory while these are being closed.
+        """End every process and wait for it; from now on no session accepts a message."""
+        # First: no other session may be loaded while these are being closed.
         self._closed = True
         sessions = list(self._known.values())
         for session in sessions:
             session.release(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
-        # At the same time: each process has its own time to end.
+        # Concurrently: each process has its own time limit.
         await asyncio.gather(self.spares.close(), *(session.closed() for session in sessions))
-        # After the processes: their last events are for those who still follow.
+        # After the processes: followers still get their last events.
         for session in sessions:
             session.log.close()
 
@@ -372,16 +372,16 @@ def _directory(wanted: str | None, deps: SessionDeps) -> str:
 
 
 def _clean_up_records(all_stores: Iterable[Stores], spending: Spending) -> None:
-    """Forgets what is recorded of sessions that are gone. What fails is tried again the next time."""
+    """Delete the records of sessions that no longer exist. Failures are retried the next time."""
     for stores in all_stores:
-        if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
+        if stores.transcripts.available:  # a directory that is temporarily missing must not cause deletions
             _clean_up_stores(stores)
     with contextlib.suppress(OSError):
         spending.clean_up()
 
 
 def _clean_up_stores(stores: Stores) -> None:
-    # A transcript that cannot be read is there: nothing is forgotten on the word of an error.
+    # An unreadable transcript exists: an error must not cause deletions.
     with contextlib.suppress(OSError, TranscriptUnreadable):
         for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)

@@ -1,9 +1,9 @@
 """A session: a conversation with Claude Code that survives the processes it runs in.
 
-Its parts do the work, and most of them know the session: `TurnRunner` (turn.py) runs the turns, `MessageQueue` has the
-accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open questions and
-`SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (session_state.py)
-have the state; `FrameRouter` hands them what the process says.
+Its parts do the work, and most of them know the session: `TurnRunner` (turn.py) runs the turns, `MessageQueue` holds
+the accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open questions and
+`SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (session_state.py) have
+the state; `FrameRouter` hands them what the process says.
 """
 
 import asyncio
@@ -67,21 +67,21 @@ class Session:
         usage: Usage | None = None,
         new: bool = False,
     ) -> None:
-        """`new` says that the id was made here for this object: no process, server, record or transcript has it yet."""
+        """`new` means that the id was created for this object: no process, server, record or transcript has it yet."""
         self.id = session_id
-        """The conversation that the process writes; another one after it was cleared."""
+        """The id of the conversation that the process writes; it changes when the conversation is cleared."""
         self.options = options
         self.cwd = cwd
         self.owner = owner
         self.recorded_owner = owner
-        """The owner in the record, which stays when somebody else resumes the session."""
+        """The owner in the record, which stays when another caller resumes the session."""
         self.created_at = self.used_at = time.time()
         self.first_prompt: str | None = None
         self.outcome: Outcome | None = None
         self.notices: tuple[str, ...] = ()
-        """What callers are to know of the options that the session was asked for."""
+        """Notices for callers about the requested options."""
         self.limit_wait: LimitWait | None = None
-        """What a usage limit has stopped, until the model has answered again."""
+        """The work that a usage limit stopped, until the model answers again."""
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self.grants: tuple[Mapping[str, Any], ...] = ()
@@ -90,31 +90,30 @@ class Session:
         self.beginning = False
         """Whether its first message is about to be accepted: its record says that it runs."""
         self.origin = origin
-        """What a fork begins with, until it has a transcript of its own."""
+        """The starting point of a fork, until it has its own transcript."""
         self.is_new = new
-        """Whether nobody else can know of its id: no process was ever started for it."""
+        """Whether its id is unknown elsewhere: no process was ever started for it."""
         self.outside: OutsideSession | None = None
-        """The program outside of this server that runs it, such as Claude Code in a terminal."""
+        """The external program that runs it, such as Claude Code in a terminal."""
         self.spare: Spare | None = None
-        """A process that is ready for its first message, until that comes. The session has its id, from before anybody
-        knows of either."""
+        """The spare process for its first message, until that arrives. The session took its id before either was
+        visible."""
         self._released = False
         self._cancelling = False
         self._unrecorded = Usage()
-        """What the transcript says was used and the record did not know; counted for the owner's day when the session
-        goes on."""
+        """Usage in the transcript that the record lacks; counted towards the owner's day when the session continues."""
         self.deps = deps
-        """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
-        and directory ever changes: its files stay where they are."""
+        """The dependencies of the environment that its next process runs in. Only the parts that belong to a client's
+        environment and directory change; its files stay."""
         self.recorder = deps.stores.recorder
-        """Writes its record, to the same place whatever environment it runs in."""
+        """Writes its record, always to the same place."""
         settings = deps.settings
         kept = settings.event_buffer_size, settings.event_buffer_bytes
         self.log = EventLog(*kept, lambda event: self.deps.notice(self.id, self.owner, event))
         self.events: EventReader = self.log
-        """What has happened in the session, to be read and followed."""
+        """The session's events, to be read and followed."""
         self.activity = EventWriter(self.log, cwd, deps.redact)
-        """What its process says of itself: a retry of the API, background work, commands, the size of its context."""
+        """What its process reports about itself: API retries, background work, commands, context size."""
         self.readable_lines = self.activity.readable_lines
         self.state_tracker = StateTracker(self.log)
         self.stall_timer = StallTimer(
@@ -124,13 +123,13 @@ class Session:
         )
         self.costs = SessionCosts(usage or Usage())
         self.messages = MessageQueue()
-        """Those that were accepted and have no outcome yet."""
+        """The accepted messages without an outcome."""
         self.process = CurrentProcess(self)
         self.verdicts = SessionVerdicts(self)
         self.open_questions = SessionQuestions(self)
         self.turn_runner = TurnRunner(self)
         self.frames = FrameRouter(self)
-        """Takes every frame of the current process."""
+        """Handles every frame of the current process."""
 
     @property
     def state(self) -> State:
@@ -157,12 +156,12 @@ class Session:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What its process uses with all that it started, as last measured; None if that is not known."""
+        """The memory of its process tree as last measured; None if unknown."""
         return self.deps.slots.memory_of(self.pid)
 
     @property
     def queued(self) -> str | None:
-        """The place of its process among those that wait to start, and what for; None if it does not wait."""
+        """The position of its process in the start queue, and what it waits for; None if it does not wait."""
         return self.deps.slots.wait_reason(self)
 
     @property
@@ -171,7 +170,7 @@ class Session:
 
     @property
     def turns(self) -> int:
-        """How many turns it has begun in this server."""
+        """How many turns it has started in this server."""
         return self.turn_runner.count
 
     @property
@@ -182,7 +181,7 @@ class Session:
 
     @property
     def working_seconds(self) -> float:
-        """How long the current turn has been running, without the time in which it waited for people."""
+        """How long the current turn has been running, without the time spent waiting for people."""
         turn = self.turn_runner.current
         if turn is None:
             return 0.0
@@ -190,7 +189,7 @@ class Session:
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Whether another server is running a turn of it, as far as was known when it was looked up."""
+        """Whether another server was running a turn of it when it was last looked up."""
         return self.busy and self.turn_runner.current is None
 
     @property
@@ -200,12 +199,12 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """What the session has used, with what the answers of the running turn say so far."""
+        """The session's usage, including the answers of the running turn so far."""
         return self.costs.usage_so_far
 
     @property
     def model_turns(self) -> int:
-        """How often the model has answered, with the answers of the running turn so far."""
+        """How often the model has answered, including the running turn so far."""
         return self.costs.turns_so_far
 
     @property
@@ -215,20 +214,21 @@ class Session:
 
     @property
     def budget_left(self) -> float | None:
-        """What is left of the session's budget in dollars, None if it has none."""
+        """The rest of the session's budget in dollars; None if it has none."""
         limit = self.options.max_budget_usd
         return None if limit is None else max(limit - self.costs.spent_usd, 0.0)
 
     @property
     def process_budget(self) -> float | None:
-        """What a process that starts now may spend: what is left to the session, or is reserved of its owner's day."""
+        """What a process started now may spend: the rest of the session's budget, or its reservation from its owner's
+        day."""
         left = (self.budget_left, self.deps.enforcer.limits.spendable(self.owner, self.id))
         return min((amount for amount in left if amount is not None), default=None)
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
-        """Waits until no turn is running (or a question is open); returns whether that came in time.
+        """Wait until no turn is running (or a question is open); return whether that happened in time.
 
-        The outcome is on disk by then, as the caller may tell others of it.
+        The outcome is then on disk, because the caller may pass it on.
         """
         in_time = await self.state_tracker.wait_until_at_rest(timeout, or_waiting=for_questions)
         await self.saved()
@@ -239,12 +239,12 @@ class Session:
         return self.recorder.failure(self.id)
 
     async def saved(self) -> None:
-        """Waits until its record is up to date; a caller may then tell others what the session came to."""
+        """Wait until its record is up to date, so that a caller may pass on the outcome."""
         await self.recorder.saved(self.id)
 
     @property
     def queued_messages(self) -> list[UserMessage]:
-        """The messages that no turn has taken up yet, oldest first."""
+        """The messages that no turn has picked up yet, oldest first."""
         return self.turn_runner.queued
 
     # -- messages ---------------------------------------------------------------------------------------------
@@ -262,21 +262,21 @@ class Session:
         continues: str = "",
         on_limit: OnLimit | None = None,
     ) -> UserMessage:
-        """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
+        """Accept a message: into the running turn, or as a new turn, resuming the process if needed.
 
-        `at_message` first takes the conversation back to that message; what came after it is left behind. A turn that
-        begins with this message runs in the environment of its `sender`, as far as `_adopt_environment` says. Without
-        a `message_id` it gets a new one. One that `continues` a wait for a usage limit is refused (Cancelled) if the
-        session does not wait for that any more. `on_limit` changes the option with the acceptance.
+        `at_message` first rewinds the conversation to that message and drops what follows. A turn that starts with this
+        message runs in the environment of its `sender`, within the limits of `_adopt_environment`. Without a
+        `message_id` it gets a new one. A message that `continues` a wait for a usage limit is refused (Cancelled) if
+        the session no longer waits. `on_limit` changes the option on acceptance.
         """
         # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self.process.starting:
-            # Early too, so that a message which is refused for certain closes no process.
+            # Also early, so that a message that will certainly be refused closes no process.
             self._check_accepting(when_busy)
-            # One message is sent at a time, so nobody else takes the room that is found here.
+            # Only one message is sent at a time, so the room found here stays free.
             self.messages.check_room()
             if sender is not None:
-                # Before the look at the process: one in another environment is closed by this.
+                # Before checking the process: this closes one in another environment.
                 self._adopt_environment(sender)
             if at_message is not None:
                 if self.busy or self.activity.background_work:
@@ -288,18 +288,18 @@ class Session:
                 await self.turn_runner.wait_for_previous_process()
                 await self._take_over()
                 await self.turn_runner.check_saving()
-            # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
-            # two messages that want a turn of their own at the same time, one is refused.
+            # Whether the session is busy is decided together with the acceptance, without an await in between: of two
+            # simultaneous messages that each want their own turn, one is refused.
             self._check_accepting(when_busy)
             if continues and (self.limit_wait is None or self.limit_wait.id != continues or not self.limit_wait.on):
                 raise Cancelled(f"Session {self.id} no longer waits for a usage limit.", session_id=self.id)
-            # Counted when somebody goes on with the session, and not by each who only looks at it.
+            # Counted when the session is continued, not each time it is viewed.
             if self._unrecorded.models:
                 unrecorded, self._unrecorded = self._unrecorded, Usage()
                 self.log.append(Spent(unrecorded))
             if self.process.live is None:
                 self.start_error = None
-                # Before the message is accepted: a refusal of the lease or the slot must leave nothing in the queue.
+                # Before the message is accepted: if the lease or slot is refused, the queue must be unchanged.
                 self.process.start(at_message)
             message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
             message.id, message.continues = message_id or message.id, continues
@@ -309,7 +309,7 @@ class Session:
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
             self.turn_runner.accept(message)
-            # With nothing awaited since: the turn may end before its caller is answered, and the record says so.
+            # Without an await since: the turn may end before its caller is answered, and the record must show it.
             self.beginning = False
             return message
 
@@ -348,7 +348,7 @@ class Session:
             raise SessionBusy(f"Session {self.id} is still working on the previous message.", session_id=self.id)
 
     def _check_accepting(self, when_busy: WhenBusy) -> None:
-        """Raises why the session takes no message now."""
+        """Raise the reason why the session accepts no message now."""
         self.refuse_if_outside()
         if self.runs_elsewhere:
             raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
@@ -368,31 +368,31 @@ class Session:
     async def interrupt(
         self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
     ) -> Sequence[UserMessage]:
-        """Ends the running turn and keeps the session; returns the messages behind it that were dropped."""
+        """End the running turn and keep the session; return the dropped messages that were queued behind it."""
         return await self.turn_runner.interrupt(code, drop_queued=drop_queued)
 
     async def withdraw(self, message_id: str) -> UserMessage | None:
-        """Takes a message back that no turn has taken up yet; None if it is too late."""
+        """Withdraw a message that no turn has picked up yet; None if it is too late."""
         return await self.turn_runner.withdraw(message_id)
 
     def delivery(self, message_id: str) -> UserMessage | None:
-        """A message of this session that has no outcome yet, or was one of the last to get one."""
+        """A message of this session without an outcome, or among the last to get one."""
         return self.messages.find(message_id)
 
     async def give_up_message(self, message: UserMessage) -> None:
-        """Nobody waits for the answer any more: ends its turn; messages behind it run next."""
+        """End the turn of a message whose answer is no longer needed; messages behind it run next."""
         if not message.outcome.done():
             await self.interrupt(drop_queued=False)
 
     async def start_settled(self) -> None:
-        """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
+        """Wait until this session's process is ready or has failed to start: see `start_error`."""
         if self.process.live is not None:
             await self.process.live.start_settled()
 
     def _adopt_environment(self, sender: SessionDeps) -> None:
-        """From the next process on, runs in the environment of a client that sends a message; a process at rest in a
-        different one is closed for that. One at work, one that cannot be resumed and one that runs something in the
-        background stays; so does a session whose files are below another configuration directory than the client's."""
+        """Use the environment of a client that sends a message from the next process on; close an idle process in a
+        different environment. A process that is busy, cannot be resumed or has background work stays; so does a session
+        whose files are in another configuration directory than the client's."""
         if sender.stores is not self.deps.stores:
             return
         same = sender.launcher.environment_key == self.deps.launcher.environment_key
@@ -406,9 +406,9 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def at_rest(self, *, without_process: bool = False) -> AsyncIterator[None]:
-        """Within this context no turn begins, in whichever server. SessionBusy if one runs or something works in the
-        background. `without_process` has its process closed first."""
-        # Held to the end: a message that comes meanwhile waits, and begins its turn afterwards.
+        """Context in which no turn starts, on any server. SessionBusy if a turn or background work is running.
+        `without_process` closes its process first."""
+        # Held to the end: a message that arrives in the meantime waits and starts its turn afterwards.
         async with self.process.starting:
             self._check_at_rest()
             if without_process:
@@ -416,7 +416,7 @@ class Session:
             if self.process.live is not None:  # which has the lease
                 yield
                 return
-            # The process that was left last has the lease until it is gone.
+            # The process that was left last has the lease until it has ended.
             await self.closed()
             lease = await asyncio.to_thread(self.deps.stores.leases.take, self.id)
             try:
@@ -426,8 +426,9 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def asking_claude(self) -> AsyncIterator[Callable[..., Awaitable[Raw]]]:
-        """Requests to Claude Code itself, in a process without a turn; none begins meanwhile. A process that was
-        started for this is closed again. SessionBusy as `at_rest`; raises what keeps the process from starting."""
+        """Context for requests to Claude Code itself, in a process without a turn; no turn starts in the meantime. A
+        process started for this is closed again. SessionBusy like `at_rest`; raises the error if the process cannot
+        start."""
         async with self.process.starting:
             self._check_at_rest()
             started = self.process.live is None
@@ -435,13 +436,13 @@ class Session:
                 await self.deps.launcher.check(self.options, self.cwd)
                 await self.turn_runner.wait_for_previous_process()
                 await self._catch_up()
-                # Again: the session may have been cancelled meanwhile, here or by the server that had it.
+                # Again: the session may have been cancelled in the meantime, here or by the server that had it.
                 self._check_at_rest()
                 self.start_error = None
                 self.process.start()
             try:
                 await self.start_settled()
-                # A start that fails lets go of the process; `start_error` says why.
+                # A failed start releases the process; `start_error` has the reason.
                 process = self.process.process
                 if process is None or not self.process.ready:
                     raise self.start_error or ProcessFailed("Claude Code could not be started.")
@@ -462,7 +463,8 @@ class Session:
     # -- usage limits ------------------------------------------------------------------------------------------
 
     def set_on_limit(self, on_limit: OnLimit) -> None:
-        """Ends at a usage limit from now on, or continues automatically after the reset; also after the last limit."""
+        """Set whether the session ends at a usage limit or continues automatically after the reset; also applies to a
+        current limit."""
         self.options = self.options.model_copy(update={"on_limit": on_limit})
         if self.limit_wait is not None:
             self._change_wait(self.limit_wait.switched(on_limit == "wait"))
@@ -470,7 +472,8 @@ class Session:
             self.recorder.changed(self)
 
     def continue_now(self) -> None:
-        """Sends at once what a usage limit has stopped. InvalidArgument if there is nothing; SessionBusy in a turn."""
+        """Send now the message that a usage limit stopped. InvalidArgument if there is none; SessionBusy during a
+        turn."""
         self.refuse_if_busy()
         if self.limit_wait is None:
             raise InvalidArgument(f"No usage limit has stopped session {self.id}.", session_id=self.id)
@@ -482,7 +485,7 @@ class Session:
         self.log.append(WaitChanged(None))
 
     def give_up_wait(self) -> None:
-        """What a usage limit has stopped does not continue automatically."""
+        """Do not continue automatically after a usage limit."""
         if self.limit_wait is not None and self.limit_wait.on and not self.busy:
             self._change_wait(self.limit_wait.switched(False))
 
@@ -494,30 +497,30 @@ class Session:
     # -- permissions that outlive a process -------------------------------------------------------------------
 
     def grant(self, updates: list[Mapping[str, Any]]) -> None:
-        """Permission updates that were allowed for the whole session, which the next process must be given too."""
+        """Remember permission updates that were allowed for the whole session, for all later processes."""
         news = [update for update in updates if update not in self.grants]
         if news:
             self.grants = (*self.grants, *news)
             self.recorder.changed(self)
 
     def revoke_mode(self) -> None:
-        """Forgets a mode that was granted, because a newer one is set."""
+        """Forget a granted mode because a newer one is set."""
         self.grants = tuple(update for update in self.grants if update.get("type") != "setMode")
 
     def plan_approved(self, mode: str | None) -> None:
-        """The session goes on in this mode, also in the processes to come: a resumed one must not plan again."""
+        """Continue in this mode, also in later processes: a resumed one must not plan again."""
         if mode is not None or self.options.permission_mode == "plan":
             self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
             self.revoke_mode()
             self.recorder.changed(self)
 
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
-        """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
-        to come. ProcessFailed if Claude Code does not take it, and nothing is changed then; or if it cannot be
-        recorded: then it holds until the server ends."""
+        """Continue with another model or mode, which the policy must admit: at once in the running process, and in all
+        later ones. ProcessFailed if Claude Code rejects it, with nothing changed, or if it cannot be recorded; then it
+        holds until the server stops."""
         self._check_accepting(WhenBusy.JOIN)
         async with self.process.starting:
-            # A process that is still starting takes no such request yet.
+            # A process that is still starting does not accept such requests.
             await self.start_settled()
             wanted = SessionOptions.model_validate({**self.options.model_dump(), **change})
             options = self.deps.enforcer.admit(wanted, self.cwd, self.owner)
@@ -527,22 +530,22 @@ class Session:
                 await process.request("set_permission_mode", timeout=wait, mode=mode)
             if process is not None and options.model != before.model:
                 await process.request("set_model", timeout=wait, model=options.model or "default")
-            # Only after Claude Code has taken it: otherwise the record would say what no process does.
+            # Only after Claude Code accepted it: otherwise the record would not match any process.
             if options.permission_mode != before.permission_mode:
                 self.revoke_mode()
             self.options = options
-        # Outside of the lock: the next message need not wait for the disk.
+        # Outside the lock: the next message need not wait for the disk.
         await self.recorder.save(self)
 
     # -- the process and its conversation ---------------------------------------------------------------------
 
     def move_to(self, session_id: str) -> None:
-        """The conversation was cleared, and the process writes another one from now on.
+        """Follow a cleared conversation: the process writes another one from now on.
 
         Everything else stays: owner, options, totals, log, the running turn. The old id becomes an alias before
-        anything is reported under the new one. If another process holds the new id, this one is given up.
+        anything is reported under the new one. If another process holds the new id, this process is stopped.
         """
-        # While the old id is still ours: the broker knows the open questions by it.
+        # While the old id is still current: the broker indexes the open questions by it.
         self.open_questions.withdraw_all("the conversation was cleared")
         old, self.id = self.id, session_id
         self.origin = None
@@ -562,30 +565,30 @@ class Session:
         return self.process.ready and not self.busy and self.options.persist and not self.activity.background_work
 
     def park(self) -> None:
-        """Parks the session: closes its process, if it has one; the next message resumes it."""
+        """Park the session: close its process, if any; the next message resumes it."""
         self.process.park()
 
     async def closed(self) -> None:
-        """Waits until no process is left that this session has let go of."""
+        """Wait until every process that this session released has ended."""
         await self.process.closed()
 
     async def cancel(self) -> None:
-        """Ends the session permanently; its process is closed in the background. No message is accepted from now on.
+        """End the session permanently and close its process in the background. It accepts no more messages.
 
         A running turn is interrupted first, so that its outcome has its cost.
         """
         self._cancelling = True
         await self.turn_runner.interrupt(OutcomeCode.CANCELLED)
-        # For a turn that background work has begun meanwhile. Without a process no message is left for another one.
+        # For a turn that background work started in the meantime. Without a process no message is left for another one.
         self.turn_runner.give_up(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."), may_report=True)
         self.state_tracker.move(State.CANCELLED)
         if self.limit_wait is not None:
             self.wait_is_over()
 
     def release(self, outcome: Outcome) -> None:
-        """Lets go of the process and takes no more messages, because the server stops, or another machine has the
+        """Release the process and accept no more messages, because the server is stopping or another machine has the
         session."""
-        # First: whoever hears of the end may send another message at once.
+        # First: a listener may send another message at once.
         self._released = True
         turn, wait = self.turn_runner.current, self.limit_wait
         self.turn_runner.give_up(outcome, may_report=True)
@@ -595,7 +598,7 @@ class Session:
     # -- the record -------------------------------------------------------------------------------------------
 
     def record(self) -> SessionRecord | None:
-        """What the session is like now, for its file; None if it is to leave no trace."""
+        """The current state of the session for its record; None if it must leave no trace."""
         if not self.options.persist or self.outside is not None:
             return None
         self.revision += 1
@@ -625,13 +628,13 @@ class Session:
         )
 
     def restore(self, found: OnDisk) -> None:
-        """Takes over what was read from disk; called once, before anything else happens to the session."""
+        """Apply what was read from disk; called once, before anything else happens to the session."""
         self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
-        # Not a move: nothing happens now, and nobody is to be told of it.
+        # Not a move: nothing happens now, and no event is due.
         self.state_tracker.state = found.state
         self.outcome = found.outcome
         self.costs.model_turns = found.model_turns
-        # A turn that another server runs may yet bring their results.
+        # A turn running on another server may still bring their results.
         if not self.busy:
             self.readable_lines.fail_running()
         record, times = found.record, found.recent.times
@@ -639,7 +642,7 @@ class Session:
             self.created_at, self.used_at = min(times), max(times)
         if record is not None:
             self._adopt(record)
-            # A killed server may not have recorded what the CLI has: that is spent all the same.
+            # A killed server may not have recorded usage that the CLI recorded: it was spent anyway.
             self._unrecorded = found.usage - record.usage
             self.costs.spent_usd += self._unrecorded.cost_usd
             self.costs.usage, self.costs.model_turns = found.usage, found.model_turns
@@ -658,7 +661,7 @@ class Session:
         self.limit_wait = record.limit_wait
 
     async def _catch_up(self) -> None:
-        """Takes over what another server has recorded of it meanwhile; RecordUnreadable if that cannot be known."""
+        """Apply what another server has recorded in the meantime; RecordUnreadable if that cannot be read."""
         await self.saved()
         record = await asyncio.to_thread(self.recorder.records.read, self.id)
         if record is not None and record.revision > self.revision:

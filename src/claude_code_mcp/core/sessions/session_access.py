@@ -1,12 +1,12 @@
-"""Who may do what beside running sessions of their own: the one place for every interface.
+"""Access to sessions of other owners: the one place for every interface.
 
-A session is its owner's alone. `SessionAccess` says so, and a subclass can say more: by a `Share` somebody else may
-watch a session, or answer and write to it as well. Whoever a session is shared with acts in the place of its owner: it
-runs in the owner's home, by the owner's profile and on the owner's budget. What they answer and write bears their name.
-What changes a session for good, or hands it on, is the owner's: cancelling, deleting, renaming, copying, sharing, and
-allowing something for all that follows: they allow what is asked, once.
+By default only its owner can use a session. A subclass of `SessionAccess` can add shares: a `Share` lets another caller
+watch a session, or also answer its questions and send messages. A grantee acts in the place of the owner: the session
+runs in the owner's home, with the owner's profile and budget. Answers and messages carry the grantee's name. Only the
+owner can change a session permanently or pass it on: cancel, delete, rename, copy, share it, or allow something for the
+rest of the session. A grantee can allow a request only once.
 
-For everybody else a session that is not shared with them does not exist.
+To all other callers the session does not exist.
 """
 
 import contextlib
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from .session import Session
 
 OnTakenBack = Callable[[str], None]
-"""Called with the id of a session that may be shared with fewer than before, or for less."""
+"""Called with the id of a session whose shares may have been reduced."""
 OnMoved = Callable[[str, str], None]
-"""Called with the id that a shared session had, and the one that it goes on with."""
+"""Called with the old and the new id of a shared session."""
 
 
 class Access(StrEnum):
-    """What somebody may do with a session of somebody else."""
+    """What a caller may do with another owner's session."""
 
     WATCH = "watch"
-    """See everything that the owner sees of it."""
+    """See everything that the owner sees."""
     ANSWER = "answer"
-    """Besides, answer its questions, send it messages and interrupt it."""
+    """Also answer its questions, send messages and interrupt it."""
 
     def covers(self, wanted: "Access") -> bool:
         return self is Access.ANSWER or wanted is Access.WATCH
@@ -44,7 +44,7 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A session that its owner shares with a person, or with a group by `group:NAME`."""
+    """A share of a session with a person, or with a group (`group:NAME`)."""
 
     session_id: str
     grantee: str
@@ -55,31 +55,32 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class SessionSharing:
-    """Whose a session is, and with whom it is shared, as one principal who may watch it is told."""
+    """The owner and the shares of a session, as visible to one principal who may watch it."""
 
     owner: str | None
-    """None: the principal's own."""
+    """None if the principal is the owner."""
     shares: tuple[Share, ...]
     access: Access | None = None
     """What the principal may do with a session of another owner."""
 
     def asked(self, questions: Sequence[Question]) -> list[Question]:
-        """Open questions as the principal may answer them, see `SessionAccess.as_asked_of`."""
+        """The open questions as the principal may answer them, see `SessionAccess.as_asked_of`."""
         return [question if self.owner is None else question.for_once() for question in questions]
 
     @property
     def rows(self) -> list[dict[str, str]] | None:
-        """As every interface reports it; None if it is shared with nobody."""
+        """The shares as interfaces report them; None if there are none."""
         return [{"with": share.grantee, "access": str(share.access)} for share in self.shares] or None
 
 
 class SessionAccess:
-    """Who may use the sessions of one service: their owners. A subclass that shares sessions overrides the methods of
-    the first section, and calls `taken_back` and `notify_moved`; what follows from a share is decided here."""
+    """Decides who may use the sessions of one service: by default their owners. A subclass that shares sessions
+    overrides the methods of the first section, and calls `taken_back` and `notify_moved`; the effects of a share are
+    decided here."""
 
     def __init__(self) -> None:
         self.known: Callable[[str], Session | None] = lambda _: None
-        """Finds a session in memory, also by an id that it had before."""
+        """Finds a session in memory, also by an earlier id."""
         self.audit: Callable[[AuditEvent], None] = lambda _: None
         self._on_taken_back: list[OnTakenBack] = []
         self._on_moved: list[OnMoved] = []
@@ -92,7 +93,7 @@ class SessionAccess:
     # -- what is shared -------------------------------------------------------------------------------------------
 
     def share_of(self, session_id: str, principal: str) -> Share | None:
-        """The share by which a principal may use a session; it may be one that they have given themselves."""
+        """The share through which a principal may use a session; it may be their own."""
         return None
 
     def shares_of(self, session_id: str) -> Sequence[Share]:
@@ -100,41 +101,41 @@ class SessionAccess:
         return ()
 
     def shared_with(self, principal: str) -> list[Share]:
-        """The sessions of others that a principal may watch, those shared last first."""
+        """Other owners' sessions that a principal may watch, most recently shared first."""
         return []
 
     async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
-        """Shares a session of the owner's. InvalidArgument where nothing can be shared, or not with this name."""
+        """Share a session of the owner's. InvalidArgument if sharing is not supported, or not with this name."""
         raise InvalidArgument("This server does not support sharing sessions.")
 
     async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
-        """Shares a session with somebody, or with everybody, no longer; returns with whom it was. What they have open
-        of it ends."""
+        """Stop sharing a session with a grantee, or with everyone; return the former grantees. Their open views of it
+        end."""
         return []
 
     async def end_shares_of(self, name: str) -> None:
-        """Somebody is removed: what they have shared ends, and what is shared with them."""
+        """End all shares by and with a removed person."""
 
     def change_groups(
         self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
     ) -> None:
-        """Somebody is in these groups from now on, which `assign` takes over."""
+        """Set a person's groups by calling `assign`."""
         assign(principal, groups)
 
     def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id. May block on the disk."""
+        """Note that a session continues under another id. May block on the disk."""
 
     async def refresh(self) -> None:
-        """Takes over what other servers of the same state have changed."""
+        """Load the changes that other servers on the same state made."""
 
     async def follow(self) -> None:
-        """Takes that over whenever it changes, for as long as this runs."""
+        """Load such changes whenever they happen. Never returns."""
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def owner_for(self, session_id: str, principal: str, wanted: Access) -> str | None:
-        """In whose place the principal may do this with a session; None if it is not shared with them at all.
-        PermissionDenied if it is, and not for this."""
+        """The owner in whose place the principal may do this with a session; None if it is not shared with them.
+        PermissionDenied if it is shared, but not for this."""
         share = self._share_of_other(session_id, principal)
         if share is None:
             return None
@@ -150,13 +151,13 @@ class SessionAccess:
         return share if share is not None and share.owner != principal else None
 
     def refuse_borrowed(self, session_id: str, principal: str) -> None:
-        """PermissionDenied for what only the owner of a session may do, if it is shared with the principal."""
+        """Raise PermissionDenied for an owner-only action if the session is shared with the principal."""
         share = self._share_of_other(session_id, principal)
         if share is not None:
             raise PermissionDenied(f"Only the owner of this session, {share.owner}, can do this.")
 
     def acting(self, session_id: str, caller: Caller, wanted: Access) -> Caller:
-        """As whom a caller acts on a session: its owner, where it is shared with them for this, else themselves."""
+        """The caller as whom a caller acts on a session: its owner if it is shared for this, else the caller itself."""
         owner = self.owner_for(session_id, caller.principal, wanted)
         return caller if owner is None else Caller(owner)
 
@@ -168,19 +169,19 @@ class SessionAccess:
         return share is not None and share.owner == owner and share.access.covers(wanted)
 
     def may_answer(self, session_id: str, principal: str) -> bool:
-        """Whether a principal may answer what is asked under this id, unless it is a session of somebody else."""
+        """Whether a principal may answer questions under this id, unless it belongs to another owner's session."""
         session = self.known(session_id)
         return session is None or self.may(session.id, session.owner, principal, Access.ANSWER)
 
     def as_asked_of(self, question: Question, principal: str) -> Question:
-        """A question as a principal may answer it: about the session of somebody else, what was asked and no more."""
+        """A question as a principal may answer it: for another owner's session, only the request itself."""
         session = self.known(question.session_id)
         if session is not None and session.owner == principal:
             return question
         return question.for_once() if self._share_of_other(question.session_id, principal) is not None else question
 
     def check_answer(self, session: "Session", principal: str, answer: Answer) -> None:
-        """PermissionDenied for an answer about the session of somebody else that allows more than what was asked."""
+        """Raise PermissionDenied if an answer for another owner's session allows more than the request."""
         if session.owner != principal and answer.goes_beyond_once:
             field = "scope" if answer.scope is Scope.SESSION else "permission_mode"
             raise PermissionDenied(
@@ -190,11 +191,11 @@ class SessionAccess:
             )
 
     def is_shared(self, session_id: str, principal: str) -> bool:
-        """Whether a session of somebody else is shared with a principal."""
+        """Whether another owner's session is shared with a principal."""
         return self.share_of(session_id, principal) is not None
 
     def sharing(self, session_id: str, principal: str) -> SessionSharing:
-        """What a principal who may watch a session is told of whose it is and who else may."""
+        """The owner and shares of a session, as visible to a principal who may watch it."""
         share = self.share_of(session_id, principal)
         owner = principal if share is None else share.owner
         shares = [each for each in self.shares_of(session_id) if each.owner == owner]
@@ -207,7 +208,7 @@ class SessionAccess:
 
     @contextlib.contextmanager
     def noting_borrowed(self, note: Callable[[str], None]) -> Iterator[None]:
-        """Within this context `note` is called with the id of each session of somebody else that is used."""
+        """Context in which `note` is called with the id of each session used through a share."""
         token = self._borrowing.set(note)
         try:
             yield
@@ -221,11 +222,11 @@ class SessionAccess:
         self._on_moved.append(listener)
 
     def taken_back(self, session_id: str) -> None:
-        """A session may be shared with fewer than before, or for less: what is open of it by a share ends."""
+        """The shares of a session may have been reduced: end what they had open."""
         for listener in self._on_taken_back:
             listener(session_id)
 
     def notify_moved(self, old: str, new: str) -> None:
-        """A shared session goes on under another id: what is open of it must be found by the new one."""
+        """A shared session continues under another id: open views must be found by the new one."""
         for listener in self._on_moved:
             listener(old, new)

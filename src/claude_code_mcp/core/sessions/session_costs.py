@@ -1,10 +1,10 @@
-"""What a session has cost: as its processes say, and as the server counts where it carries the traffic.
+"""The costs of a session: as reported by its processes, and as counted by the server where it carries the traffic.
 
-While a turn runs, callers see what its answers come to so far (`usage_so_far`, `turns_so_far`). That is shown and never
-charged: the result that follows takes its place.
+While a turn runs, callers see the usage of its answers so far (`usage_so_far`, `turns_so_far`). It is only displayed,
+never charged: the result that follows replaces it.
 
-A cost is a claim of the CLI. Where this server carries the traffic to the model, it is compared with what was counted
-there (`TrafficLedger`); elsewhere with what the answers of the model say that they used.
+A cost is a claim of the CLI. Where this server carries the traffic to the model, it is compared with the counted
+traffic (`TrafficLedger`); elsewhere with the usage in the model's answers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,45 +41,45 @@ class SessionCosts:
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
         self.spent_usd = 0.0
-        """Counts against the session's budget. A fork begins with what its source has spent."""
+        """Counts against the session's budget. A fork starts with its source's spending."""
         self.model_turns = 0
-        """As results have told."""
+        """As reported by results."""
         self._unreported_turns = 0
         self._api_ms = 0
         """The CLI's time with the API at the last result."""
         self._answers: dict[str, tuple[str, Mapping[str, Any], int]] = {}
         """Model, usage and size in bytes of every answer of the model since the last result, by message id."""
         self._uncovered = ModelUsage()
-        """The tokens of answers before it that results have not claimed so far."""
+        """The tokens of earlier answers that no result has claimed so far."""
         self._ledger: TrafficLedger | None = None
         self.model: str | None = None
         """The model that answered last in the conversation itself."""
         self._turn_answers: set[str] = set()
-        """The answers in the running turn, without those to subagents."""
+        """The answers in the running turn, without subagents'."""
         self._streams: dict[str, str] = {}
-        """The answer that is on its way now, by the tool use of its subagent."""
+        """The answer being streamed, by the tool use of its subagent."""
         self._output: dict[str, int] = {}
-        """The tokens of output that the stream has told of answers since the last result. Nobody checks the frames of
-        the stream, so these are shown and no more."""
+        """Output tokens that the stream reported for answers since the last result. Stream frames are not checked, so
+        these are only displayed."""
         self._shown_ahead = ModelUsage()
-        """The tokens of answers before it that were shown, and that results have not claimed so far."""
+        """The displayed tokens of earlier answers that no result has claimed so far."""
         self._prepaid = Usage()
-        """What `lost_usage` has charged for a process that may report it after all."""
+        """What `lost_usage` charged for a process that may still report it."""
 
     def process_started(self, *, carried: bool) -> None:
-        """Another process begins; `carried` says whether its traffic to the model is counted here."""
+        """Note a new process; `carried` says whether its model traffic is counted here."""
         self._ledger = TrafficLedger() if carried else None
         self._prepaid = Usage()
 
     def start_api_time(self, api_ms: int) -> None:
-        """Notes where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at
-        0."""
+        """Note where the CLI's count starts: a resumed process continues from its transcript, a new conversation starts
+        at 0."""
         self._api_ms = api_ms
 
     def read_result(
         self, frame: Result, *, wants_structure: bool, interrupted: bool, rate_limited: bool = False
     ) -> Outcome:
-        """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
+        """The outcome in a result. The CLI reports the API time as a total; the outcome has this turn's."""
         usage = (
             self._beyond_prepaid(frame.usage) if self._ledger is None else self._ledger.charge(frame.usage, final=True)
         )
@@ -90,8 +90,8 @@ class SessionCosts:
             usage=usage,
             rate_limited=rate_limited,
         )
-        # A result that claims fewer tokens than the answers before it used, as one of a turn beside a subagent may,
-        # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
+        # A result may claim fewer tokens than the answers before it used, for example next to a running subagent. The
+        # rest is left to the next result or the end of the process, so a forged result makes nothing free.
         announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
         self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
         shown = sum((tokens for _, tokens in self._ended_answers()), self._shown_ahead)
@@ -112,8 +112,8 @@ class SessionCosts:
         return Usage({name: used for name, used in beyond.models.items() if used != ModelUsage()})
 
     def answer_received(self, frame: Conversation) -> None:
-        """Notes what an answer of the model used. One answer may come in several frames, all with the same usage: that
-        of its beginning, in which the output is not counted yet."""
+        """Note the usage of a model answer. One answer may arrive in several frames, all with the usage from its start,
+        which does not count the output yet."""
         message = frame.raw.get("message")
         usage = message.get("usage") if isinstance(message, dict) else None
         if frame.role == "assistant" and isinstance(message, dict) and isinstance(usage, dict):
@@ -121,13 +121,13 @@ class SessionCosts:
             size = self._answers[message_id][2] if message_id in self._answers else 0
             self._answers[message_id] = str(message.get("model")), usage, size + frame.size
             if len(self._answers) > _MOST_ANSWERS:
-                # A turn that never ends, or forged frames: the oldest counts on, without its model.
+                # A turn that never ends, or forged frames: the oldest answer still counts, without its model.
                 _, oldest, its_size = self._answers.pop(next(iter(self._answers)))
                 self._uncovered += _tokens(oldest, its_size)
 
     def usage_before_report(self) -> Usage:
-        """What was used and is in no result so far, at the lowest list price, for the outcome of a turn that ends
-        before its process reports. The report that follows is charged without it."""
+        """Usage that is in no result so far, at the lowest list price, for the outcome of a turn that ends before its
+        process reports. The later report is charged without it."""
         if self._ledger is not None:  # it charges everything when the process is left
             return self.lost_usage()
         so_far = self.usage_so_far - self.usage
@@ -138,10 +138,10 @@ class SessionCosts:
         return used
 
     def lost_usage(self) -> Usage:
-        """What was used and in no result, by a process that died or was ended before it reported its cost.
+        """Usage that is in no result, of a process that died or was stopped before it reported its cost.
 
-        The output is estimated from its size, and the highest list price is assumed: a turn that ends its own process
-        must not be cheaper than one that does not. A report that comes nevertheless is charged without it.
+        The output is estimated from its size, and the highest list price is assumed: a turn that kills its own process
+        must not be cheaper than one that does not. A report that still arrives is charged without it.
         """
         lost = Usage() if self._ledger is None else self._ledger.charge(Usage(), final=True)
         if self._ledger is not None:  # it has counted the answers too
@@ -162,34 +162,34 @@ class SessionCosts:
         self._output.clear()
 
     def turn_answered(self, frame: Conversation) -> None:
-        """The model has answered in the conversation itself, in the turn that runs."""
+        """Note that the model answered in the main conversation, in the running turn."""
         message = frame.raw.get("message")
         if isinstance(message, dict) and message.get("model") not in (None, SYNTHETIC):
             self.model = str(message["model"])
             self._turn_answers.add(str(message.get("id")))
 
     def streamed(self, raw: Mapping[str, Any]) -> None:
-        """Takes the count of output at the end of an answer's stream; the frame of the answer itself came before it."""
+        """Take the output count at the end of an answer's stream, after the frame of the answer."""
         event = raw.get("event")
         if not isinstance(event, dict) or event.get("type") == "content_block_delta":  # almost all of them
             return
         stream = str(raw.get("parent_tool_use_id"))
         if event.get("type") == "message_start" and isinstance(event.get("message"), dict):
-            # Forged frames could open any number, and what is lost by this is only shown.
+            # Forged frames could open any number; the limit affects only the display.
             if len(self._streams) >= _MOST_STREAMS:
                 self._streams.clear()
             self._streams[stream] = str(event["message"].get("id"))
         elif event.get("type") == "message_delta" and isinstance(event.get("usage"), dict):
             answer = self._streams.get(stream, "")
             output = int(read_number(event["usage"], "output_tokens"))
-            # Of answers that are known: nobody checks the frames of a stream.
+            # Only for known answers: stream frames are not checked.
             if answer in self._answers:
                 self._output[answer] = output if output <= _MOST_OUTPUT else 0
 
     @property
     def usage_so_far(self) -> Usage:
-        """The totals with what answers say that no result has claimed yet, at the lowest price that it can have. A
-        result claims as much or more, so this does not shrink, unless frames were forged."""
+        """The totals including unclaimed answers, at their lowest possible price. A result claims at least as much, so
+        this does not shrink, unless frames were forged."""
         if self._ledger is not None:
             return self.usage + self._ledger.unclaimed
         ahead = Usage({UNNAMED: at_least(self._shown_ahead, "")} if self._shown_ahead != ModelUsage() else {})
@@ -197,8 +197,8 @@ class SessionCosts:
         return self.usage + ahead + answers
 
     def _ended_answers(self) -> Iterator[tuple[str, ModelUsage]]:
-        """Model and tokens of the answers since the last result, without those of which the stream has begun and not
-        ended: Claude Code leaves one that was cut off by an interruption out of its result."""
+        """Model and tokens of the answers since the last result, without unfinished streams: Claude Code omits an
+        answer that was cut off by an interruption from its result."""
         begun = {*self._streams.values()} - self._output.keys()
         for answer, (model, usage, _) in self._answers.items():
             if answer not in begun:
@@ -212,8 +212,8 @@ class SessionCosts:
     def turn_ended(self, outcome: Outcome) -> Outcome:
         """Counts the turn, and returns its outcome with every answer of the model that was seen.
 
-        A process that was killed says nothing of its answers: these are shown and not recorded, for a record with turns
-        stands for a conversation on disk, and nobody knows whether they got there.
+        A killed process does not report its answers: these are displayed but not recorded, because a record with turns
+        implies a conversation on disk, and it is unknown whether they were written.
         """
         self.add(outcome.usage)
         unreported = max(0, len(self._turn_answers) - outcome.num_turns)
@@ -223,17 +223,17 @@ class SessionCosts:
         return replace(outcome, num_turns=outcome.num_turns + unreported)
 
     def count(self, usage: Usage) -> None:
-        """What the API says that an answer has used, whoever asked."""
+        """Count the usage that the API reports for an answer, whoever requested it."""
         if self._ledger is not None:
             self._ledger.count(usage)
 
     def unclaimed_usage(self, *, final: bool) -> Usage:
-        """What was counted and is to be charged though no result has claimed it; `final` if none will."""
+        """Counted usage to charge although no result claimed it; `final` if none will."""
         return Usage() if self._ledger is None else self._ledger.charge(Usage(), final=final)
 
     @property
     def uncharged_usd(self) -> float:
-        """The least that was spent beside what is charged."""
+        """The minimum spent in addition to what is charged."""
         return 0.0 if self._ledger is None else self._ledger.due_usd
 
     def add(self, usage: Usage) -> None:
@@ -242,7 +242,7 @@ class SessionCosts:
 
 
 def _tokens(usage: Mapping[str, Any], size: int = 0) -> ModelUsage:
-    """What an answer says that it used; with its size in bytes, at least the output that it has."""
+    """The usage in an answer; with its size in bytes, at least the output of that size."""
     return ModelUsage(
         int(read_number(usage, "input_tokens")),
         max(int(read_number(usage, "output_tokens")), size // _BYTES_PER_TOKEN),

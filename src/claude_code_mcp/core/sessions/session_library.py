@@ -1,8 +1,7 @@
-"""The sessions on disk as things: read, named, marked, copied, exported, removed, and what they cost.
+"""The sessions on disk: reading, naming, marking, copying, exporting and removing them, and their costs.
 
-Whose a session is has been checked by whoever calls. The disk is read in threads apart from those of others
-(`DiskThreads`). A session is removed under its lease and never while a process has it open, be it ours, another
-server's or one in a terminal.
+Callers check the ownership of a session. The disk is read in separate threads (`DiskThreads`). A session is removed
+under its lease and never while any process has it open: ours, another server's or one in a terminal.
 """
 
 import base64
@@ -52,7 +51,7 @@ _MOST_THREADS = 4
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _EXCERPT = 60
-"""Characters before and after what was found that are shown with it."""
+"""Characters shown before and after a match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class TextHit:
 
 @dataclass(frozen=True, slots=True)
 class ReadPage:
-    """A page of a conversation, and how to go on."""
+    """A page of a conversation, and how to continue."""
 
     session_id: str
     title: str
@@ -76,7 +75,7 @@ class ReadPage:
     agents: tuple[str, ...]
     """The subagents whose transcripts can be read."""
     left_behind: int
-    """Messages on branches that were given up."""
+    """Messages on abandoned branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class StoredConversation:
 def in_thread(
     work: Callable[Concatenate["SessionLibrary", _P], _Result],
 ) -> Callable[Concatenate["SessionLibrary", _P], Coroutine[Any, Any, _Result]]:
-    """A method that blocks on the disk, as one that is awaited: it runs in the threads of its library."""
+    """Turns a method that blocks on the disk into an async one that runs in the library's threads."""
 
     @wraps(work)
     async def run(self: "SessionLibrary", /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -104,8 +103,8 @@ def in_thread(
 
 
 def with_recorded_costs(entries: CatalogueEntries, recorded: Mapping[str, Summary]) -> CatalogueEntries:
-    """The entries with the costs that are on record, where a transcript says less: Claude Code writes them only when a
-    process ends in peace."""
+    """The entries with recorded costs where a transcript has less: Claude Code writes them only when a process exits
+    normally."""
     found = []
     for entry in entries:
         summary = recorded.get(entry.session_id)
@@ -127,8 +126,8 @@ class SessionLibrary:
         leases: Leases | None = None,
         projects: ProjectFolders | None = None,
     ) -> None:
-        """`redact` takes secrets out of texts and data; records, leases and the folders of projects are those of the
-        server, if there is one."""
+        """`redact` removes secrets from strings and data; records, leases and project folders are the server's, if
+        there is one."""
         projects = projects or ProjectFolders.below(config_dir, linked=True)
         self.catalogue = Catalogue(config_dir, state_dir, projects)
         self._config_dir = config_dir
@@ -142,7 +141,7 @@ class SessionLibrary:
         self._follower = FileFollower()
         self._ledger = CostLedger(self.catalogue, self._records.config_dir)
         self.threads = DiskThreads(_MOST_THREADS)
-        # One at a time, and apart: each may read every transcript there is.
+        # One at a time, in a separate thread: each may read every transcript.
         self.searches = DiskThreads(1)
         self._counting = DiskThreads(1)
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
@@ -181,7 +180,7 @@ class SessionLibrary:
     def page_before(
         self, session_id: str, before: str | None, extent: Extent, *, agent: str | None = None
     ) -> StoredConversation:
-        """What lies before a place of a conversation, or at its end, as data. SessionNotFound if there is no
+        """The turns before a place in a conversation, or at its end, as data. SessionNotFound if there is no
         transcript."""
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
@@ -196,7 +195,7 @@ class SessionLibrary:
 
     @in_thread
     def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
-        """One item of a turn, whole. InvalidArgument if there is none."""
+        """One complete item of a turn. InvalidArgument if there is none."""
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, agent)
         with unreadable_refused(session_id):
@@ -207,7 +206,7 @@ class SessionLibrary:
 
     @in_thread
     def find(self, session_id: str, wanted: str, most: int) -> list[TextHit]:
-        """Where a text stands in a conversation, in whatever case, the newest first, at most so many."""
+        """The matches of a text in a conversation, ignoring case, newest first, at most `most`."""
         wanted = wanted.lower()
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, None)
@@ -217,7 +216,7 @@ class SessionLibrary:
                 turn = read_turn(read_from, outline.turns[number - 1])
                 parts = [(None, turn.prompt or ""), *((item.id, item.text or item.result) for item in turn.items)]
                 for item_id, text in reversed(parts):
-                    # Secrets first: what is found must not tell that one is there.
+                    # Redact first: a match must not reveal that a secret is there.
                     shown = str(self._redact(text))
                     at = shown.lower().find(wanted)
                     if at >= 0:
@@ -243,7 +242,7 @@ class SessionLibrary:
         raise InvalidArgument(f"image: turn {turn} has no such image.", field="image")
 
     def _conversation(self, session_id: str, path: str, agent: str | None) -> tuple[dict[str, str], str, Outline]:
-        """The subagents of a session, and the file and the outline of its conversation, or of that of one of them."""
+        """The subagents of a session, and the file and outline of its conversation or of one subagent's."""
         with unreadable_refused(session_id):
             agents = subagents(path)
         if agent is not None and agent not in agents:
@@ -258,7 +257,7 @@ class SessionLibrary:
         return entry, path
 
     def _outline(self, path: str, *, of_subagent: bool = False) -> Outline:
-        """Those that were read last are kept: pages of one conversation are asked for one after the other."""
+        """Recent outlines are kept: pages of one conversation are requested one after the other."""
         with unreadable_refused(Path(path).stem):
             file = look_at(path)
             if file is None:
@@ -272,12 +271,12 @@ class SessionLibrary:
         return known
 
     async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
-        """What is written to a transcript behind an offset, or from now on, as readable lines, at most twice a second;
-        without end."""
+        """New lines of a transcript after an offset, or from now on, as readable lines, at most twice a second. Never
+        ends."""
         _, path = await self.threads.run(self._found, session_id)
         file = look_at(path)
         reached = offset if offset is not None else file.size if file is not None else 0
-        # Followed before it is read: what is written in between is not missed.
+        # Watched before it is read, so that nothing in between is missed.
         async with self._follower.follow(path) as following:
             while True:
                 lines, reached = await self.threads.run(grown_lines, path, reached)
@@ -306,16 +305,17 @@ class SessionLibrary:
         self._note_renamed(session_id)
 
     def _note_renamed(self, session_id: str) -> None:
-        """On a machine of a fleet: has its runner say so in the fleet's copy, which lists show while it is gone."""
+        """On a machine of a fleet: have its runner update the fleet's copy, which lists show while the machine is
+        offline."""
         if (self._state_dir / "fleet").is_dir():
             self.catalogue.marks.set(session_id, Mark.RENAMED, True)
 
     @in_thread
     def copy(self, session_id: str, owner: str, title: str | None) -> str:
-        """A session with the same conversation and the same options, which goes on by itself; returns its id."""
+        """Create an independent session with the same conversation and options; return its id."""
         new_id, (entry, _) = str(uuid.uuid4()), self._found(session_id)
         record = self._records.read(session_id)
-        # The record is there before the transcript: without it, the copy would have no limits.
+        # The record is written before the transcript: without it, the copy would have no limits.
         if record is not None:
             changes = {"session_id": new_id, "revision": 0, "running_since": None, "usage": type(record.usage)()}
             self._records.write(record.model_copy(update=changes))
@@ -330,17 +330,17 @@ class SessionLibrary:
         return new_id
 
     async def remove(self, session_id: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed.
+        """Remove a session permanently. SessionBusy while it is in use; then nothing is removed.
 
-        `before` removes what must be gone before the files are: it is called when nobody can run the session any more,
-        and if it raises, the files stay. Without it, on a machine that belongs to a fleet, it is noted on disk that the
-        fleet's copy is to be removed. Not to be cancelled: a thread may be at work on the files.
+        `before` removes what must be removed before the files: it is called when no one can run the session any more,
+        and if it raises, the files stay. Without it, on a machine of a fleet, the pending removal of the fleet's copy
+        is noted on disk. Must not be cancelled: a thread may be working on the files.
         """
         with contextlib.ExitStack() as held:
             await self.threads.run(held.enter_context, self._alone(session_id))
             if await self.threads.run(self.catalogue.find, session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-            # Either of them before the files: a copy of which nobody knows any more would bring the session back.
+            # Either of them before the files: a forgotten copy would bring the session back.
             if before is not None:
                 await before()
             else:
@@ -348,7 +348,7 @@ class SessionLibrary:
             await self.threads.run(self._remove, session_id)
 
     def record_of(self, session_id: str) -> SessionRecord | None:
-        """What this machine's state knows of a session; None for one that it does not know. Blocks on the disk."""
+        """This machine's record of a session; None if there is none. Blocks on the disk."""
         return self._records.read(session_id)
 
     def _note_copy(self, session_id: str) -> None:
@@ -356,8 +356,9 @@ class SessionLibrary:
             self.catalogue.marks.set(session_id, Mark.COPY_LEFT, True)
 
     def _remove(self, session_id: str) -> None:
-        # The conversation is needed to find the session: if this is cut short before that is gone, the session can be
-        # deleted again. What is left if it is cut short later is a record without one, which is cleaned up some day.
+        # The conversation is needed to find the session: if this is interrupted before its removal, the session can be
+        # deleted again. A later interruption leaves only a record without a conversation, which is cleaned up
+        # eventually.
         exported = glob.escape(session_id)
         for pattern in (f"{exported}*", f".{exported}*{TEMPORARY}"):  # the second: an export that was cut short
             for path in (self._state_dir / "exports").glob(pattern):
@@ -369,8 +370,8 @@ class SessionLibrary:
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:
-        """Within this context nobody runs the session; SessionBusy if somebody does."""
-        # The lease first: no server can start a process between the look and what follows.
+        """Context in which no one runs the session; SessionBusy if it is running."""
+        # The lease first: no server can start a process between the check and what follows.
         lease = self._leases.take(session_id)
         try:
             pid = process_with(session_id, self._config_dir)
@@ -384,8 +385,8 @@ class SessionLibrary:
 
     @contextlib.contextmanager
     def worktree_of(self, session_id: str) -> Iterator[Worktree]:
-        """The worktree of a session that nobody runs within this context. SessionBusy if somebody does,
-        InvalidArgument if it has none. Blocks on the disk."""
+        """The worktree of a session, which no one runs within this context. SessionBusy if it is running,
+        InvalidArgument if it has no worktree. Blocks on the disk."""
         with self._alone(session_id):
             record = self._records.read(session_id)
             worktree = record.options.worktree if record is not None else None
@@ -397,8 +398,8 @@ class SessionLibrary:
 
     @in_thread
     def export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None = None) -> Path:
-        """Writes a conversation to a file, without secrets, for its owner alone; by default one in the state
-        directory. An older one is replaced."""
+        """Write a conversation to a private file, without secrets; by default in the state directory. An older one is
+        replaced."""
         entry, path = self._found(session_id)
         if target is None:
             exports = private_directory(self._state_dir / "exports")
@@ -406,7 +407,7 @@ class SessionLibrary:
         redact = self._redact
         title = str(redact(entry.title or entry.first_prompt or session_id))
         write = page if form == "html" else markdown
-        # Beside the target, and renamed at the end: who reads that has the old file or the whole new one.
+        # Next to the target, and renamed at the end: readers see the old file or the complete new one.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY}")
         try:
             with open(open_private(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
@@ -420,7 +421,7 @@ class SessionLibrary:
 
     @in_thread
     def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
-        """Writes a text about a session, without secrets, to a file beside the exports; an older one is replaced."""
+        """Write text about a session, without secrets, to a file next to the exports; an older one is replaced."""
         target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
         replace_file(target, text.encode("utf-8", "replace"))
         return target
@@ -435,7 +436,7 @@ class SessionLibrary:
 
     @in_thread
     def owners(self) -> list[str]:
-        """Who has sessions that servers on this state directory have run, wherever their transcripts lie."""
+        """The owners of sessions that servers on this state directory have run, wherever their transcripts are."""
         return sorted({summary.owner for summary in self._records.summaries().values()})
 
     async def costs(
@@ -449,9 +450,8 @@ class SessionLibrary:
         without: Iterable[str] = (),
         recorded: bool = False,
     ) -> Costs:
-        """What everything on disk has cost, `without` these sessions; for a principal other than the local user, and
-        with `recorded` for that one too, the sessions alone that a server has run for them. In at most so many
-        groups."""
+        """The costs of everything on disk, `without` these sessions. For a principal other than the local user, and
+        with `recorded` for that one too, only the sessions that a server has run for them. In at most `most` groups."""
         owner = None if principal == LOCAL and not recorded else principal
         query = CostQuery(by, since, owner, project, most, frozenset(without))
         return await self._counting.run(

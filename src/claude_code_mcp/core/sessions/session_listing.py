@@ -1,6 +1,6 @@
 """The list of sessions that a caller sees: those in memory and those on disk, as one.
 
-What a caller may not look at is not in it. Files and records are read in threads.
+It contains only what the caller may see. Files and records are read in threads.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from .session_stores import Stores
 
 
 class SessionListing:
-    """Lists sessions. The local user sees every session of the machine, others only their own and what is shared with
+    """Lists sessions. The local user sees every session of the machine, others only their own and those shared with
     them. Reads the disk in threads."""
 
     def __init__(self, sessions: Sessions, environments: ClientEnvironments, access: SessionAccess) -> None:
@@ -34,7 +34,7 @@ class SessionListing:
         self._access = access
 
     def in_memory(self, *, principal: str | None = LOCAL) -> list[Session]:
-        """The sessions in memory that have taken a message, most recently used first; of all, or those that one
+        """The sessions in memory that have accepted a message, most recently used first; all of them, or those that one
         principal may watch."""
         return [
             session
@@ -54,9 +54,9 @@ class SessionListing:
         archived: bool = False,
         active: bool = False,
     ) -> CatalogueEntries:
-        """Every session of the caller's on this machine, pinned ones first, then the newest, those without a transcript
-        yet included, and at the end those that others share with them. `text` is looked for in titles and prompts or,
-        with `whole`, in all conversations. With `active`, only those in memory."""
+        """All of the caller's sessions on this machine, including those without a transcript: pinned ones first, then
+        the newest, and at the end those that others share with them. `text` is searched for in titles and prompts or,
+        with `whole`, in complete conversations. With `active`, only those in memory."""
         deps = self._environments.of(caller)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
@@ -66,19 +66,19 @@ class SessionListing:
         found = await look(offset=offset, whole=whole, archived=archived, active=active)
         if project is not None or text is not None or archived or active or caller.principal == LOCAL:
             return found
-        # Behind their own, where there is room: they take no place of a page away.
+        # After their own, where there is room: they do not displace own sessions.
         return await self._with_shared(found, limit, caller)
 
     async def page(
         self, *, caller: Caller = LOCAL_CALLER, limit: int = 50, offset: int = 0, **wanted: Any
     ) -> tuple[list[SessionRow], int | None]:
         """A page of the list, and the offset of the next one if there is one; `wanted` are the filters of `entries`."""
-        # One more than is shown, to know whether there is another page.
+        # One more than shown, to know whether there is another page.
         entries = await self.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
         return await self.rows(entries[:limit], caller), offset + limit if len(entries) > limit else None
 
     async def rows(self, entries: CatalogueEntries, caller: Caller) -> list[SessionRow]:
-        """The rows of these entries, with what is known in memory of their sessions and whose they are."""
+        """The rows of these entries, with the state of sessions in memory and their owners."""
         in_memory = {session.id: session for session in self.in_memory(principal=caller.principal)}
         states = await self.last_states((entry.session_id for entry in entries), caller=caller)
         waiting = await self.continuing(caller=caller)
@@ -94,8 +94,7 @@ class SessionListing:
         ]
 
     async def _with_shared(self, listed: CatalogueEntries, limit: int, caller: Caller) -> CatalogueEntries:
-        """A list of the caller's sessions and, behind it as far as there is room, what others share with them; of that
-        which has a transcript."""
+        """The caller's sessions followed, as far as there is room, by shared sessions that have a transcript."""
         await self._access.refresh()
         known, found = {entry.session_id for entry in listed}, [*listed]
         for share in self._access.shared_with(caller.principal):
@@ -120,8 +119,8 @@ class SessionListing:
         archived: bool,
         active: bool,
     ) -> CatalogueEntries:
-        """Without those that others share; one in memory that has no transcript yet is on the first page."""
-        # Before the look at memory: what another server has gone on with is listed as it is on disk.
+        """The entries without shared sessions; a session in memory without a transcript is on the first page."""
+        # Before reading memory: a session that another server has continued is listed as on disk.
         summaries = await self._summaries(principal, stores)
         self._sessions.forget_outdated(summaries)
         only = None if principal == LOCAL else frozenset(summaries)
@@ -143,7 +142,7 @@ class SessionListing:
         in_memory_ids = [session.id for session in self.in_memory(principal=principal)]
 
         def look() -> tuple[frozenset[str], CatalogueEntries]:
-            # First which have a transcript: one that is written after the search would be found by neither look.
+            # First those with a transcript: one written after the search would be missed by both.
             return stores.catalogue.with_transcript(in_memory_ids), search()
 
         threads = stores.threads if text is None else stores.library.searches
@@ -161,14 +160,14 @@ class SessionListing:
         more = [
             entry or _entry(session)
             for session, entry in zip(fresh, found, strict=True)
-            # Of those here, what had a transcript and is not listed was left out.
+            # Sessions here that had a transcript and are not listed were filtered out.
             if entry is None or session.id not in on_disk or session.deps.stores is not stores
         ]
         newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
         return sorted(newest, key=lambda entry: not entry.pinned)[:limit]
 
     async def count(self, *, caller: Caller = LOCAL_CALLER, archived: bool = False) -> int:
-        """How many sessions `entries` has in all pages; a few files may be counted that hold no conversation."""
+        """How many sessions `entries` has on all pages; a few files without a conversation may be counted."""
         principal, stores = caller.principal, self._environments.of(caller).stores
         only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
         return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
@@ -179,7 +178,7 @@ class SessionListing:
         return await stores.threads.run(stores.catalogue.unread)
 
     async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
-        """Where sessions of the caller's stand that are only on disk; others are left out."""
+        """The states of the caller's sessions that are only on disk."""
         principal, stores = caller.principal, self._environments.of(caller).stores
         summaries = await self._summaries(principal, stores)
         wanted = {
@@ -204,7 +203,7 @@ class SessionListing:
 
 def _last_state(session_id: str, summary: Summary, stores: Stores) -> State:
     if summary.running and not summary.cancelled:
-        # Recorded as running: it still is where another server holds its lease, else that server has died.
+        # Recorded as running: true if another server holds its lease; otherwise that server has died.
         return State.RUNNING if stores.leases.may_be_held(session_id) else State.INTERRUPTED
     return summary.state
 

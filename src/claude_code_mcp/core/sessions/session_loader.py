@@ -32,13 +32,13 @@ class OnDisk:
     runs_elsewhere: bool = False
     """Whether another server is running a turn of it."""
     directory: str | None = None
-    """Where the caller is; None: where this server is."""
+    """The caller's directory; None: the server's."""
     answers: int = 0
-    """How often the model has answered in the transcript, where that has more than the record knows of."""
+    """How often the model has answered according to the transcript, where that has more than the record."""
 
     @property
     def cwd(self) -> str:
-        """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
+        """Its directory: as recorded, unless the transcript has been moved since."""
         record, transcript = self.record, self.transcript
         if record is None:
             return (transcript.cwd if transcript is not None else None) or self.directory or own_directory()
@@ -49,8 +49,8 @@ class OnDisk:
 
     @property
     def usage(self) -> Usage:
-        """What was used in the session so far. The CLI counts what interactive use cost, our record what a killed
-        process cost: the larger of the two is nearer to the truth."""
+        """The session's usage so far. The CLI counts interactive use, our record counts killed processes: the larger
+        value is more accurate."""
         sources = (self.record, self.transcript)
         return max((source.usage for source in sources if source is not None), key=lambda usage: usage.cost_usd)
 
@@ -60,7 +60,7 @@ class OnDisk:
 
     @property
     def state(self) -> State:
-        """The state that it was left in; a turn that no server runs any more was interrupted."""
+        """The state in which it was left; a turn that no server runs was interrupted."""
         record = self.record
         if record is None:
             return State.IDLE
@@ -72,7 +72,7 @@ class OnDisk:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of the last turn. One that was never ended was interrupted, whatever the one before came to."""
+        """The outcome of the last turn. An unfinished turn was interrupted, whatever the previous outcome was."""
         record = self.record
         if record is None:
             return Outcome(OutcomeCode.COMPLETED, result=self.recent.answer) if self.recent.answer else None
@@ -84,19 +84,20 @@ class OnDisk:
 
 
 def read_session(session_id: str, stores: Stores, directory: str | None = None) -> OnDisk | None:
-    """None if there is nothing that could be resumed, RecordUnreadable if it must not be. Blocks on the disk.
+    """Read a session; None if there is nothing to resume, RecordUnreadable if it must not be resumed. Blocks on the
+    disk.
 
-    A session that was ended before it could write a line has only its record, and begins anew. One that has had
-    turns of the model and lost its transcript is gone.
+    A session that ended before it wrote a line has only its record and starts a new conversation. A session that had
+    model turns and lost its transcript cannot be resumed.
     """
     record = stores.recorder.records.read(session_id)
     transcript = stores.transcripts.read(session_id)
     if transcript is None and (record is None or record.model_turns):
         return None
     recent = read_recent(transcript.path) if transcript is not None else Recent()
-    # Only where the record says so: to look, the lease is taken for an instant, in which others find it busy.
+    # Only if the record says so: the check takes the lease for an instant, in which others find the session busy.
     running = record is not None and record.running_since is not None and stores.leases.may_be_held(session_id)
-    # What cost more than is recorded was done elsewhere: in a terminal, or by a server that could not record it.
+    # Costs beyond the record arose elsewhere: in a terminal, or on a server that could not record them.
     unknown = transcript is not None and (record is None or transcript.usage.cost_usd > record.usage.cost_usd + 1e-9)
     answers = stores.transcripts.answers(session_id) if unknown else 0
     return OnDisk(session_id, record, transcript, recent, running, directory, answers)
@@ -105,12 +106,11 @@ def read_session(session_id: str, stores: Stores, directory: str | None = None) 
 def resumed_options(
     recorded: SessionOptions, requested: SessionOptions | None, *, foreign_owner: str | None = None
 ) -> SessionOptions:
-    """What a session is resumed with: the fields that this call sets, else what is recorded.
+    """The options for resuming a session: the fields that this call sets, else the recorded ones.
 
-    It keeps the system prompt that it began with, as Claude Code does, and reports no other (`option_notices` tells).
-    It keeps the worktree that it has, if it stays there. The policy is applied to the result, elsewhere. A session of
-    another owner (`foreign_owner`) was limited by that owner's policy, of which only the recorded options tell: none of
-    them may be changed, or PermissionDenied.
+    The session keeps its first system prompt, as in Claude Code (see `option_notices`). It keeps its worktree if it
+    stays there. The policy is applied to the result elsewhere. A session of another owner (`foreign_owner`) was limited
+    by that owner's policy, which only the recorded options reflect: changing any of them raises PermissionDenied.
     """
     names = requested.model_fields_set - {"worktree"} if requested is not None else set()
     changes = {name: value for name in sorted(names) if (value := getattr(requested, name)) is not None}
@@ -123,7 +123,7 @@ def resumed_options(
     changes = {name: value for name, value in changes.items() if name not in PROMPTS}
     worktree = recorded.worktree
     if "cwd" in changes and not (isinstance(worktree, Worktree) and _is_inside(changes["cwd"], worktree.path)):
-        changes["worktree"] = False  # it goes on elsewhere
+        changes["worktree"] = False  # it continues elsewhere
     return recorded.model_copy(update=changes)
 
 
@@ -134,7 +134,7 @@ def _is_inside(path: str, directory: str) -> bool:
 def messages_in_transcript(
     transcripts: Transcripts, session_id: str, message_ids: Set[str], cwd: str | None = None
 ) -> Set[str]:
-    """Those of the messages that the session's transcript has. Blocks on the disk."""
+    """The ones of these messages that are in the session's transcript. Blocks on the disk."""
     path = transcripts.path_of(session_id, cwd)
     written = (uuid for line in read_lines(path) for uuid in _message_ids(line)) if path is not None else ()
     return {uuid for uuid in written if isinstance(uuid, str) and uuid in message_ids}
@@ -148,7 +148,7 @@ def _message_ids(line: Raw) -> Iterator[object]:
 
 
 def restored_output(recent: Recent, readable_lines: ReadableLines) -> Iterator[Event]:
-    """The readable lines of a transcript's end, as they were logged when it happened."""
+    """The readable lines of a transcript's end, as they were logged originally."""
     if not recent.complete:
         yield Output("[earlier output is no longer in memory; see the transcript]", "text")
     for message in recent.messages:

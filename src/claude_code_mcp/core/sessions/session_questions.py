@@ -1,9 +1,9 @@
-"""The questions of one session: opened at the broker for what its process and the servers of the hub ask, and each
-answer handed back to whoever asked.
+"""The questions of one session: opens them at the broker for requests of its process and of hub servers, and delivers
+each answer to the requester.
 
 A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
-Answers of the policy's rules take the same path as people's answers, and `verdicts.py` judges both. If an answer cannot
-be handed on, the call is denied.
+Answers from policy rules take the same path as people's answers, and `verdicts.py` checks both. If an answer cannot be
+delivered, the call is denied.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Finish = Callable[[Question, Resolution, Raw | None], None]
-"""Hands the reply to the asker: the CLI, or a server of the hub."""
+"""Delivers the reply to the requester: the CLI or a hub server."""
 
 
 class SessionQuestions:
-    """Opens questions for requests and hands the replies back."""
+    """Opens questions for requests and delivers the replies."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -55,8 +55,8 @@ class SessionQuestions:
         return bool(self._open_ids)
 
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
-        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is what the call would
-        do to a file. A request that cannot be judged or asked about is denied."""
+        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is the call's change to
+        a file. A request that cannot be checked or asked about is denied."""
         try:
             self._open(frame, change)
         except Exception:
@@ -105,8 +105,8 @@ class SessionQuestions:
         request_id: str | None = None,
         **details: Any,
     ) -> Question:
-        """Opens a question. Its end is in the log before `finish` hands the reply to the asker; an exception on the way
-        there turns an allowance into a denial."""
+        """Open a question. Its end is logged before `finish` delivers the reply; an exception in between turns an
+        allowance into a denial."""
         session = self._session
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
@@ -136,8 +136,8 @@ class SessionQuestions:
             self._broker.answer(self._session.id, question.id, answer, POLICY_CHANNEL)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
-        """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
-        the form does not take is refused, and the question stays open."""
+        """Offer a form of an MCP server to every channel; the future gets the completed form. An answer that does not
+        fit the form is refused, and the question stays open."""
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         session = self._session
         asked = questions_of(server, form)
@@ -150,7 +150,7 @@ class SessionQuestions:
             check_answers(server, form, _answers_in(question, answer, body))
 
         def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
+            # The requester may be gone: cancelling a task cancels the future that it awaits.
             if not filled.done():
                 filled.set_result(_form_result(server, form, question, resolution, body))
 
@@ -158,9 +158,9 @@ class SessionQuestions:
         return filled
 
     def ask_about_call(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> "asyncio.Future[None]":
-        """Asks whether a call to a server of the hub may run that Claude Code has not asked about; the future ends with
-        PermissionDenied if it may not. The policy's `verdict` may answer at once. The input cannot be changed: the call
-        is on its way."""
+        """Ask about a call to a hub server that Claude Code did not ask about; the future fails with PermissionDenied
+        if it is denied. The policy's `verdict` may answer at once. The input cannot be changed: the call is already in
+        progress."""
         allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         session = self._session
 
@@ -170,7 +170,7 @@ class SessionQuestions:
             session.verdicts.check_answer(question, answer)
 
         def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
-            # Who asked may be gone: a task that is cancelled cancels the future that it waits for.
+            # The requester may be gone: cancelling a task cancels the future that it awaits.
             if not allowed.done():
                 _finish(allowed, resolution)
 
@@ -186,7 +186,7 @@ class SessionQuestions:
         self._broker.withdraw_all(self._session.id, detail)
 
     def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:
-        """The input of the call. A plan that the CLI has left out of the request is taken from the model's own call."""
+        """The input of the call. A plan that the CLI omits from the request is taken from the model's own call."""
         tool_input = request.get("input")
         tool_input = tool_input if isinstance(tool_input, dict) else {}
         if request.get("tool_name") == "ExitPlanMode" and not tool_input.get("plan"):
@@ -195,7 +195,7 @@ class SessionQuestions:
         return tool_input
 
     def _reply(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
-        """Answers the CLI, after everything that its next frames depend on."""
+        """Answer the CLI, after everything that its next frames depend on."""
         session, answer = self._session, resolution.answer
         self._question_ids.pop(request_id, None)
         if answer is not None and answer.allow:
@@ -206,7 +206,7 @@ class SessionQuestions:
                 session.readable_lines.input_changed(question.tool_use_id, changed)
             session.verdicts.command_agreed(question)
         denied = body is not None and body.get("behavior") == "deny"
-        if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
+        if denied:  # a permission, a plan or an answer: the CLI reports each denial as an error
             session.readable_lines.mark_denied(question.tool_use_id)
         if body is not None and question.tool_name.startswith(PREFIX):
             updated = body.get("updatedInput")
@@ -234,7 +234,7 @@ def _form_result(server: str, form: Raw, question: Question, resolution: Resolut
 
 
 def _answers_in(question: Question, answer: Answer, body: Raw) -> Mapping[str, GivenAnswer]:
-    """The answers by the text of their question, several labels apart: joined they could be read in another way."""
+    """The answers by question text, with several labels separate: joined they would be ambiguous."""
     if answer.answers is not None:
         return labels_by_text(question, answer.answers)
     answers = body["updatedInput"].get("answers")

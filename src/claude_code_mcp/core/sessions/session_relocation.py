@@ -1,4 +1,4 @@
-"""The sessions of this machine, for a fleet that brings one here or takes one away."""
+"""Access to this machine's sessions for a fleet that moves sessions to and from it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from .session_wiring import SessionDeps
 
 
 class SessionRelocation:
-    """The sessions of this machine, for whoever brings one here or takes one away."""
+    """This machine's sessions, for moving them to and from it."""
 
     give_away: Callable[..., Awaitable[object]] | None = None
     """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
@@ -22,20 +22,20 @@ class SessionRelocation:
         self._limit_waits = limit_waits
 
     def environment_of(self, caller: Caller) -> SessionDeps:
-        """What the sessions of a caller use on this machine."""
+        """The dependencies of a caller's sessions on this machine."""
         return self._environments.of(caller)
 
     async def arrived(self) -> None:
-        """To be called when a session has come here: if it waits for a usage limit, it continues here."""
+        """Call this when a session has arrived: if it waits for a usage limit, it continues here."""
         await self._limit_waits.find_left_over()
 
     async def let_go(self, session_id: str) -> None:
-        """Forgets a session that another machine goes on with; its files stay. SessionBusy while it is at work."""
+        """Forget a session that another machine continues; its files stay. SessionBusy while it is busy."""
         await self._sessions.release(session_id)
 
     async def lose(self, session_id: str, detail: str) -> None:
-        """Another machine has taken a session: its turn ends with `machine_lost`, and it is forgotten here; its files
-        stay. The turn has ended when this first waits."""
+        """Forget a session that another machine has taken over: its turn ends with `machine_lost`, its files stay. The
+        turn has ended before the first await."""
         session = self._sessions.known(session_id)
         if session is not None:
             session.release(Outcome(OutcomeCode.MACHINE_LOST, detail=detail))

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from .session_access import SessionSharing
 
 _REFUSED_LOGIN = frozenset({401, 403})
-"""The answers of the API that another attempt does not change."""
+"""API errors that a retry does not fix."""
 _MAX_TITLE = 200
 _MAX_SETTLED = 20
-"""The latest settled questions among which an unanswered one is looked for."""
+"""How many of the latest settled questions are searched for an unanswered one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class SessionRow:
     session_id: str
     project_directory: str | None = None
     display_text: str | None = None
-    """Its title, or what it began with; None if the disk was not read."""
+    """Its title or first prompt; None if the disk was not read."""
     first_prompt: str | None = None
-    """What it began with, of a session in memory."""
+    """The first prompt of a session in memory."""
     timestamp: str = ""
     """When it was last used."""
     created: str | None = None
@@ -63,7 +63,7 @@ class SessionRow:
     needs: str | None = None
     """Why it needs a person: `question`, `unanswered`, `stalled`, `error` or `limit`."""
     unanswered: Mapping[str, str] | None = None
-    """The question that ended its last turn because nobody answered it in time."""
+    """The question that ended its last turn because it was not answered in time."""
     permission_mode: str | None = None
     context: Sequence[int] | None = None
     """Tokens of the context that are used, and its size."""
@@ -83,12 +83,12 @@ class SessionRow:
     owner: str | None = None
     """The owner, if another person has shared the session."""
     access: str | None = None
-    """What may be done with it then."""
+    """The access that the share grants."""
     shared_with: Sequence[Mapping[str, str]] | None = None
     machine: str | None = None
     """The name of its machine, in a fleet."""
     machine_gone: bool = False
-    """Whether that machine is gone: the row is then what the fleet's copy has."""
+    """Whether that machine is offline: the row then comes from the fleet's copy."""
 
     @property
     def status(self) -> str | None:
@@ -100,7 +100,7 @@ class SessionRow:
 
     @property
     def machine_text(self) -> str:
-        """The name of its machine, and whether that is gone; empty without a fleet."""
+        """The name of its machine, and whether it is offline; empty without a fleet."""
         return f"{self.machine} (gone)" if self.machine and self.machine_gone else self.machine or ""
 
     def line(self) -> str:
@@ -117,7 +117,7 @@ class SessionRow:
         return f"{line}\n    {self.mention}" if self.mention else line
 
     def as_json(self) -> dict[str, Any]:
-        """The fields that apply, in camelCase. `isActive` is always there, other flags only if they are set."""
+        """The fields that apply, in camelCase. `isActive` is always present, other flags only if set."""
         values = {name: getattr(self, name) for name in _WIRE_NAMES}
         return {
             _WIRE_NAMES[name]: value
@@ -127,7 +127,7 @@ class SessionRow:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """The row that `as_json` or a tool has written. Unknown fields are left out; types are not checked."""
+        """The row from the output of `as_json` or a tool. Unknown fields are ignored; types are not checked."""
         return cls(**{name: row[wire] for name, wire in _WIRE_NAMES.items() if row.get(wire) is not None})
 
 
@@ -147,8 +147,8 @@ def session_row(
     continues_at: float | None = None,
     sharing: "SessionSharing | None" = None,
 ) -> SessionRow:
-    """The row of a session on disk (`entry`), in memory (`session`), or both. `last_state` and `continues_at` are what
-    is recorded of one that is only on disk."""
+    """The row of a session on disk (`entry`), in memory (`session`), or both. `last_state` and `continues_at` come from
+    the record of a session that is only on disk."""
     if entry is None:
         assert session is not None
         row = live_row(session)
@@ -174,7 +174,7 @@ def _joined(stored: SessionRow, live: SessionRow) -> SessionRow:
         branch=stored.branch,
         messages=stored.messages,
         model=live.model or stored.model,
-        # The larger one: the record may know of more than this server has seen, or of less.
+        # The larger value: the record may have more than this server has seen, or less.
         cost_usd=max(costs, default=None),
         tag=stored.tag,
         pinned=stored.pinned,
@@ -205,7 +205,7 @@ def stored_row(entry: "Entry", last_state: State | None = None, continues_at: fl
 
 
 def live_row(session: "Session") -> SessionRow:
-    """A session in memory, without a look at the disk: it has no title."""
+    """The row of a session in memory, without disk access and so without a title."""
     asked, stopped = session.questions, None if session.busy else session.outcome
     limit = stopped if stopped is not None and stopped.code is OutcomeCode.LIMIT_REACHED else None
     ignored, outside = unanswered(session), session.outside
@@ -260,8 +260,8 @@ def _needs(session: "Session", is_unanswered: bool) -> str | None:
 
 
 def unanswered(session: "Session") -> dict[str, str] | None:
-    """The last question of the latest turn that ended because nobody answered it in time; None if there is none, or
-    a message was sent since."""
+    """The question that ended the latest turn because it was not answered in time; None if there is none, or a message
+    was sent since."""
     settled = (
         event for event in session.events.latest(QuestionSettled, _MAX_SETTLED) if isinstance(event, QuestionSettled)
     )
@@ -284,7 +284,7 @@ def silent_seconds(session: "Session") -> int:
 
 
 def retrying_line(session: "Session") -> str | None:
-    """The API error after which the CLI tries again, and when; None if it does not."""
+    """The API error after which the CLI retries, and when; None if it is not retrying."""
     retry = session.activity.retrying
     if retry is None:
         return None

@@ -1,4 +1,4 @@
-"""The state of a session with its legal moves, who waits for one, and the timer that notices a stalled turn."""
+"""The state machine of a session, with waiting for states, and the timer that detects a stalled turn."""
 
 import asyncio
 import contextlib
@@ -19,19 +19,21 @@ class StateTracker:
         self.state = State.IDLE
 
     def move(self, state: State, detail: str = "") -> None:
-        """Changes the state; IllegalMove if the state machine has no such move. Staying put does nothing."""
+        """Change the state; IllegalMove if the state machine has no such move. Moving to the current state does
+        nothing."""
         if state is self.state:
             return
         if state not in MOVES[self.state]:
             raise IllegalMove(f"{self.state} -> {state}")
         self.state = state
         self._log.append(StateChanged(state, detail))
-        # A new event per change: the waiting tasks look at the state again when they run, and nothing must be cleared.
+        # A new event per change: waiting tasks check the state again when they run, and nothing needs to be cleared.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def wait_until_at_rest(self, timeout: float | None, *, or_waiting: bool) -> bool:
-        """Waits until no turn is running, with `or_waiting` also for a question; returns whether that came in time."""
+        """Wait until no turn is running or, with `or_waiting`, a question is open; return whether that happened in
+        time."""
         awaited = BUSY - {State.WAITING} if or_waiting else BUSY
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -59,12 +61,12 @@ class StallTimer:
         """Whether the limit has passed since the last output."""
 
     def touch(self) -> None:
-        """Notes that there was output: the silence begins anew."""
+        """Note that there was output: the silence restarts."""
         self._last_output = self._clock()
         self.stalled = False
 
     def start(self) -> None:
-        """Counts the silence from now on, also if it is running already."""
+        """Restart measuring the silence, even if already running."""
         self._clock = asyncio.get_running_loop().time
         self.touch()
         if self._timer is None:
@@ -84,5 +86,5 @@ class StallTimer:
         if silence >= self._limit and not self.stalled and self._expects_output():
             self.stalled = True
             self._report(silence)
-        # Not at once again: a silence that goes on is reported once, and from then on only looked at.
+        # Not again at once: a continuing silence is reported once and then only observed.
         self._schedule(max(self._limit - silence, self._limit / 10))

@@ -1,4 +1,4 @@
-"""What is kept of sessions on disk, in one object for each configuration directory of the CLI."""
+"""The on-disk stores of sessions, one object per configuration directory of the CLI."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from .session_library import SessionLibrary
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What is kept of the sessions below one configuration directory of the CLI."""
+    """The stores of the sessions in one configuration directory of the CLI."""
 
     leases: Leases
     transcripts: Transcripts
@@ -53,5 +53,5 @@ class Stores:
 
     @property
     def threads(self) -> DiskThreads:
-        """For everything that reads transcripts."""
+        """The threads for reading transcripts."""
         return self.library.threads

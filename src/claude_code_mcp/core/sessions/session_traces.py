@@ -1,11 +1,10 @@
-"""The traces that processes and calls of the hub are started in.
+"""The traces in which processes and hub calls are started.
 
-A process is started within the trace that its turn is in, and so is every call to a server of the hub. Nothing of
-OpenTelemetry is imported here: where traces are on, the observer that makes them (`plugins/telemetry/telemetry.py`)
-says which trace a session is in (`SessionTraces`), and otherwise nobody is asked. There is one of these for a process,
-as OpenTelemetry has it. What a server of the hub is called with belongs to the tool of the turn that calls it. That
-must be said for each call: frames of a process are read in the context in which it was started, whose request is long
-over.
+A process is started within the trace of its turn, and so is every call to a hub server. OpenTelemetry is not imported
+here: if tracing is on, the observer that creates traces (`plugins/telemetry/telemetry.py`) provides the trace of a
+session (`SessionTraces`). It is global to the process, like OpenTelemetry itself. A call to a hub server belongs to the
+tool use of the turn that makes it. The context must be set for each call: frames of a process are read in the context
+in which it was started, whose request is long over.
 """
 
 import contextlib
@@ -21,17 +20,17 @@ class SessionTraces(Protocol):
     """Knows the traces of sessions."""
 
     def variables(self, session_id: str) -> Mapping[str, str]:
-        """What a process that is started for the session has in its environment; nothing if it has no turn."""
+        """The environment variables for a process started for the session; empty if it has no turn."""
 
     def within(self, session_id: str, tool_use_id: str) -> AbstractContextManager[None]:
-        """What begins in this context is below the tool of the turn or, without one, below the turn."""
+        """Context in which new spans are children of the tool use or, without one, of the turn."""
 
 
 _traces: SessionTraces | None = None
 
 
 def use_traces(traces: SessionTraces | None) -> None:
-    """From now on these are asked; None for nobody."""
+    """Set the provider of traces; None for none."""
     global _traces  # noqa: PLW0603 - one for a process, as its provider of traces
     _traces = traces
 

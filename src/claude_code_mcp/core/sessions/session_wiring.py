@@ -19,7 +19,7 @@ from .slots import Slots
 from .workplaces import Workplaces
 
 Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
-"""Within what it returns there are MCP servers, or there are none."""
+"""Returns a context that yields the hub, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -33,23 +33,23 @@ class SessionDeps:
     slots: Slots
     enforcer: PolicyEnforcer
     start_task: StartTask
-    """Runs work that belongs to the service, never to a caller."""
+    """Runs work that the service owns."""
     neighbours: Neighbours
     hosted: Hosted
-    """Around every use of the MCP servers that these sessions share."""
+    """The context around every use of these sessions' hub."""
     redact: Callable[[Any], Any]
-    """Removes secrets from a text or a JSON value."""
+    """Removes secrets from a string or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Called with a session's id, its owner and the event, for every event of every session."""
     audit: Callable[[AuditEvent], None]
     """Writes an act to the audit trail and counts it."""
     moved: Callable[[str, str], None]
-    """Called with the old and the new id when a session goes on under another one."""
+    """Called with the old and the new id when a session continues under another id."""
     known: Callable[[str], bool]
-    """Whether a session with this id is in memory, whoever's it is."""
+    """Whether a session with this id is in memory, for any owner."""
     workplaces: Workplaces
-    """Makes the checkouts of sessions that ask for one of their own."""
+    """Creates separate checkouts for sessions."""
     replica: SessionReplica | None = None
-    """Where everything goes that another machine needs to go on with a session; None without a fleet."""
+    """Receives everything that another machine needs to continue a session; None without a fleet."""
     directory: str | None = None
-    """Where the client is, from which relative paths start; None: where this server is."""
+    """The client's directory, the base of relative paths; None: this server's."""

@@ -1,7 +1,6 @@
-"""What sessions have changed: worktrees, files and checkpoints.
+"""The changes of sessions: worktrees, files and checkpoints.
 
-The policy is asked each time, whatever it said when the session began. While something is done no turn of the session
-begins, in this server or another.
+Every operation checks the current policy. During an operation no turn of the session starts, on this server or another.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ from .workplaces import Workplace
 _MOST_CHECKPOINTS = 50
 _EDITS_PAGE = 400_000
 _ENOUGH_OF_A_RESULT = 500
-"""Characters of a result where only what it is about counts."""
+"""Characters of a result that are enough to recognise it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFiles:
-    """What going back to a message would change, as the files are now."""
+    """What rewinding to a message would change, given the current files."""
 
     checkpoint: Checkpoint
     files: Sequence[str]
@@ -42,7 +41,7 @@ class ChangedFiles:
 
 
 class SessionWork:
-    """All methods raise SessionNotFound for a session that is not the caller's, SessionBusy while it is at work, and
+    """All methods raise SessionNotFound for a session that is not the caller's, SessionBusy while it is busy, and
     InvalidArgument for one that has no worktree, or no checkpoints."""
 
     def __init__(self, sessions: Sessions, environments: ClientEnvironments, stored: StoredSessions) -> None:
@@ -53,13 +52,13 @@ class SessionWork:
     # -- worktrees ------------------------------------------------------------------------------------------------
 
     async def diff(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Everything that the session has changed in its worktree, new files too."""
+        """All changes in the session's worktree, including new files."""
         async with self._worktree(session_id, caller, "diff") as (_, workplace):
             return await workplace.diff()
 
     async def changes(self, session: Session, *, caller: Caller = LOCAL_CALLER) -> str | EditedFiles:
-        """Everything that a session has changed: the difference in its worktree, as git prints it, if it has one and is
-        at rest, else what its calls have noted. The session is one that was found for this caller."""
+        """All changes of a session: the git diff of its worktree if it has one and is idle, otherwise the changes
+        recorded from its tool calls. The session must have been found for this caller."""
         if isinstance(session.options.worktree, Worktree) and not session.busy:
             return await self.diff(session.id, caller=caller)
 
@@ -70,28 +69,28 @@ class SessionWork:
         return await edited_files(read)
 
     async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
-        """What a commit, a merge or a pull request would be made of, and where the last would be opened, as
-        `host/owner/name`; None if that cannot be done from here."""
+        """The contents of a commit, merge or pull request, and where the pull request would be opened, as
+        `host/owner/name`; None if that is not possible from here."""
         async with self._worktree(session_id, caller, "look at what can be merged") as (_, workplace):
             target = await workplace.request_target()
             return await workplace.plan(), target
 
     async def request_program(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """The program that opens a pull or merge request for its branch, as `Workplace.request_program` says."""
+        """The program that opens a pull or merge request for its branch; see `Workplace.request_program`."""
         async with self._worktree(session_id, caller, "look at what can be merged") as (_, workplace):
             return await workplace.request_program()
 
     async def commit(
         self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
     ) -> str:
-        """Commits everything in its worktree, as `Workplace.commit` says."""
+        """Commit everything in its worktree; see `Workplace.commit`."""
         async with self._worktree(session_id, caller, "commit") as (_, workplace):
             return await workplace.commit(message, agreed)
 
     async def merge(
         self, session_id: str, message: str | None, agreed: str | None = None, *, caller: Caller = LOCAL_CALLER
     ) -> str:
-        """Merges its branch, as `Workplace.merge` says."""
+        """Merge its branch; see `Workplace.merge`."""
         async with self._worktree(session_id, caller, "merge") as (_, workplace):
             return await workplace.merge(message, agreed)
 
@@ -105,14 +104,14 @@ class SessionWork:
         remote: str,
         caller: Caller = LOCAL_CALLER,
     ) -> str:
-        """Commits what is not committed, with the title, pushes the branch and opens a pull request; returns its
-        address. `agreed` is the digest of a plan and `remote` where that said it would be opened: PermissionDenied,
-        with nothing pushed, if either is something else by now."""
+        """Commit uncommitted changes with the title, push the branch and open a pull request; return its URL. `agreed`
+        is the digest of a plan and `remote` its target: PermissionDenied, with nothing pushed, if either has
+        changed."""
         async with self._worktree(session_id, caller, f"pull request at {remote}") as (_, workplace):
             return await workplace.open_request(title, body, agreed, remote)
 
     async def unsaved(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Unsaved:
-        """What `discard` would lose as things are now."""
+        """What `discard` would lose now."""
         async with self._worktree(session_id, caller, "view uncommitted changes") as (_, workplace):
             return await workplace.unsaved()
 
@@ -123,7 +122,7 @@ class SessionWork:
         *,
         caller: Caller = LOCAL_CALLER,
     ) -> str:
-        """Removes its worktree and its branch, as `Workplace.discard` says. Its conversation stays."""
+        """Remove its worktree and its branch; see `Workplace.discard`. Its conversation stays."""
         async with self._worktree(session_id, caller, "discard", alone=True) as (_, workplace):
             return await workplace.discard(agreed)
 
@@ -131,7 +130,7 @@ class SessionWork:
     async def _worktree(
         self, session_id: str, caller: Caller, action: str, *, alone: bool = False
     ) -> AsyncIterator[tuple[Session, Workplace]]:
-        """`alone` has the processes of all sessions that work there closed first."""
+        """`alone` first closes the processes of all sessions that work there."""
         async with self._found(session_id, caller, action) as session:
             worktree = session.options.worktree
             if not isinstance(worktree, Worktree):
@@ -140,7 +139,7 @@ class SessionWork:
             for path in (worktree.path, worktree.repository, worktree.common_dir):
                 if not enforcer.may_work_in(path, caller.principal) or not enforcer.may_change(path, caller.principal):
                     raise PermissionDenied(f"worktree: you may not change {path}.", field="action")
-            # Held first: this session cannot begin anew while the others are closed.
+            # Held first: this session cannot start again while the others are being closed.
             async with session.at_rest(without_process=alone):
                 if alone:
                     await self._sessions.vacate(worktree.path, session)
@@ -149,7 +148,7 @@ class SessionWork:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     async def checkpoints(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> list[ChangedFiles]:
-        """The last messages, oldest first, each with what going back to it would change."""
+        """The last messages, oldest first, each with what rewinding to it would change."""
         async with self._found(session_id, caller, "changes") as session, session.asking_claude() as ask:
             listed = await self._listed(session)
             return [await _changed(ask, checkpoint) for checkpoint in listed]
@@ -162,14 +161,14 @@ class SessionWork:
         *,
         caller: Caller = LOCAL_CALLER,
     ) -> ChangedFiles:
-        """Takes the files that the session has changed back to what they were before a message; its conversation stays.
-        `agreed` is what that may change, None anything; PermissionDenied if it is something else, or a file that the
-        session may not write: which ones it has changed is written where it can be changed itself."""
+        """Restore the files that the session changed to their state before a message; its conversation stays. `agreed`
+        limits what may change, None allows anything; PermissionDenied if more would change, or a file that the session
+        may not write: the session itself could have manipulated the list of changed files."""
         async with self._found(session_id, caller, "rewind") as session, session.asking_claude() as ask:
             if not session.deps.enforcer.may_change(session.cwd, caller.principal):
                 raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
             checkpoint = _with_id(await self._listed(session), message_id)
-            # As the files are now, not as they were when somebody agreed.
+            # Based on the current files, not on those when the user agreed.
             changed = await _changed(ask, checkpoint)
             for path in changed.files:
                 verdict = session.verdicts.verdict(Occasion.RESTORE, "Edit", {"file_path": path})
@@ -194,7 +193,8 @@ class SessionWork:
 
     @contextlib.asynccontextmanager
     async def _found(self, session_id: str, caller: Caller, action: str) -> AsyncIterator[Session]:
-        """The session, kept in memory meanwhile: whoever sends it a message gets the same one, and waits."""
+        """The session, kept in memory in the meantime: a caller that sends it a message gets the same object and
+        waits."""
         async with self._stored.audited_change(session_id, caller, action) as (own_id, _):
             found = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
             self._sessions.admit(found, found.deps.enforcer.admission(found.owner))

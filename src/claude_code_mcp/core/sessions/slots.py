@@ -1,8 +1,8 @@
-"""Limits on live processes: how many at once, how much memory, how many starting at once; who makes room, who waits.
+"""Limits on live processes: how many at once, how much memory, how many starting at once; which process makes room,
+which waits.
 
-A slot is had at once or not at all. A process with a slot then waits for its start in one queue, first come, first
-served: for others that are starting, for one that is still being closed, and for memory. Whoever waits can be told its
-place and what for.
+A slot is granted at once or not at all. A process with a slot then waits for its start in one FIFO queue: for other
+starts, for a process that is being closed, and for memory. Its position and the reason can be reported.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from ..processes import limits
 from ..processes.limits import MachineMemory
 
 EXPECTED = 160 << 20
-"""Bytes that a process counts for until it has been measured."""
+"""Assumed bytes of a process that has not been measured yet."""
 _LOW = 0.05
-"""The share of the machine's memory below which idle processes are parked even where ours are not what uses it."""
+"""The share of free machine memory below which idle processes are parked even if other programs use the memory."""
 _INTERVAL = 2.0
 """Seconds between two measurements."""
 
 
 class SlotHolder(Protocol):
-    """A session that holds a slot, or wants one."""
+    """A session that holds or requests a slot."""
 
     @property
     def used_at(self) -> float:
@@ -41,12 +41,12 @@ class SlotHolder(Protocol):
         """Whether its process can be closed without losing work."""
 
     def park(self) -> None:
-        """Gives up the process. It must call `leave`, with the task that closes the process, before it returns."""
+        """Release the process. Must call `leave`, with the task that closes the process, before it returns."""
 
 
 @dataclass(slots=True, eq=False)
 class StartPlace:
-    """A place in the line of those that wait for their start."""
+    """A place in the start queue."""
 
     holder: SlotHolder
     admitted: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -58,7 +58,7 @@ class Slots:
     def __init__(
         self, limit: int, spawns: int, memory_limit: int | None = None, memory_wait: float | None = None
     ) -> None:
-        """Without a memory limit none is kept. A start that waits for memory longer than `memory_wait` seconds is
+        """None as the memory limit means no limit. A start that waits for memory longer than `memory_wait` seconds is
         refused; 0 refuses it at once."""
         self.memory_limit = memory_limit
         self._limit = limit
@@ -67,7 +67,7 @@ class Slots:
         self._holders: set[SlotHolder] = set()
         self._starting: set[StartPlace] = set()
         self._closing: dict[asyncio.Task[None], int] = {}
-        """The tasks that end processes, with the bytes that each of those was using."""
+        """The tasks that end processes, with the bytes of each process."""
         self._queue: list[StartPlace] = []
         self._measured: dict[int, int] = {}
         self._occupied = asyncio.Event()
@@ -75,7 +75,7 @@ class Slots:
 
     @classmethod
     def of(cls, settings: Settings) -> "Slots":
-        """As the settings say, on a machine with as much memory as this one."""
+        """The slots for these settings and this machine's memory."""
         found = limits.machine()
         limit = settings.memory_limit_bytes(found.total if found is not None else None)
         return cls(settings.max_sessions, settings.spawn_limit, limit, settings.memory_wait_ms / 1000)
@@ -87,21 +87,21 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their start."""
+        """How many processes are in the start queue."""
         return len(self._queue)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more process can be had without anybody making room for it, or waiting behind it."""
+        """Whether one more process fits without evicting or delaying another."""
         occupied = len(self._holders) + len(self._closing)
         return occupied < self._limit and not self._queue and not self._memory_missing()
 
     # -- slots ------------------------------------------------------------------------------------------------
 
     def take(self, holder: SlotHolder, instead_of: SlotHolder | None = None) -> None:
-        """Takes a slot: that of another holder whose process it takes over, or a free one, or that of the least
-        recently used idle holder; else LimitReached."""
-        # Unless it was parked meanwhile: then its slot is gone too, and another one is needed.
+        """Take a slot: that of another holder whose process it takes over, a free one, or that of the least recently
+        used idle holder; else LimitReached."""
+        # Unless it was parked in the meantime: then its slot is gone too, and another one is needed.
         if instead_of is not None and instead_of in self._holders:
             self._holders.discard(instead_of)
             self._holders.add(holder)
@@ -119,8 +119,8 @@ class Slots:
     def leave(self, holder: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
         """Gives the slot back at once; `closing` is the task that still ends the old process."""
         if closing is not None and not closing.done():
-            # What the old process uses is not free before it is gone.
-            # Not if its slot, and with it its process, went to another.
+            # The old process's memory is not free before it has ended. Not if its slot, and with it its process, went
+            # to another holder.
             self._closing[closing] = (self.memory_of(holder.pid) or 0) if holder in self._holders else 0
             closing.add_done_callback(self._closed)
         self._holders.discard(holder)
@@ -131,7 +131,7 @@ class Slots:
         self._admit()
 
     def _evict_one(self) -> bool:
-        """Has the least recently used idle holder give up its process; returns whether there was one."""
+        """Evict the least recently used idle holder; return whether there was one."""
         can_park = (other for other in self._holders if other.can_park)
         idle = min(can_park, key=lambda other: other.used_at, default=None)
         if idle is not None:
@@ -141,14 +141,14 @@ class Slots:
     # -- starts -----------------------------------------------------------------------------------------------
 
     def line_up(self, holder: SlotHolder) -> StartPlace:
-        """Takes a place in the line; `wait_reason` knows it at once. `spawning` or `leave_line` must follow."""
+        """Enter the start queue; `wait_reason` reports it at once. `spawning` or `leave_line` must follow."""
         entry = StartPlace(holder)
         self._queue.append(entry)
         self._admit()
         return entry
 
     def leave_line(self, entry: StartPlace) -> None:
-        """The start is over, or never came: its place is free. A second call does nothing."""
+        """Leave the queue, because the start is over or was abandoned. A second call does nothing."""
         if entry in self._queue:
             self._queue.remove(entry)
         self._starting.discard(entry)
@@ -156,8 +156,8 @@ class Slots:
 
     @asynccontextmanager
     async def spawning(self, entry: StartPlace) -> AsyncIterator[None]:
-        """A context around a start: before it is entered, waits in line until the start fits into all limits.
-        LimitReached, with the reason, after too long a wait for memory."""
+        """Context for a start: waits in the queue until the start fits into all limits. LimitReached, with the reason,
+        after too long a wait for memory."""
         try:
             await self._admission(entry)
             yield
@@ -166,20 +166,20 @@ class Slots:
             self.leave_line(entry)
 
     async def _admission(self, entry: StartPlace) -> None:
-        # Not less than the time of one measurement: before it nobody knows how much is used.
+        # At least one measurement interval: before that the usage is unknown.
         timeout = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
         while True:
             try:
-                # Shielded: a wait that runs out must not cancel the admission itself.
+                # Shielded: a timeout must not cancel the admission itself.
                 return await asyncio.wait_for(asyncio.shield(entry.admitted), timeout)
             except TimeoutError:
-                # If no memory is missing it waits for something else, which has no limit of time.
+                # If memory is not the reason, it waits for something else, without a time limit.
                 if missing := self._memory_missing():
                     raise LimitReached(missing, limit=self.memory_limit) from None
 
     def _admit(self) -> None:
-        """Lets those at the head of the queue start that fit. Called whenever something has become free; who makes room
-        calls it again, which changes nothing."""
+        """Start the processes at the head of the queue that fit. Called whenever resources become free; repeated calls
+        are harmless."""
         if self._admitting:
             return
         self._admitting = True
@@ -201,7 +201,7 @@ class Slots:
         return self._memory_missing(park=park)
 
     def wait_reason(self, holder: object) -> str | None:
-        """The place of a holder in the queue, and what the first in it waits for; None if it does not wait."""
+        """The position of a holder in the queue, and what the first one waits for; None if it does not wait."""
         for place, entry in enumerate(self._queue, 1):
             if entry.holder is holder:
                 return f"number {place} of {len(self._queue)} waiting to start: {self._obstacle() or 'about to start'}"
@@ -210,13 +210,13 @@ class Slots:
     # -- memory -----------------------------------------------------------------------------------------------
 
     def memory_of(self, pid: int | None) -> int | None:
-        """The bytes that the process of a holder uses with all that it started, as last measured."""
+        """The bytes of a holder's process tree, as last measured."""
         return None if pid is None else self._measured.get(pid)
 
     @property
     def memory_used(self) -> int:
-        """The bytes of all processes; those that have not been measured yet count with what is to be expected."""
-        # Those that wait have a slot, and no process yet.
+        """The bytes of all processes; unmeasured ones count with their expected size."""
+        # Queued holders have a slot, but no process yet.
         waiting = {entry.holder for entry in self._queue}
         measured = (self.memory_of(holder.pid) for holder in self._holders if holder not in waiting)
         return sum(EXPECTED if size is None else size for size in measured)
@@ -238,25 +238,25 @@ class Slots:
         return None
 
     async def watch_memory(self) -> None:
-        """Measures all processes again and again, and parks idle ones while memory is short. Never returns."""
+        """Measure all processes repeatedly, and park idle ones while memory is short. Never returns."""
         while True:
             await self._occupied.wait()
-            # First: the slot that has just been taken is that of a process which does not run yet.
+            # First: the slot just taken belongs to a process that does not run yet.
             await asyncio.sleep(_INTERVAL)
             await self.measure()
-            # Nothing is awaited between the look and `clear`: a slot that is taken later sets the event again.
+            # No await between the check and `clear`: a slot taken later sets the event again.
             if not self._holders:
                 self._occupied.clear()
 
     async def measure(self) -> None:
-        """Measures all processes, and the machine, and acts on it."""
+        """Measure all processes and the machine, and act on the result."""
         pids = [holder.pid for holder in self._holders if holder.pid is not None]
         measured = await asyncio.to_thread(limits.trees, pids)
         self.take_measurement(measured, await asyncio.to_thread(limits.machine))
 
     def take_measurement(self, measured: Mapping[int, int | None], machine: MachineMemory | None) -> None:
-        """The bytes of each process and of the machine, as they are now. Idle processes are parked, the least recently
-        used first, until ours are within the limit; one, if the machine itself is short of memory."""
+        """Apply a measurement of all processes and the machine. Parks idle processes, least recently used first, until
+        ours are within the limit; one if the machine itself is short of memory."""
         self._measured = {pid: size for pid, size in measured.items() if size is not None}
         while self.memory_limit is not None and self.memory_used > self.memory_limit and self._evict_one():
             pass

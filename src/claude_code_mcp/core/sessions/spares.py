@@ -1,11 +1,11 @@
-"""Spare processes: started ahead for a session that nobody has asked for yet, so that the next one need not wait.
+"""Spare processes: started in advance, so that the next session need not wait.
 
-A spare is a `LiveProcess` whose owner is no session. It is started for the launch that was used last, with a session id
-of its own, and is taken by the next new session that asks for exactly the same launch: equal arguments, files,
-environment, directory, hooks, budget and caller, and nothing changed of what Claude Code reads at its start. That
-session takes the id too. Until then it appears nowhere: it has no record, no lease and no transcript, its entry in the
-CLI's list of open sessions is put aside, and it is the first to go when a slot or memory is needed. It goes too when it
-gets old, when it is found to be out of date, and with the service.
+A spare is a `LiveProcess` whose owner is not a session. It is started like the most recent launch, with a new session
+id, and is taken by the next new session with exactly the same launch: equal arguments, files, environment, directory,
+hooks, budget and caller, and no change in what Claude Code reads when it starts. That session takes the id too. Until
+then it is invisible: it has no record, no lease and no transcript, its entry in the CLI's list of open sessions is
+moved aside, and it is the first to be evicted when a slot or memory is needed. It also ends when it is too old or out
+of date, and with the service.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 _SETTLE = 0.5
 """Seconds after the start of a session before a spare is started: the session goes first."""
 _RESERVED = 10.0
-"""Seconds within which a session must begin with the spare that was set apart for it."""
+"""Seconds within which a session must start with its reserved spare."""
 _WARM_UPS = 3
-"""How often a spare is made to put a request to the model together, which is not sent: it gets faster at that."""
+"""How often a spare prepares a model request without sending it, which warms it up."""
 _MOST_FRAMES = 1000
 _MOST_UNSUITED = 100
 _GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
 async def launch_like(session: "Session | Spare") -> Launch:
-    """What a process of the session would be started with now."""
+    """The launch that a process of the session would use now."""
     async with session.deps.hosted() as host:
         wanted = session.options.hub_servers
         servers = usable_servers(host, wanted, session.deps.enforcer, session.owner) if host is not None else {}
@@ -53,10 +53,10 @@ async def launch_like(session: "Session | Spare") -> Launch:
 
 
 class Spare:
-    """The owner of a process that has no session yet; listens to it until it is taken."""
+    """The owner of a process without a session; listens to it until it is taken."""
 
     used_at = 0.0
-    """It makes room before any session does."""
+    """It is evicted before any session."""
 
     def __init__(self, like: "Session") -> None:
         self.id = str(uuid.uuid4())
@@ -68,7 +68,7 @@ class Spare:
         self.launch: Launch | None = None
         """What it was started with."""
         self.key: str | None = None
-        """The same, and what it has read; see `Launcher.key`."""
+        """The key of the launch and of what the process has read; see `Launcher.key`."""
         self.reserved = False
         self.ran_hooks = False
         self._frames: list[Frame] = []
@@ -78,7 +78,7 @@ class Spare:
         self._left: LiveProcess | None = None
 
     async def start(self, launch: Launch, key: str) -> bool:
-        """Starts the process and waits until it can be taken; returns whether it can."""
+        """Start the process and wait until it can be taken; return whether it can."""
         self.launch, self.key = launch, key
         try:
             self._live = LiveProcess(self, self, self, self.deps, None, leased=False)
@@ -92,8 +92,8 @@ class Spare:
         return self._live is not None and self._live.ready and self._warm.done() and not self.ran_hooks
 
     def hand_over(self, session: "Session") -> LiveProcess | None:
-        """Gives the process to a session, with all that it has said; None if it is gone or the launch has become
-        another one. Raises SessionBusy if the session's lease is not to be had."""
+        """Give the process with its frames so far to a session; None if it has ended or the launch has changed. Raises
+        SessionBusy if the session's lease is taken."""
         live = self._live
         # Compared once more: the policy or the servers of the hub may have changed since it was reserved.
         launch = None if live is None else launch_of(session, self.deps, live.bridge.servers if live.bridge else ())
@@ -106,7 +106,7 @@ class Spare:
         return live
 
     def drop(self) -> None:
-        """Ends the process, if nobody has taken it."""
+        """End the process, unless a session has taken it."""
         live, self._live = self._live, None
         if live is not None:
             live.leave()
@@ -116,11 +116,11 @@ class Spare:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing is left of its process, or a session has it."""
+        """Whether its process has ended or a session has it."""
         return self._live is None and (self._left is None or self._left.is_gone)
 
     async def gone(self) -> None:
-        """Waits until nothing is left of a process that was dropped."""
+        """Wait until a dropped process has ended."""
         if self._left is not None:
             await self._left.gone()
 
@@ -148,7 +148,8 @@ class Spare:
         self.deps.start_task(self._warm_up())
 
     async def _warm_up(self) -> None:
-        """Has the CLI prepare what a first message would wait for, and puts its entry among the open sessions aside."""
+        """Let the CLI prepare what a first message would wait for, and move its entry in the list of open sessions
+        aside."""
         live = self._live
         if live is None or live.process is None:
             return
@@ -158,7 +159,7 @@ class Spare:
         directory = config_directory({**self.deps.launcher.environment, **self.options.env})
         try:
             self._registration = await asyncio.to_thread(take_registration, self.id, directory)
-        except SessionBusy as error:  # it may still be listed, under an id that no session has
+        except SessionBusy as error:  # it may still be listed, under an unused id
             self.start_failed(error)
             return
         if self.ran_hooks:
@@ -176,12 +177,12 @@ class Spare:
     def late_result(self, frame: Result) -> None: ...
 
     def frame_received(self, frame: Frame) -> None:
-        """Kept for the session; requests of the CLI are answered, as it waits for that."""
+        """Keep the frame for the session; answer requests of the CLI, which waits for that."""
         process = self._live.process if self._live is not None else None
         if isinstance(frame, System) and frame.subtype.startswith("hook_"):
             self.ran_hooks = True
         if not isinstance(frame, ControlRequest):
-            # Bounded: nobody reads them before a session comes.
+            # Bounded: they are not read before a session takes the process.
             if len(self._frames) < _MOST_FRAMES:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
@@ -197,8 +198,8 @@ class Spare:
 
 
 async def _permit_greeting(frame: ControlRequest) -> None:
-    """PermissionDenied for everything but what Claude Code asks of a server before its first message: a process that
-    has no session calls nothing."""
+    """Raise PermissionDenied for everything except the requests that Claude Code sends to a server before its first
+    message: a process without a session makes no calls."""
     message = frame.request.get("message")
     method = str(message.get("method") or "") if isinstance(message, dict) else ""
     if not method.endswith("/list") and method not in _GREETING:
@@ -210,15 +211,15 @@ class Spares:
 
     def __init__(self, limit: int, max_age: float, start_task: StartTask) -> None:
         self.limit = limit
-        """How many are kept ready; with 0, nobody need be asked for one."""
+        """How many are kept ready; 0 disables spares."""
         self._max_age = max_age
         self._start_task = start_task
         self._started: list[Spare] = []
-        """All of which a process may be left, those that are being closed too."""
+        """All spares that may still have a process, including those being closed."""
         self._ready: list[Spare] = []
         self._reserved: list[Spare] = []
         self._unsuited: list[str] = []
-        """Launches that run hooks at the start."""
+        """Launches that run hooks when they start."""
         self._filling: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -228,8 +229,7 @@ class Spares:
         return sum(spare.usable for spare in self._ready)
 
     async def reserve(self, session: "Session") -> Spare | None:
-        """A spare that is just like the session, set apart for it; None if there is none. One that is out of date is
-        ended."""
+        """Reserve a matching spare for the session; None if there is none. Ends spares that are out of date."""
         if not self._ready:
             return None
         launch = await launch_like(session)
@@ -239,7 +239,7 @@ class Spares:
         key = await session.deps.launcher.key(launch)
         for spare in alike:
             if spare not in self._ready:
-                continue  # somebody else was faster
+                continue  # another session was faster
             if spare.key != key:
                 self._end(spare)
             elif spare.usable:  # else it is still starting
@@ -248,7 +248,7 @@ class Spares:
         return None
 
     def _set_apart(self, spare: Spare) -> None:
-        # From here on it does not make room for others.
+        # From here on it is not evicted for others.
         spare.reserved = True
         self._ready.remove(spare)
         self._reserved.append(spare)
@@ -270,8 +270,8 @@ class Spares:
             await asyncio.wait([self._filling])
 
     def prepare_for(self, session: "Session", started: Callable[[], Awaitable[bool]]) -> None:
-        """Has a spare started for the next session like this one, when this one has started; `started` waits for that
-        and returns whether its process ran hooks at its start."""
+        """Start a spare for the next session like this one after this one has started; `started` waits for that and
+        returns whether its process ran hooks when it started."""
         if not self._closed and (self._filling is None or self._filling.done()):
             self._filling = self._start_task(self._fill(Spare(session), started))
 
@@ -282,14 +282,14 @@ class Spares:
         key = None if ran_hooks else await spare.deps.launcher.key(launch)
         if key is None or key in self._unsuited:
             return
-        # None is being started beside this one, so that what is not usable has ended.
+        # No other spare is being started, so unusable ones have ended.
         for other in [other for other in self._ready if other.key == key and not other.usable]:
             self._end(other)
         if sum(other.key == key for other in self._ready) >= self.limit:
             return
         while len(self._ready) >= self.limit:
             self._end(self._ready[0])
-        # Nothing is awaited from here until the spare is in the list: one that `close` does not see would live on.
+        # No await from here until the spare is in the list: one that `close` does not see would survive.
         if not spare.deps.slots.has_room or self._closed:
             return
         self._started = [*(other for other in self._started if not other.is_gone), spare]
@@ -303,10 +303,10 @@ class Spares:
             self._unsuited = [*self._unsuited, key][-_MOST_UNSUITED:]
 
     async def close(self) -> None:
-        """Ends all of them and waits for that."""
+        """End all spares and wait for it."""
         self._closed = True
         if self._filling is not None:
-            # First: it could start another one behind our back.
+            # First: otherwise it could start another one in the meantime.
             self._filling.cancel()
         for spare in [*self._ready, *self._reserved]:
             self._end(spare)

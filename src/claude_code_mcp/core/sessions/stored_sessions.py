@@ -1,7 +1,7 @@
-"""Sessions as they are kept on disk: read, followed, named, copied, shared, removed.
+"""Sessions on disk: reading, following, naming, copying, sharing and removing them.
 
-The service's side of `SessionLibrary`: finds the store that a session is kept in, checks whose it is (what is somebody
-else's does not exist), and has every change audited, also one that is refused.
+The service's side of `SessionLibrary`: finds a session's store, checks its owner (another caller's session does not
+exist), and audits every change, including refused ones.
 """
 
 import asyncio
@@ -63,12 +63,12 @@ class StoredSessions:
         detail: Detail | None = None,
         agent: str | None = None,
     ) -> ReadPage:
-        """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
+        """A page of a session's or a subagent's conversation, wherever the session runs."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
 
     async def entry(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Entry | None:
-        """What a list says of a session; None if it has no transcript yet."""
+        """The list entry of a session; None if it has no transcript yet."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.threads.run(stores.catalogue.find, own_id)
 
@@ -81,7 +81,7 @@ class StoredSessions:
         caller: Caller = LOCAL_CALLER,
         agent: str | None = None,
     ) -> StoredConversation:
-        """What was said and done before a place of a session, or last, as data, with long texts cut."""
+        """The turns before a place in a session, or the last ones, as data, with long texts truncated."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.page_before(own_id, before, extent, agent=agent)
 
@@ -94,12 +94,12 @@ class StoredSessions:
         caller: Caller = LOCAL_CALLER,
         agent: str | None = None,
     ) -> Item:
-        """One item of a turn with all of its texts."""
+        """One complete item of a turn."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.item(own_id, turn, item_id, agent=agent)
 
     async def find(self, session_id: str, text: str, most: int, *, caller: Caller = LOCAL_CALLER) -> list[TextHit]:
-        """Where a text stands in a conversation, the newest place first."""
+        """The matches of a text in a conversation, newest first."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.find(own_id, text, most)
 
@@ -109,28 +109,28 @@ class StoredSessions:
         return await stores.library.prompt_image(own_id, turn, number)
 
     async def follow(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> AsyncIterator[list[str]]:
-        """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
-        second; without end, or until it is no longer shared with the caller."""
+        """New transcript lines from now on, whoever drives the session, as readable lines, at most twice a second. Ends
+        only when the session is no longer shared with the caller."""
         own_id, stores = await self._locate(session_id, caller)
         owner = self._access.acting(own_id, caller, Access.WATCH).principal
         async for lines in stores.library.follow(own_id):
-            # Each time: no request may be left that would end with the share, as behind a subscription.
+            # Each time: a subscription, for example, has no request that would end with the share.
             if not self._access.may(own_id, owner, caller.principal, Access.WATCH):
                 return
             yield self._redact(lines)
 
     async def rename(self, session_id: str, title: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Names a session as Claude Code does, and returns the name; an empty one takes it away."""
+        """Set the title of a session like Claude Code does, and return it; an empty one removes it."""
         async with self.audited_change(session_id, caller, "rename") as (own_id, stores):
             return await stores.library.rename(own_id, title)
 
     async def tag(self, session_id: str, tag: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Tags a session; an empty tag takes it away."""
+        """Tag a session; an empty tag removes it."""
         async with self.audited_change(session_id, caller, "tag") as (own_id, stores):
             return await stores.library.tag(own_id, tag)
 
     async def mark(self, session_id: str, mark: Mark, on: bool, *, caller: Caller = LOCAL_CALLER) -> None:
-        """Pins or archives a session, or no longer."""
+        """Pin or archive a session, or undo that."""
         async with self.audited_change(session_id, caller, f"{mark} {'on' if on else 'off'}") as (
             own_id,
             stores,
@@ -138,11 +138,11 @@ class StoredSessions:
             await stores.library.mark(own_id, mark, on)
 
     async def copy(self, session_id: str, *, caller: Caller = LOCAL_CALLER, title: str | None = None) -> str:
-        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned.
-        RateLimited for one more than the caller may begin: it takes messages like any other."""
+        """Fork a session without sending a message: copy the conversation so far under a new id, which is returned.
+        RateLimited if the caller may not start another session now."""
         async with self.audited_change(session_id, caller, "fork") as (own_id, stores):
             self._environments.of(caller).enforcer.limits.new_sessions.take(caller.principal)
-            # The copy is made of the record that is on disk.
+            # The copy uses the record on disk.
             await stores.recorder.saved(own_id)
             return await stores.library.copy(own_id, caller.principal, title)
 
@@ -159,15 +159,15 @@ class StoredSessions:
             return await stores.library.export(own_id, form, detail or Detail(full=True))
 
     async def keep_text(self, session_id: str, suffix: str, text: str, *, caller: Caller = LOCAL_CALLER) -> Path:
-        """Writes what is too long to be returned to a private file beside the exports, and returns its path."""
+        """Write text that is too long to return to a private file next to the exports, and return its path."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.keep_text(own_id, suffix, text)
 
     async def delete(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> None:
-        """Removes a session for good. SessionBusy, with nothing removed, while anybody runs it or has it open."""
+        """Remove a session permanently. SessionBusy, with nothing removed, while it is running or open anywhere."""
         async with self.audited_change(session_id, caller, "delete") as (own_id, stores):
             await self._sessions.release(own_id)
-            # Before the removal: a write that is under way would bring the record back.
+            # Before the removal: a pending write would bring the record back.
             await stores.recorder.saved(own_id)
             replica = self._environments.of(caller).replica
 
@@ -176,8 +176,8 @@ class StoredSessions:
 
             record = await stores.threads.run(stores.recorder.records.read, own_id)
             is_copied = record is None or not record.options.stay_on_machine
-            # The copy before the files: were it the other way round and this machine died in between, it would bring
-            # the session back at another one. Shielded: whoever has begun this and leaves has it done.
+            # The copy before the files: otherwise, if this machine died in between, the copy would bring the session
+            # back elsewhere. Shielded: once started, it completes even if the caller leaves.
             before = partial(remove_copy, replica) if replica is not None and is_copied else None
             await asyncio.shield(stores.library.remove(own_id, before))
             await self._access.take_back(own_id, caller.principal)
@@ -191,7 +191,7 @@ class StoredSessions:
         project: str | None = None,
         most: int | None = None,
     ) -> Costs:
-        """What the caller's sessions on this machine have cost, over everything on disk, in at most so many groups;
+        """The costs of the caller's sessions on this machine, from everything on disk, in at most `most` groups;
         `since` is a day."""
         deps = self._environments.of(caller)
         if project is not None and caller.principal != LOCAL:
@@ -204,9 +204,9 @@ class StoredSessions:
     async def everybodys_costs(
         self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None
     ) -> tuple[Costs, list[str]]:
-        """What the sessions of all callers have cost that this server, or another on its state, has run: what each of
-        them is shown as their own, added up; and why something may be missing. PermissionDenied for a caller who is not
-        shown it, and by session for all, since that says what others have asked for."""
+        """The costs of all callers' sessions run by servers on this state: the sum of what each caller sees as their
+        own; and why something may be missing. PermissionDenied for a caller who may not see it, and for grouping by
+        session, which would reveal what others asked for."""
         own = self._environments.of(caller)
         own.enforcer.limits.check_all_costs(caller.principal)
         if by == "session":
@@ -222,17 +222,17 @@ class StoredSessions:
         return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
 
     async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:
-        """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
+        """Continue with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
         action = ", ".join(f"{name} {value}" for name, value in change.items())
         async with self.audited_change(session_id, caller, action) as (own_id, _):
             session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
             await session.reconfigure(change)
 
     async def files(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Sequence[str]:
-        """The files of the repository that a session works in, from its directory on, as git lists them in the
-        session's own sandbox; none where there is no repository."""
+        """The files of a session's repository below its directory, as git lists them in the session's own sandbox;
+        empty without a repository."""
         own_id, _ = await self._locate(session_id, caller)
-        # Who watches sees what the session has shown; who writes to it names files in messages.
+        # Watching shows only the session's output; naming files in messages needs write access.
         caller = self._access.acting(own_id, caller, Access.ANSWER)
         session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
         git = Git(session.deps.launcher.home, (session.cwd,))
@@ -243,9 +243,9 @@ class StoredSessions:
         return [path for path in listed.split("\0")[:_MOST_FILES] if path]
 
     async def file(self, session_id: str, path: str, *, caller: Caller = LOCAL_CALLER) -> tuple[str, str]:
-        """A text file below the directory of a session, where its caller may read it: its path from there, and its
-        text. A relative path begins at the directory. InvalidArgument, which tells nothing else, for any other."""
-        # Who watches sees what the session has shown, not whatever lies beside it.
+        """A text file below a session's directory that its caller may read: its relative path and its text. A relative
+        path starts at the directory. InvalidArgument, without details, for any other file."""
+        # Watching shows only the session's output, not other files.
         own_id, stores = await self._locate(session_id, caller, own=True)
         session = await self._sessions.find(own_id, caller.principal, self._environments.of(caller))
         admission = session.deps.enforcer.admission(caller.principal)
@@ -253,26 +253,26 @@ class StoredSessions:
         return await stores.threads.run(file_text, path, session.cwd, readable)
 
     async def share(self, session_id: str, grantee: str, access: Access, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Shares a session with a person, or a group by `group:NAME`; returns the id that it goes on with."""
+        """Shares a session with a person, or a group by `group:NAME`; returns its current id."""
         with self._observers.auditing_refusals(caller.principal, "share", session_id):
             own_id, _ = await self._locate(session_id, caller, own=True)
             await self._access.share(own_id, caller.principal, grantee, access)
             return own_id
 
     async def unshare(self, session_id: str, grantee: str | None = None, *, caller: Caller = LOCAL_CALLER) -> list[str]:
-        """Shares a session no longer with somebody, or with anybody; returns with whom it was."""
+        """Stop sharing a session with a grantee, or with everyone; return the former grantees."""
         with self._observers.auditing_refusals(caller.principal, "unshare", session_id):
             own_id, _ = await self._locate(session_id, caller, own=True)
             return await self._access.take_back(own_id, caller.principal, grantee)
 
     async def sharing(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> SessionSharing:
-        """With whom a session is shared, and whose it is if it is not the caller's; whoever may watch it may know."""
+        """The shares of a session, and its owner if that is not the caller; visible to all who may watch it."""
         own_id, _ = await self._locate(session_id, caller)
         return self._access.sharing(own_id, caller.principal)
 
     async def _locate(self, session_id: str, caller: Caller, *, own: bool = False) -> tuple[str, Stores]:
-        """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the caller's or, if
-        it need not be their `own`, shared with them."""
+        """The current id and the store of a session; SessionNotFound unless it is the caller's or, unless `own`, shared
+        with them."""
         known = self._sessions.known(session_id)
         current = known.id if known is not None else session_id
         if own:
@@ -293,9 +293,9 @@ class StoredSessions:
 
     @contextlib.asynccontextmanager
     async def audited_change(self, session_id: str, caller: Caller, action: str) -> AsyncIterator[tuple[str, Stores]]:
-        """Around a change to a session: audited if it is made, and if it is refused."""
+        """Context for a change to a session: audits the change or its refusal."""
         with self._observers.auditing_refusals(caller.principal, action, session_id):
             own_id, stores = await self._locate(session_id, caller, own=True)
             yield own_id, stores
-        # Only where nothing was raised: what failed was not done.
+        # Only if nothing was raised: a failed change was not made.
         self._observers.act(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, own_id, {"action": action}))

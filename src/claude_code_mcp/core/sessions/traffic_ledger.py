@@ -1,9 +1,9 @@
-"""What a process has used of the model, where this server carries the traffic, and how much of that is charged when.
+"""Accounts for a process's model usage, where this server carries the traffic: how much is charged, and when.
 
-Claude Code knows the prices of its models, so as far as its claims cover the tokens that were counted, its dollars
-count, but no fewer than the lowest list price comes to. Tokens that are unclaimed when a result comes, or when the
-process ends, cost the highest list price: a command of the session has used them, or a report was held back. In
-between, while no turn runs, they are charged at the lowest price, and the rest when it is known that no claim follows.
+Claude Code knows the prices of its models, so as far as its claims cover the counted tokens, its dollar amounts count,
+but at least the lowest list price. Tokens that are unclaimed when a result arrives, or when the process ends, cost the
+highest list price: a command of the session used them, or a report was withheld. In between, while no turn is running,
+they are charged at the lowest price, and the rest when it is known that no claim follows.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..model.outcome import ModelUsage, Usage, at_least, at_most
 
 UNREPORTED = "unreported"
-"""Stands for the model of tokens that no result has claimed."""
+"""The model name for tokens that no result has claimed."""
 
 
 class TrafficLedger:
@@ -26,24 +26,24 @@ class TrafficLedger:
         self._charged = 0.0
 
     def count(self, usage: Usage) -> None:
-        """Adds what answers of the API have used to the account."""
+        """Add the usage of API answers to the account."""
         for model, used in usage.models.items():
             self._counted[model] += used
 
     @property
     def due_usd(self) -> float:
-        """The least that is still to be charged for what was counted."""
+        """The minimum still to be charged for the counted usage."""
         return max(0.0, self._least - self._charged)
 
     @property
     def unclaimed(self) -> Usage:
-        """What was counted and neither claimed nor charged so far, at the least that it will be charged."""
+        """Counted usage that is neither claimed nor charged so far, at the minimum that it will cost."""
         tokens = replace(self._uncovered - self._listed, cost_usd=self.due_usd)
         return Usage({UNREPORTED: tokens} if tokens != ModelUsage() else {})
 
     def charge(self, claimed: Usage, *, final: bool) -> Usage:
-        """What is to be charged now that a result has claimed this much, or nothing. `final` is false while more of
-        what was counted may yet be claimed."""
+        """What to charge now that a result has claimed this much, or nothing. `final` is false while more of the
+        counted usage may still be claimed."""
         self._claimed += claimed.total
         uncovered = self._uncovered
         beyond = at_most(uncovered).cost_usd if final else 0.0

@@ -1,8 +1,8 @@
-"""The running turn of a session: how it begins, what ends it, and what follows.
+"""The running turn of a session: how it starts, how it ends, and what follows.
 
-Every change happens in plain synchronous code on the event loop. What must wait (starting or interrupting a process)
-runs in tasks that belong to the service, never to a caller; such a task looks at `current` again when it goes on,
-since its turn may be over by then.
+Every change happens in plain synchronous code on the event loop. Anything that must wait (starting or interrupting a
+process) runs in tasks owned by the service; such a task checks `current` again after each await, because its turn may
+be over by then.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _VIOLATION = (
 )
 _UNREAD = frozenset({OutcomeCode.START_FAILED, OutcomeCode.CRASHED})
 _LONGEST_CHECK = 10.0
-"""Seconds after which an answer that cannot be looked for on disk counts as not saved."""
+"""Seconds after which an answer that could not be checked on disk counts as not saved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,17 +63,17 @@ class Turn:
 
     number: int
     message_id: str = ""
-    """The message which started it; empty if it started by itself."""
+    """The message that started it; empty if it started without one."""
     question_only: bool = False
-    """Whether the CLI itself runs no turn: a background task has a question, and will report back in the end."""
+    """Whether the CLI itself runs no turn: a background task has a question and will report later."""
     started: float = field(default_factory=time.monotonic)
     waited: float = 0.0
-    """Seconds for which it had to wait for answers of people, without the wait that goes on."""
+    """Seconds spent waiting for people's answers, without the current wait."""
     waiting_since: float | None = None
     begun: bool = False
-    """Whether the process has begun it (its `init` frame was received)."""
+    """Whether the process has started it (its `init` frame was received)."""
     continues: str = ""
-    """The wait for a usage limit that it ends, if it was begun for that."""
+    """The wait for a usage limit that it ends, if it was started for that."""
     worked: bool = False
     """Whether the model has answered in it."""
     cleared: bool = False
@@ -85,7 +85,7 @@ class Turn:
     ending_as: OutcomeCode | None = None
     """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
     to_drop: frozenset[str] = frozenset()
-    """The messages that were there when an interruption asked for the queue to be dropped."""
+    """The messages in the queue when an interruption asked to drop it."""
     dropped: list[UserMessage] = field(default_factory=list)
     """The messages behind it that were dropped when it was interrupted."""
     timer: asyncio.TimerHandle | None = None
@@ -103,27 +103,27 @@ class TurnRunner:
         self.last_interrupted = False
         """Whether the last turn was ended by this side."""
         self._withdrawing: set[str] = set()
-        """Messages of which the process was asked whether it gives them back."""
+        """Messages that the process was asked to return."""
         self._session = session
         self._crash = Outcome(OutcomeCode.CRASHED)
-        """The outcome of messages that turn out to have been read by a process which crashed."""
+        """The outcome of messages that turn out to have been read by a crashed process."""
 
     # -- begin ------------------------------------------------------------------------------------------------
 
     def accept(self, message: UserMessage) -> None:
-        """Takes a message: it starts a turn, joins the running one or waits behind it."""
+        """Accept a message: it starts a turn, joins the running one or waits behind it."""
         session = self._session
         session.messages.accept(message)
         if self.current is None:
             self.begin(message)
         else:
             session.log.append(MessageQueued(message.id, message.text, len(message.images)))
-        # Otherwise it is handed over when the process is ready.
+        # Otherwise it is delivered when the process is ready.
         if session.process.ready:
             self._hand_over()
 
     def begin(self, message: UserMessage | None, *, question_only: bool = False) -> Turn:
-        """Begins a turn, for a message or (None) because the process has begun one by itself."""
+        """Start a turn, for a message or (None) because the process has started one."""
         session = self._session
         self.count += 1
         message_id, prompt = (message.id, message.text) if message is not None else ("", "")
@@ -131,7 +131,7 @@ class TurnRunner:
         self.current = turn = Turn(self.count, message_id, question_only, continues=continues)
         session.activity.retrying = None
         session.activity.rate_limited = False
-        # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
+        # A turn started by background work has no time limit of its own; the session's limit applies.
         timeout = message.timeout if message is not None else session.options.turn_timeout
         if timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(timeout, self.time_out, turn)
@@ -141,13 +141,13 @@ class TurnRunner:
         return turn
 
     def process_began_turn(self) -> None:
-        """The CLI reports that it runs a turn; without one of ours, a background task has reported back."""
+        """The CLI reports that it runs a turn; without one of ours, a background task is reporting."""
         turn = self.current or self.begin(None)
         turn.question_only = False
         turn.begun = True
 
     def _hand_over(self) -> None:
-        """Gives the process the messages that it is to have now."""
+        """Deliver the messages that the process should get now."""
         session = self._session
         live, process = session.process.live, session.process.process
         assert live is not None
@@ -162,13 +162,13 @@ class TurnRunner:
             try:
                 process.send(message.text, message.id, images=message.images, later=message.later)
             except ProcessFailed as error:
-                # Those behind it were not sent either: if this process
-                # has read nothing, all of them go to the next one.
+                # Later messages were not sent either: if this process has read nothing, all of them go to the next one.
                 session.deps.start_task(self._await_end(process, error))
                 return
 
     async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
-        """A process that takes no input is about to end, and `process_ended` tells more. If it does not, we give up."""
+        """A process that accepts no input is about to exit, and `process_ended` knows more. If it does not exit, stop
+        it."""
         await asyncio.wait([process.exited], timeout=self._session.deps.settings.stop_timeout)
         # Otherwise `process_ended` was faster, or the session has another process by now.
         if self._session.process.process is process:
@@ -180,9 +180,9 @@ class TurnRunner:
         """Ends the turn with what the process reports."""
         session, turn = self._session, self.current
         if turn is None:
-            return  # a repetition for a turn that has its outcome
+            return  # a repeated result for a turn that already has its outcome
         if frame.unasked and turn.message_id and turn.message_id not in frame.message_ids:
-            # A report of background work came in between; the message of this turn is still to be answered.
+            # A report of background work came in between; the message of this turn is not answered yet.
             self.late_result(frame)
             return
         outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
@@ -221,11 +221,10 @@ class TurnRunner:
             self._session.costs.turn_answered(frame)
 
     async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess, *, unsaved: bool) -> None:
-        """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost; and
-        one whose copy elsewhere is behind, when that has caught up, or will.
+        """End a turn whose answer was not found in its transcript at once, after checking whether it is lost; and a
+        turn whose replica is behind, after that has caught up or is certain to.
 
-        Disk and network may take their time. Until then the process is held: nothing of the next turn may come before
-        this end.
+        Disk and network may be slow. Until then the process is held: no frame of the next turn may precede this end.
         """
         session = self._session
         try:
@@ -239,21 +238,21 @@ class TurnRunner:
                     flaw = "the disk does not respond"
             if session.deps.replica is not None:
                 await session.deps.replica.caught_up(session.id)
-            # The turn may have been given up while the disk was looked at.
+            # The turn may have been abandoned during the disk check.
             if self.current is turn:
                 if flaw is not None:
                     outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
-                    session.process.park()  # the next process goes on from what is on disk
+                    session.process.park()  # the next process continues from the disk
                 self.end(outcome)
         finally:
             process.release()
 
     def end(self, outcome: Outcome) -> None:
-        """Settles the messages of the turn and begins the next one, or brings the session to rest.
+        """Settle the messages of the turn and start the next one, or make the session idle.
 
-        `current` is None until the next turn begins, so nothing that is called from here can end this one again.
-        Costs, log and the outcomes of messages come before the state: a task that waits for the state finds all of
-        them. `Turn.ended` comes last.
+        `current` is None until the next turn starts, so nothing called from here can end this one again. Costs, log and
+        the outcomes of messages come before the state: a task that waits for the state finds all of them. `Turn.ended`
+        comes last.
         """
         session = self._session
         turn, self.current = self.current, None
@@ -265,7 +264,7 @@ class TurnRunner:
         session.stall_timer.stop()
         session.activity.retrying = None
         outcome = session.costs.turn_ended(outcome)
-        if not outcome.duration_ms:  # no result has said it
+        if not outcome.duration_ms:  # no result reported it
             outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
         session.outcome = outcome
         session.used_at = time.time()
@@ -275,7 +274,7 @@ class TurnRunner:
         if before is not None or session.limit_wait is not None:
             session.log.append(WaitChanged(session.limit_wait, stopped=session.limit_wait is not None))
         if turn.ending_as is not None or not session.activity.background_tasks:
-            # Otherwise the questions may be those of background tasks, which go on without a turn.
+            # Otherwise the questions may belong to background tasks, which continue without a turn.
             session.open_questions.withdraw_all("the turn ended")
         following = session.messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(turn, outcome))
         if following is not None or session.open_questions.any_open:
@@ -292,7 +291,7 @@ class TurnRunner:
         turn.ended.set()
 
     def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
-        """The message that a usage limit has stopped with this turn, and those that it stopped before."""
+        """The wait for the message that a usage limit stopped with this turn, and for those stopped before."""
         session, new_id, chance = self._session, str(uuid.uuid4()), random.random()  # noqa: S311 - only spreads them
         unread = outcome.code in _UNREAD and not turn.begun
         if session.limit_wait is not None and turn.continues and unread:
@@ -312,11 +311,11 @@ class TurnRunner:
         )
 
     def _waiting_behind(self, turn: Turn, outcome: Outcome) -> Set[str]:
-        """The messages that the outcome of the turn is not for.
+        """The messages to which the outcome of the turn does not apply.
 
-        While the process lives, these are the ones that it has not finished or not been given. Without it, all that it
-        was given end with the turn; those which were held back it has never seen, and after a crash or an interruption
-        they are for the next process.
+        While the process lives, these are the messages that it has not finished or not received. Without it, all
+        delivered messages end with the turn; messages that were held back go to the next process after a crash or an
+        interruption.
         """
         session = self._session
         process = session.process.process
@@ -326,10 +325,10 @@ class TurnRunner:
         return session.messages.unsent - {turn.message_id} if goes_on and session.options.persist else frozenset()
 
     def give_up(self, outcome: Outcome, *, may_report: bool = False) -> None:
-        """Lets go of the process and ends the turn, with the code that it was being ended with, if it was.
+        """Release the process and end the turn, with the code of a pending ending, if any.
 
-        The outcome has what the turn has used so far, unless it says so itself. A process that `may_report` its costs
-        while it ends is charged the lowest price until then, any other one the highest.
+        The outcome gets the turn's usage so far, unless it already has a usage. A process that `may_report` its costs
+        while it exits is charged the lowest price until then, any other one the highest.
         """
         session = self._session
         turn = self.current
@@ -342,23 +341,24 @@ class TurnRunner:
         if turn is None or turn.ending_as is None:
             self.end(outcome)
             return
-        # What the process was given and has not begun ends with it. What it was not given runs next, unless it was to
-        # be dropped with this turn.
+        # Messages delivered but not started end with the process. Undelivered ones run next, unless they are to be
+        # dropped with this turn.
         kept = session.messages.unsent - turn.to_drop
         behind = [message for message in session.messages.open if not message.started and message.id not in kept]
         self._drop([message for message in behind if message.id != turn.message_id], turn)
         self.end(replace(outcome, code=turn.ending_as))
 
     def end_for_violation(self, reason: str) -> None:
-        """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
+        """End the turn because the process sent an impossible frame: it is released, and all delivered messages end
+        with that outcome."""
         outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason))
         self._session.log.append(ProcessChanged("protocol_violation", self._session.process.pid, reason))
-        turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
-        turn.ending_as = None  # an interruption that was under way is not what ended it
+        turn = self.current or self.begin(None)  # without one nothing would be reported or recorded
+        turn.ending_as = None  # a pending interruption did not end it
         self.give_up(outcome)
 
     def late_result(self, frame: Result) -> None:
-        """Counts what a turn cost that was given up before it ended, or that nobody asked for."""
+        """Count the cost of a turn that was abandoned before it ended, or that was not requested."""
         usage = self._read_result(frame, interrupted=True).usage
         self._session.costs.add(usage)
         if usage.models:
@@ -382,7 +382,7 @@ class TurnRunner:
         return replace(outcome, limit_type=plan.kind, resets_at=plan.resets_at, detail=detail)
 
     async def check_saving(self) -> None:
-        """LimitReached if the last turn could not be saved, and the next one could not be either."""
+        """Raise LimitReached if the last turn could not be saved and the next one could not be either."""
         session = self._session
         if session.outcome is None or session.outcome.code is not OutcomeCode.NOT_SAVED:
             return
@@ -398,12 +398,12 @@ class TurnRunner:
     async def interrupt(
         self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
     ) -> Sequence[UserMessage]:
-        """Ends the running turn with this code and keeps the session; returns the messages behind it that were dropped,
-        oldest first.
+        """End the running turn with this code and keep the session; return the dropped messages that were queued behind
+        it, oldest first.
 
-        With `drop_queued` the messages that the turn has not taken up are dropped, else they run next. Nothing happens
-        without a turn; a second interruption waits for the end like the first, whose code stands unless the session is
-        cancelled now.
+        With `drop_queued` the messages that the turn has not picked up are dropped, otherwise they run next. Does
+        nothing without a turn. A second interruption also waits for the end; the first code stands unless the session
+        is cancelled now.
         """
         session = self._session
         turn = self.current
@@ -413,7 +413,7 @@ class TurnRunner:
         if not under_way or code is OutcomeCode.CANCELLED:
             turn.ending_as = code
             turn.to_drop = frozenset(message.id for message in session.messages.open) if drop_queued else frozenset()
-            # Those that the process was never given: it cannot report what becomes of them.
+            # Undelivered messages: the process cannot report on them.
             held_back = session.messages.unsent & turn.to_drop - {turn.message_id}
             self._drop([message for message in session.messages.open if message.id in held_back], turn)
         if not under_way:
@@ -432,9 +432,9 @@ class TurnRunner:
         return sorted(turn.dropped, key=lambda message: message.accepted)
 
     async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
-        """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""
+        """Wait until the process confirms the interruption and ends the turn; stop it if either takes too long."""
         timeout = self._session.deps.settings.stop_timeout
-        # Whatever went wrong, the look at the turn below decides.
+        # Whatever went wrong, the check of the turn below decides.
         with contextlib.suppress(ProcessFailed, TimeoutError):
             await asyncio.wait_for(reply, timeout)
             await asyncio.wait_for(turn.ended.wait(), timeout)
@@ -442,7 +442,7 @@ class TurnRunner:
             self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not respond and was stopped."))
 
     def time_out(self, turn: Turn) -> None:
-        """Ends a turn that took longer than it may, unless it is over; the messages behind it have their own time."""
+        """End a turn that exceeded its time limit, unless it is over; queued messages have their own limits."""
 
         async def interrupt() -> None:
             await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
@@ -451,7 +451,7 @@ class TurnRunner:
             self._session.deps.start_task(interrupt())
 
     def message_reported(self, frame: Lifecycle) -> None:
-        """The process reports what became of a message."""
+        """Handle the process's report on a message."""
         session = self._session
         message, turn = session.messages.find(frame.message_id), self.current
         if message is None or message.outcome.done():
@@ -467,7 +467,7 @@ class TurnRunner:
             self._drop([message for message in session.messages.open if message.id in behind], turn)
             self.end(Outcome(turn.ending_as or OutcomeCode.INTERRUPTED, detail=_NEVER_STARTED))
         elif frame.state == "cancelled" and not message.started:
-            # One that was asked back is not among those that an interruption of the turn drops.
+            # A withdrawn message is not among those that an interruption drops.
             self._drop([message], None if message.id in self._withdrawing else turn)
 
     def _drop(self, messages: Iterable[UserMessage], turn: Turn | None) -> None:
@@ -486,14 +486,14 @@ class TurnRunner:
         return [message for message in self._session.messages.open if not message.started and message.id != begun]
 
     async def withdraw(self, message_id: str) -> UserMessage | None:
-        """Takes a queued message back, which then never runs; None if a turn has taken it up, or is about to."""
+        """Withdraw a queued message, which then never runs; None if a turn has picked it up or is about to."""
         session = self._session
         message = next((queued for queued in self.queued if queued.id == message_id), None)
         if message is None or message.id in self._withdrawing:
             return None
         process = session.process.process
         if message.id not in session.messages.unsent and process is not None:
-            # The process has it, and alone knows whether it has begun to read it.
+            # The process has it, and only the process knows whether it started to read it.
             self._withdrawing.add(message.id)
             try:
                 timeout = session.deps.settings.stop_timeout
@@ -502,21 +502,21 @@ class TurnRunner:
                 self._withdrawing.discard(message.id)
             if not reply.get("cancelled"):
                 return None
-        if not message.outcome.done():  # the process reports it too, as a rule before it answers
+        if not message.outcome.done():  # the process reports it too, usually before it answers
             self._drop([message], None)
         return message if message.outcome.result().code is OutcomeCode.DROPPED else None
 
     # -- questions --------------------------------------------------------------------------------------------
 
     def wait_for_answers(self) -> None:
-        """Called after a question was opened, which a rule may have answered at once."""
+        """Wait for answers. Called after a question was opened, which a rule may have answered at once."""
         if self._session.open_questions.any_open:
             self._session.state_tracker.move(State.WAITING)
             if self.current is not None and self.current.waiting_since is None:
                 self.current.waiting_since = time.monotonic()
 
     def question_settled(self) -> None:
-        """The turn goes on when no question is open any more."""
+        """Continue the turn when no question is open any more."""
         session = self._session
         if (
             self.current is not None
@@ -538,13 +538,13 @@ class TurnRunner:
         session.log.append(ProcessChanged("started", pid))
 
     def traffic_counted(self, usage: Usage) -> None:
-        """Without a turn it is charged at once: no result need ever come."""
+        """Charge usage at once if there is no turn: a result may never arrive."""
         self._session.costs.count(usage)
         if self.current is None:
             self._charge_unclaimed(final=False)
 
     def process_left(self) -> None:
-        """What the process has used and not claimed is charged now; a late claim is not charged again."""
+        """Charge the process's unclaimed usage now; a late claim is not charged again."""
         self._charge_unclaimed(final=True)
 
     def _charge_unclaimed(self, *, final: bool) -> None:
@@ -566,16 +566,16 @@ class TurnRunner:
         self.give_up(Outcome(OutcomeCode.START_FAILED, detail=error.message, error_code=error.code))
 
     def process_ended(self, exit_: Exit) -> None:
-        """The process ended by itself, and the turn with it, unless the process had not read any of its messages.
+        """End the turn because its process exited, unless the process had not read any of its messages.
 
-        Those messages are sent again, once, to the next process; the turn goes on and its callers notice nothing.
+        Such messages are sent once more to the next process; the turn continues and its callers notice nothing.
         """
         session = self._session
         turn, messages = self.current, session.messages.open
-        # It has shown no sign of having read any message of the turn, and another process can be given them.
+        # It shows no sign of having read a message of the turn, so another process can get them.
         resumable = turn is not None and not turn.begun and turn.ending_as is None and session.options.persist
         untouched = resumable and bool(messages) and all(message.unread for message in messages)
-        # Before the process is left, which charges what nobody has claimed: here it is a part of the outcome.
+        # Before the process is left, which charges unclaimed usage: here it is part of the outcome.
         usage = session.costs.lost_usage()
         crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
         session.log.append(ProcessChanged("ended", session.process.pid, exit_.reason))
@@ -589,22 +589,22 @@ class TurnRunner:
         session.deps.start_task(self._start_process_for(turn))
 
     async def _start_process_for(self, turn: Turn) -> None:
-        """Starts a process for a turn that has lost its own, unless it has one or is over by then."""
+        """Start a process for a turn that lost its own, unless it has a new one or is over by then."""
         session = self._session
         async with session.process.starting:
             try:
                 await self.wait_for_previous_process()
-                # It may have been interrupted, or have got a process through a message, while this waited.
+                # It may have been interrupted, or have got a process through a message, in the meantime.
                 if self.current is turn and session.process.live is None:
                     session.process.start()
             except ClaudeCodeError as error:
                 self.start_failed(error)
 
     async def wait_for_previous_process(self) -> None:
-        """Waits until the process before is gone, also one that a killed server has left behind.
+        """Wait until the previous process has ended, including one that a killed server left behind.
 
-        Messages that are to be sent again are then looked for in the transcript, which is final by now: one that the
-        dead process has written there after all must not run twice, and gets the outcome of its crash.
+        Messages to be sent again are then looked up in the transcript, which is final by now: a message that the dead
+        process wrote there must not run twice, and gets the outcome of the crash.
         """
         session, deps = self._session, self._session.deps
         await session.process.closed()
