@@ -283,7 +283,7 @@ def test_a_root_that_holds_something_of_the_operators_is_wrong_where_callers_are
     environment["CLAUDE_CODE_MCP_TOKEN"] = TOKEN
     finding = examine(environment)[1]["isolation"]
     assert not finding["ok"]
-    assert f"{environment['HOME']} holds" in finding["detail"]
+    assert f"{environment['HOME']} contains" in finding["detail"]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))

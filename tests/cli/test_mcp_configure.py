@@ -77,10 +77,10 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["bad name", "--", "x"], "name of a server has"),
+        (["bad name", "--", "x"], "server name has"),
         (["taken", "--", "x"], "already a server called 'taken'"),
-        (["x"], "either an address, or a command"),
-        (["x", "--url", "https://a/b", "--", "x"], "either an address, or a command"),
+        (["x"], "either a URL or a command"),
+        (["x", "--url", "https://a/b", "--", "x"], "either a URL or a command"),
         (["x", "--headr", "A: s3cret", "https://a/b"], "put the server's command after --"),
         (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
         (["x", "--url", "ftp://a/b"], "begins with http://"),
@@ -193,7 +193,7 @@ def test_the_servers_of_other_programs_are_copied(mcp: Mcp, own_file: Path, sand
         "files": {"command": "npx", "args": ["files"]},
         "gh": {"url": "https://a/mcp", "headers": {"A": "${GH_TOKEN}"}},
     }
-    assert "already there" in mcp("import", str(code), "gh").stdout
+    assert "already exists" in mcp("import", str(code), "gh").stdout
     assert mcp("import", "vscode", "nobody").returncode == 3
 
 

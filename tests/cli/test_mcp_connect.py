@@ -203,7 +203,7 @@ def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp
     terminal.type("call ask\n")
     terminal.until("name (text): ")
     terminal.type("\x03")
-    terminal.until("Given up.\r\n")
+    terminal.until("Cancelled.\r\n")
     terminal.until("> ")
     terminal.type("call echo a=1\n")
     terminal.until('{"a": 1}')
@@ -340,6 +340,6 @@ def test_the_kind_may_be_left_out_before_a_name_or_an_address(mcp: Mcp, own_file
     answer = mcp("connect", "server", "http", lines="resources\ncomplete greet who A\nwatch full://note 0\n")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines()[1:] == ["full://note  note", "full://notes/{name}  notes", "Ada"]
-    assert "there are: http" in mcp("connect", "nobody").stderr
+    assert "configured: http" in mcp("connect", "nobody").stderr
     assert "is not available" in mcp("connect", "http://127.0.0.1:1/mcp").stderr
     assert "is not available" in mcp("connect", "ws://127.0.0.1:1/mcp").stderr

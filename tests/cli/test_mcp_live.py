@@ -60,11 +60,11 @@ def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, pack
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["x", "ech"], 2, "'x' has no tool 'ech'; it has, among others: echo"),
+        (["x", "ech"], 2, "'x' has no tool 'ech'; it has, for example: echo"),
         (["x", "echo", "{bad"], 2, "not JSON"),
         (["x", "echo", "[1]"], 2, "must be a JSON object"),
         (["x", "echo", "word"], 2, "NAME=VALUE"),
-        (["nobody", "echo"], 3, "no MCP server called 'nobody'; there are: x, gone, off"),
+        (["nobody", "echo"], 3, "no MCP server called 'nobody'; configured: x, gone, off"),
         (["x", "refuse"], 1, "The server refused: No such thing"),
         (["gone", "echo"], 5, "there is no program 'no-such-program'"),
         (["off", "echo"], 5, "disabled in its configuration"),

@@ -61,9 +61,9 @@ def test_a_resource_is_written_as_it_is_and_prompts_take_texts(mcp: Mcp) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["prompt", "full", "great"], 2, "'full' has no prompt 'great'; it has, among others: greet."),
+        (["prompt", "full", "great"], 2, "'full' has no prompt 'great'; it has, for example: greet."),
         (["prompt", "full", "greet"], 2, "The prompt 'greet' needs who"),
-        (["read", "nobody", "x:y"], 3, "no MCP server called 'nobody'; there are: full"),
+        (["read", "nobody", "x:y"], 3, "no MCP server called 'nobody'; configured: full"),
     ],
 )
 def test_what_cannot_be_had_is_told_in_one_line(mcp: Mcp, arguments: list[str], code: int, expected: str) -> None:

@@ -357,5 +357,5 @@ def test_a_wrong_path_of_the_cli_has_its_own_advice(environment: dict[str, str])
     answer = run({**environment, "CLAUDE_CODE_PATH": "/nowhere/claude"}, "claude", "--version")
     assert answer.returncode == 5
     assert "/nowhere/claude" in answer.stderr
-    assert "leave it out" in answer.stderr
+    assert "or unset it" in answer.stderr
     assert "pip install" not in answer.stderr

@@ -145,4 +145,4 @@ async def test_a_worktree_is_seen_merged_and_discarded_from_the_shell(
 
 def test_without_a_fleet_no_session_is_moved(environment: dict[str, str]) -> None:
     refused = sessions(environment, "move", "0b7c9c52", "--to", "desk")
-    assert (refused.returncode, "in a fleet only" in refused.stderr) == (5, True)
+    assert (refused.returncode, "only in a fleet" in refused.stderr) == (5, True)

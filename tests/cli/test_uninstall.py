@@ -51,7 +51,7 @@ def test_entries_and_files_are_listed_and_removed_after_a_yes(own: dict[str, str
     assert zed.read_text() == '{"theme": "x"} // mine'
     assert "claude-code" not in json.loads((sandbox.home / ".claude.json").read_text()).get("mcpServers", {})
     assert theirs.exists()
-    assert "no entry in a client, and no file" in run(own, "uninstall", "--yes").stdout
+    assert "no client has an entry, and there are no files" in run(own, "uninstall", "--yes").stdout
     assert not state.exists()
 
 

@@ -51,7 +51,7 @@ async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
     can = {name: report(session, service.redaction, sharing=sharing) for name, sharing in shown.items()}
     offered = {name: (each.pending_inputs or [])[0].can_allow_for_session for name, each in can.items()}
     assert offered == {"alice": True, "bob": None}
-    with pytest.raises(PermissionDenied, match="Only alice, whose session it is") as refused:
+    with pytest.raises(PermissionDenied, match="Only the owner of this session, alice") as refused:
         service.respond(session.id, asked.id, FOR_SESSION, principal="bob", person=True)
     assert refused.value.data["field"] == "scope"
     assert acts.kinds()[-1] is AuditKind.REFUSED

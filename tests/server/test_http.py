@@ -189,7 +189,7 @@ def test_a_weak_token_stops_the_start(environment: dict[str, str], tmp_path: Pat
     ("content", "mode", "says"),
     [
         (f"ann {ANN}\n", 0o644, "can be read by others"),
-        ("", 0o600, "holds no token"),
+        ("", 0o600, "contains no token"),
         (f"ann {ANN}\nann {BOB}\n", 0o600, "Line 2"),
         (f"ann {ANN} extra\n", 0o600, "Line 1"),
         ("ann\n", 0o600, "Line 1"),

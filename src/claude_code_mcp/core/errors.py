@@ -7,18 +7,15 @@
     ├── SessionBusy                SESSION_BUSY          another writer holds the session
     ├── PermissionDenied           PERMISSION_DENIED     the policy or the owner says no
     │   └── RecordUnreadable                             what the session may do is no longer known
-    ├── LimitReached               LIMIT_REACHED         sessions, budget
-    │   └── RateLimited            RATE_LIMITED          too much within a while; later it works
-    ├── TurnTimeout                TIMEOUT               the turn took too long and was interrupted
-    ├── Cancelled                  CANCELLED             the session was cancelled for good
-    ├── ExecutableNotFound         CLI_NOT_FOUND         no Claude Code on this machine
-    ├── ProcessFailed              INTERNAL              the CLI died or would not start
-    ├── StateUnavailable           INTERNAL              what the server remembers cannot be used
-    ├── TranscriptUnreadable       INTERNAL              a conversation on disk cannot be read now
-    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server, a machine or an issuer cannot be used now
+    ├── LimitReached LIMIT_REACHED sessions, budgets │ └── RateLimited RATE_LIMITED too much in a short time; retry
+    later ├── TurnTimeout TIMEOUT the turn took too long and was interrupted ├── Cancelled CANCELLED the session was
+    cancelled permanently ├── ExecutableNotFound CLI_NOT_FOUND no Claude Code on this machine ├── ProcessFailed INTERNAL
+    the CLI died or would not start ├── StateUnavailable INTERNAL the server's state cannot be used ├──
+    TranscriptUnreadable INTERNAL a conversation on disk cannot be read now └── UpstreamUnavailable UPSTREAM_UNAVAILABLE
+    an MCP server, a machine or an issuer cannot be used now
 
-Each carries a code for programs, a sentence for people (`message`), and `data` for both; and the exit code of a command
-that ends with it. A class without a code or an exit code of its own has that of its parent. Exceptions that never reach
+Each carries a code for programs, a sentence for people (`message`), and `data` for both, as well as the exit code of a
+command that ends with it. A class without its own code or exit code inherits its parent's. Exceptions that never reach
 a caller, such as an illegal move of a state machine or a malformed entry of a configuration file, are defined where
 they are raised and are not part of this tree.
 """
@@ -27,7 +24,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final
 
 ENABLE_BYPASS: Final = "enable_bypass"
-"""The `data["remedy"]` of errors which switching bypassPermissions on would avoid."""
+"""The `data["remedy"]` of errors that switching on bypassPermissions would avoid."""
 
 
 class ExitCode(IntEnum):
@@ -36,19 +33,20 @@ class ExitCode(IntEnum):
     DONE = 0
     """It was done; the turn completed."""
     FAILED = 1
-    """It was tried and failed, or something was found wrong: a turn that ended with an error, a check."""
+    """The operation failed or found a problem: a turn that ended with an error, a failed check."""
     MISUSE = 2
-    """The command line, a setting or a value in it makes no sense."""
+    """The command line or a setting is invalid."""
     NOT_FOUND = 3
-    """There is no such session, question, server or file, or several fit its name."""
+    """There is no such session, question, server or file, or the name is ambiguous."""
     REFUSED = 4
-    """The policy, a limit, another writer or the person says no; or a question was denied because nobody was there."""
+    """The policy, a limit, another writer or the person refused; or a question was denied because nobody could
+    answer."""
     UNAVAILABLE = 5
-    """No server runs, or an MCP server or Claude Code cannot be used now."""
+    """No server is running, or an MCP server or Claude Code is unavailable."""
     LIMITED = 6
     """A usage limit of the plan or of the API key ended the turn."""
     INTERRUPTED = 130
-    """Ctrl-C; another signal is 128 and its number."""
+    """Ctrl-C; for another signal, 128 plus its number."""
 
 
 class ClaudeCodeError(Exception):
@@ -64,13 +62,13 @@ class ClaudeCodeError(Exception):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The turn that the error ended, as a caller reads it: the id of the session, its output and its cost."""
+        """The report of the turn that the error ended: session id, output and cost."""
         report = self.data.get("report")
         return report if isinstance(report, dict) else {}
 
 
 class InvalidArgument(ClaudeCodeError):
-    """The request can never work as it is; `data["field"]` names the culprit where there is one."""
+    """The request is invalid; `data["field"]` names the offending field, if there is one."""
 
     code = "INVALID_ARGUMENT"
     exit_code = ExitCode.MISUSE
@@ -102,7 +100,7 @@ class PermissionDenied(ClaudeCodeError):
 
 
 class RecordUnreadable(PermissionDenied):
-    """The record of a session of ours cannot be read. Its limits are not known, so it must not be resumed."""
+    """The record of a session cannot be read. Its limits are unknown, so it must not be resumed."""
 
 
 class LimitReached(ClaudeCodeError):
@@ -113,7 +111,7 @@ class LimitReached(ClaudeCodeError):
 
 
 class RateLimited(LimitReached):
-    """Too many requests or failures within a while; after `retry_after` seconds it is worth another try."""
+    """Too many requests or failures in a short time; retry after `retry_after` seconds."""
 
     code = "RATE_LIMITED"
 
@@ -129,7 +127,7 @@ class TurnTimeout(ClaudeCodeError):
 
 
 class Cancelled(ClaudeCodeError):
-    """The session was cancelled; it takes no more messages. `report` is the turn that was cancelled, if any."""
+    """The session was cancelled; it accepts no more messages. `report` is the turn that was cancelled, if any."""
 
     code = "CANCELLED"
     exit_code = ExitCode.REFUSED
@@ -151,16 +149,16 @@ class StateUnavailable(ClaudeCodeError):
 
 
 class TranscriptUnreadable(ClaudeCodeError):
-    """A transcript, or a directory of them, cannot be read now: no descriptor is free, the disk fails, or it is not
-    ours to read. Nothing is known of the session then, not even that there is none."""
+    """A transcript or a directory of transcripts cannot be read now: no free descriptor, a disk failure, or missing
+    permissions. Nothing is then known about the session, not even that it does not exist."""
 
 
 class UpstreamUnavailable(ClaudeCodeError):
-    """Something that this server needs for the call cannot be used now; later it may work.
+    """Something that the call needs is temporarily unavailable.
 
     An MCP server of the hub, or one that a session requires, is disabled, cannot be reached or needs a sign-in:
-    `data["state"]` says which, unless it was connected and did not answer, or not properly. Or no machine of a fleet is
-    there or answers; or the issuer of access tokens, or what is remembered of callers, cannot be asked.
+    `data["state"]` says which, unless it was connected and did not answer correctly. Or no machine of a fleet responds,
+    or the issuer of access tokens or the stored data about callers is unavailable.
     """
 
     code = "UPSTREAM_UNAVAILABLE"

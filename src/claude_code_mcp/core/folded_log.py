@@ -1,4 +1,4 @@
-"""The lines that one session can cause in the log: few, however often it does so."""
+"""Limits the log lines that one session can cause."""
 
 import logging
 import time
@@ -15,8 +15,8 @@ class _Repeated:
 
 
 class FoldedLog:
-    """Writes the first line of each kind at once, and then at most one a minute, with the number of those between. The
-    text before its values is filled in is the kind."""
+    """Writes the first line of each kind at once, and then at most one per minute, with the number of suppressed lines.
+    The kind is the format string."""
 
     def __init__(self, log: logging.Logger, owner: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`owner` is the first value of every line."""
@@ -42,7 +42,7 @@ class FoldedLog:
             self._write_count(text, line)
 
     def close(self) -> None:
-        """Writes how many lines were left out."""
+        """Log how many lines were suppressed."""
         lines, self._lines = self._lines, {}
         for text, line in lines.items():
             self._write_count(text, line)

@@ -1,23 +1,23 @@
-"""Git, run by the server for a session, and where the repository of a directory is.
+"""Runs git for a session, and finds the repository of a directory.
 
-It gets the environment of the session without any variable of git's own, asks nobody anything, and runs no program that
-a repository names: no hook, pager, editor or file monitor, no filter, merge driver or converter of a repository's own
-configuration, nothing to fetch what a partial clone has left out. Filters that the user or the system has configured do
-run (`git lfs install`), as a checkout is wrong without them. In a sandbox a session writes the configuration of its
-user too, so that only the system's counts. For a caller whose sessions are in a sandbox, all of git is in that sandbox.
+Git gets the environment of the session without git's own variables, never prompts, and runs no program that a
+repository names: no hook, pager, editor or file monitor, no filter, merge driver or converter of the repository's own
+configuration, and it does not fetch missing objects of a partial clone. Filters that the user or the system configured
+do run (`git lfs install`), because a checkout is wrong without them. In a sandbox a session can also write its user's
+configuration, so only the system's applies. For a caller whose sessions are sandboxed, git runs in that sandbox.
 
-What would run is looked up for the very repository and worktree that a command is run in. So no command may be used
-here that has another git look at files elsewhere, by a configuration that nobody has looked at: not `add` or `status`
-as they are, which look into submodules, not `diff --submodule=diff`, not `worktree add` with a checkout and not
-`worktree remove` without `--force`. And as a session may change a configuration right after the look, git that runs in
-no sandbox can execute nothing but itself, where the kernel can be told so and no trusted configuration has a program.
+The configured programs are looked up for exactly the repository and worktree of a command. So no command may be used
+here that makes another git process read files elsewhere, under an unchecked configuration: not plain `add` or `status`,
+which look into submodules, not `diff --submodule=diff`, not `worktree add` with a checkout and not `worktree remove`
+without `--force`. And because a session may change a configuration right after the check, git outside a sandbox can
+execute nothing but itself, where the kernel supports this and no trusted configuration names a program.
 
-Every run has a time. Why git failed is passed on only where that tells nothing: outside of a sandbox git says of files
-whether they exist, wherever they are.
+Every run has a time limit. Git's error is passed on only if it reveals nothing: outside a sandbox git reports whether
+files anywhere exist.
 
-Git follows what a repository's files say, wherever that leads, and its answers would tell what there is. Here every
-place that a file names is permitted first, and opened then; no link is followed. What git does with the repository
-afterwards it does in the sandbox of the session, if there is one. Functions block on the disk.
+Git follows the paths in a repository's files, wherever they lead, and its answers would reveal what exists. Here every
+such path is permitted before it is opened, and no link is followed. After that, git works in the session's sandbox, if
+there is one. Functions block on the disk.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ _RUNS_PROGRAMS = re.compile(
     re.DOTALL,
 )
 _NEVER: Mapping[str, str] = {"hook": "enabled=false", "branch": "mergeOptions="}
-"""What is not wanted of anybody's configuration, with the setting that turns it off: hooks, which git 2.54 and later
-take from there too, and options of a merge, which have signatures checked or another merge made than was worked out."""
+"""Settings that override unwanted configuration: hooks, which git 2.54 and later also take from there, and merge
+options that would check signatures or produce a different merge than was computed."""
 _HARMLESS = (
     "detected dubious ownership in repository",
     "Your local changes to the following files would be overwritten",
@@ -91,7 +91,7 @@ _HARMLESS = (
     "Aborting",
     "No space left on device",
 )
-"""Of git's reasons those that say nothing about files elsewhere. Below them, a line with a tab names a file."""
+"""Git errors that reveal nothing about files elsewhere. Below them, a line with a tab names a file."""
 NON_INTERACTIVE: Mapping[str, str] = {
     "LC_ALL": "C.UTF-8",
     "GIT_TERMINAL_PROMPT": "0",
@@ -100,7 +100,7 @@ NON_INTERACTIVE: Mapping[str, str] = {
     "GCM_INTERACTIVE": "never",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
 }
-"""The variables with which git asks for nothing at a terminal or in a window, and says things in English."""
+"""Variables that keep git from prompting and make it print English."""
 _VARIABLES: Mapping[str, str] = {
     **NON_INTERACTIVE,
     "GIT_EDITOR": "false",
@@ -115,11 +115,11 @@ _VARIABLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a run of git came to."""
+    """The result of a git run."""
 
     code: int
     output: str
-    """What it printed; bytes that are no UTF-8 are kept as surrogates, so that names of files stay what they are."""
+    """Its output; non-UTF-8 bytes are kept as surrogates, so that file names stay intact."""
     errors: str
     enclosed: bool = False
     """Whether git could see no more than the session can."""
@@ -128,7 +128,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why it failed, in a few lines that tell nothing about files that the session may not see."""
+        """Why it failed, in a few lines that reveal nothing about files that the session may not see."""
         lines = [line for line in self.errors.splitlines() if line.strip() and not line.startswith("hint:")]
         shown = lines if self.enclosed else [line for line in lines if _is_harmless(line)]
         if not shown:
@@ -171,9 +171,9 @@ class Git:
         alone = True
         touches_files = arguments[0] not in _FILES_UNTOUCHED
         if touches_files:
-            # A session may change its configuration between this look and the run. In a sandbox what runs then runs
-            # where a session does, and no longer than any other. Without one git can execute nothing but itself, unless
-            # somebody who is trusted has configured a program.
+            # A session may change its configuration between this check and the run. In a sandbox, a program started
+            # that way has only the session's rights and time limit. Without one git can execute nothing but itself,
+            # unless a trusted configuration names a program.
             programs = await self._programs(cwd, git_dir)
             overridden = _without_programs(programs)
             alone = not any(program.usual for program in programs.values())
@@ -350,7 +350,7 @@ class _Listener:
             self.output += data
 
     def output_ended(self) -> None:
-        """Its end is what counts."""
+        """Only its exit matters."""
 
     def input_closed(self) -> None:
         """It need not read its input."""
@@ -405,7 +405,7 @@ class Repository:
     top: str
     git_dir: str
     common_dir: str
-    """That of the main checkout, for one of several worktrees; else `git_dir`."""
+    """The main checkout's, for one of several worktrees; otherwise `git_dir`."""
 
 
 def find_repository(directory: str, permitted: Callable[[str], bool]) -> Repository | None:

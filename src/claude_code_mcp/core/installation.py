@@ -1,8 +1,8 @@
-"""How this installation was made, and the lines that add an extra to it and that remove it.
+"""Detects how this package was installed, and gives the commands that add an extra and that uninstall it.
 
-Known from what installers leave behind: `uv tool` and pipx a file in the environment, uvx the place of it, pip and uv
-the origin of the package. Nothing is run for it, and what reads those files is imported when somebody needs the line:
-every start of a server imports this.
+Detected from traces of the installers: `uv tool` and pipx leave a file in the environment, uvx is known by its
+location, pip and uv record the package's origin. Nothing is run, and the readers are imported only when needed: every
+start of a server imports this module.
 """
 
 import importlib.util
@@ -18,18 +18,18 @@ from typing import Any
 
 PACKAGE = "claude-code-mcp"
 _CACHE = re.compile(r"(archive|environments|builds)-v\d+")
-"""The directories of uv's cache that environments are in."""
+"""The directories of uv's cache that contain environments."""
 _EXTRAS = re.compile(r"\[([\w\s,.-]{0,200})\]")
 
 
 def extra_command(extra: str, prefix: str = sys.prefix, origin: Mapping[str, Any] | None = None) -> str:
-    """The line to type that gives the installation in this environment an extra, beside those that it was made with;
-    `origin` is where it came from, if that is known."""
+    """The command that adds an extra to this installation and keeps its other extras; `origin` is the package's source,
+    if known."""
     origin = _origin() if origin is None else origin
     if is_cached(prefix):
         return f"uvx --from {_quoted(requirement({extra, *_bundled()}, origin))} {PACKAGE}"
     receipt, pipx = Path(prefix, "uv-receipt.toml"), Path(prefix, "pipx_metadata.json")
-    # Both make the environment anew: extras that are not named again would be gone.
+    # Both recreate the environment: extras that are not named again would be lost.
     if receipt.is_file():
         return f"uv tool install {_quoted(requirement({extra, *_extras_of_receipt(receipt)}, origin))}"
     if pipx.is_file():
@@ -39,7 +39,7 @@ def extra_command(extra: str, prefix: str = sys.prefix, origin: Mapping[str, Any
 
 
 def uninstall_command(prefix: str = sys.prefix) -> str:
-    """The line to type that removes the package from this environment."""
+    """The command that removes the package from this environment."""
     if is_cached(prefix):
         return f"uv cache clean {PACKAGE}"
     if Path(prefix, "uv-receipt.toml").is_file():
@@ -55,7 +55,7 @@ def is_cached(prefix: str) -> bool:
 
 
 def requirement(extras: set[str], origin: Mapping[str, Any] | None = None) -> str:
-    """What an installer is to install: the directory or repository that this was installed from, else the package by
+    """The requirement to install: the directory or repository that this was installed from, otherwise the package
     name."""
     suffix = f"[{','.join(sorted(extras))}]" if extras else ""
     origin = _origin() if origin is None else origin
@@ -72,7 +72,7 @@ def requirement(extras: set[str], origin: Mapping[str, Any] | None = None) -> st
 
 
 def _origin() -> dict[str, Any]:
-    """Where the package was installed from, as PEP 610 has it; empty for an index."""
+    """The package's PEP 610 origin; empty for an index."""
     from importlib import metadata  # noqa: PLC0415
 
     try:

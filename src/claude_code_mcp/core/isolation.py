@@ -1,9 +1,9 @@
 """Isolation of sessions: the extension point, and its default.
 
-A `Home` is where the sessions of a caller live. If it has an `Enclosure`, everything that the server runs for them runs
-in that: Claude Code and git. An `Isolation` makes the homes of all callers by their policy profiles. The one here
-isolates nothing: every session lives in the home of its caller, and what needs more is refused. The plug-in `sandbox`
-has one that does.
+A `Home` holds the files of a caller's sessions. If it has an `Enclosure`, everything that the server runs for them
+(Claude Code and git) runs inside it. An `Isolation` creates the homes of all callers by their policy profiles. The
+default isolates nothing: every session uses the home of its caller's user, and profiles that need more are refused. The
+plug-in `sandbox` provides real isolation.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ class IsolatedCommand:
     argv: Sequence[str]
     environment: Mapping[str, str]
     descriptors: tuple[int, ...] = ()
-    """Open ones that the command refers to by number. They are for the command alone: it must close them before the
-    program begins."""
+    """Open descriptors that the command refers to by number. The command must close them before it starts the
+    program."""
     removal: tuple[str, ...] = ()
     """A command that removes what remains after the program has ended."""
 
     def close(self) -> None:
-        """Closes our copies of the descriptors; to be called when the command was started, or will not be."""
+        """Close our copies of the descriptors; call this after starting the command, or if it will not be started."""
         for descriptor in self.descriptors:
             # One that cannot be closed must not keep the others open.
             with contextlib.suppress(OSError):
@@ -52,14 +52,14 @@ class IsolatedCommand:
 
 
 class Connections(contextlib.ExitStack):
-    """What a program in an enclosure reaches others through. Closed when the program has ended."""
+    """The outside connections of a program in an enclosure. Closed when the program has ended."""
 
     traffic: ModelTraffic | None = None
     """The meter of its requests to the model; None if this server does not carry them."""
 
 
 class Enclosure:
-    """What surrounds the programs that the server runs for the sessions of one home: Claude Code and, if it hides
+    """The enclosure of the programs that the server runs for the sessions of one home: Claude Code and, if it hides
     files, git."""
 
     hides_files: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Enclosure:
         raise NotImplementedError
 
     def secrets(self) -> Mapping[str, str]:
-        """Variables with secrets that it uses and the home's environment does not have. Blocks on the disk."""
+        """Variables with secrets that it uses and that are not in the home's environment. Blocks on the disk."""
         return {}
 
     def check(self, options: SessionOptions, cwd: str) -> None:
@@ -108,7 +108,7 @@ class Enclosure:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the sessions of one caller live."""
+    """The home of one caller's sessions."""
 
     config_dir: str
     """Claude Code's configuration directory."""
@@ -117,9 +117,9 @@ class Home:
     own: bool = False
     """Whether the directory belongs to this caller alone."""
     enclosure: Enclosure | None = None
-    """What its sessions run in; None if they are not isolated."""
+    """The enclosure of its sessions; None if they are not isolated."""
     limits: EnforcedLimits = UNLIMITED
-    """How much of the machine each of its processes may use."""
+    """The resource limits of each of its processes."""
 
     @classmethod
     def of_user(cls, environment: Mapping[str, str]) -> "Home":
@@ -137,12 +137,12 @@ class Home:
         return self.enclosure if self.enclosure is not None and self.enclosure.hides_files else None
 
     def make(self) -> None:
-        """Puts everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
+        """Prepare the home for a process. OSError if that fails. Blocks on the disk."""
 
 
 class Isolation:
-    """Makes the homes of all callers. This one isolates nothing and refuses what needs isolation: several callers, and
-    profiles with a sandbox, a container or limits on resources."""
+    """Creates the homes of all callers. This default isolates nothing and refuses anything that needs isolation:
+    several callers, and profiles with a sandbox, a container or resource limits."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Isolation:
         *,
         others: bool = False,
     ) -> None:
-        """`principals` are the callers with a name; `others` may come while the server runs. `audit` is told what an
+        """`principals` are the callers with a name; `others` may come while the server runs. `audit` gets what an
         enclosure refuses or uses."""
         self._settings = settings
         self._environment = environment
@@ -165,8 +165,8 @@ class Isolation:
 
     @classmethod
     def writable_directories(cls, policy: Policy, environment: Mapping[str, str], directory: str) -> set[str]:
-        """The real paths of the directories that enclosed sessions can write to, whose default is `directory`; `/` if
-        callers choose them. What lies there is not trusted. Blocks on the disk."""
+        """The real paths of the directories that enclosed sessions can write to, by default `directory`; `/` if callers
+        choose them. Their contents are not trusted. Blocks on the disk."""
         return set()
 
     @property
@@ -175,7 +175,7 @@ class Isolation:
 
     @property
     def separate(self) -> bool:
-        """Whether each caller needs a home of its own."""
+        """Whether each caller needs a separate home."""
         return self._others or len(self._principals) > 1
 
     async def prepare(self) -> None:
@@ -199,8 +199,8 @@ class Isolation:
         return self._policy.profile(principal)
 
     def is_plain(self, principal: str) -> bool:
-        """Whether the sessions of a caller live in the home of the user whose environment they run in, with no
-        enclosure. PermissionDenied if the caller's profile needs an isolation that is not available."""
+        """Whether a caller's sessions use the home of the user whose environment they run in, without an enclosure.
+        PermissionDenied if the caller's profile needs isolation that is not available."""
         problem = _lacking(self._policy.profile(principal))
         if problem is not None:
             raise PermissionDenied(problem, field="isolation")
@@ -213,21 +213,21 @@ class Isolation:
         return Home.of_user(environment)
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
-        """Why a caller in these groups cannot be served before a restart; None if it can. Does not change which groups
-        it is in: see `assign`."""
+        """Why a caller in these groups cannot be served before a restart; None if it can. Does not change its groups:
+        see `assign`."""
         return await self.objection(principal)
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others."""
+        """Set a caller's groups."""
         self._policy.assign(principal, groups)
 
     async def objection(self, principal: str) -> str | None:
-        """Why a caller that was not there at the start cannot be served before a restart; None if it can."""
+        """Why a caller added after the start cannot be served before a restart; None if it can."""
         return "this server was started for one caller, whose sessions share the directory of its user"
 
 
 def _lacking(profile: Profile) -> str | None:
-    """What a profile asks for that takes the plug-in, in a sentence; None if nothing."""
+    """What in a profile needs the plug-in, as part of a sentence; None if nothing."""
     if profile.isolation in ("sandbox", "container"):
         wanted, otherwise = f'isolation = "{profile.isolation}"', 'set isolation = "none" in the policy'
     elif profile.resources != _UNLIMITED:

@@ -1,8 +1,8 @@
-"""JSON that every reader takes: no half of a surrogate pair, no NaN or infinity, nothing nested without end. Pure.
+"""JSON that every reader accepts: no unpaired surrogates, no NaN or infinity, no unbounded nesting. Pure.
 
-Python reads and writes more than JSON allows, and what it lets in through one door must not break the next one. Each
-writer of the package goes through here, or has a reason of its own not to. `UnescapedText` undoes the escapes of JSON
-and of other notations, for those who look for something in a text.
+Python reads and writes more than JSON allows, and such input must not break other readers. Every writer in the package
+uses this module unless it has a documented reason. `UnescapedText` decodes the escapes of JSON and other notations, for
+searching in text.
 """
 
 import json
@@ -14,21 +14,21 @@ from html import unescape
 from typing import Any
 
 DEEPEST = 200
-"""Levels of nesting that all our readers take; pydantic's parser ends here too."""
+"""Levels of nesting that all our readers accept; pydantic's parser has the same limit."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f]")
-"""Finds every lone surrogate that `json.dumps` has escaped; may also find what is none, which costs only time."""
+"""Finds every lone surrogate that `json.dumps` has escaped; false matches only cost time."""
 
 
 def sound_text(text: str) -> str:
-    """The text with a replacement character for every half of a surrogate pair."""
+    """The text with a replacement character for every lone surrogate."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def sound(value: Any, level: int = 0) -> Any:
-    """A copy that can be written: halves of surrogate pairs replaced, null for what is no number. ValueError if it is
-    nested too deeply."""
+    """A copy that can be written: lone surrogates replaced, null for NaN and infinity. ValueError if it is nested too
+    deeply."""
     if isinstance(value, str):
         return sound_text(value)
     if value is None or value.__class__ is int or value.__class__ is bool:
@@ -45,7 +45,7 @@ def sound(value: Any, level: int = 0) -> Any:
 
 
 def flaw(value: Any, level: int = 0) -> tuple[str, str] | None:
-    """Where something is that cannot be written, in dots, and what is wrong with it; None if all of it can be."""
+    """The dotted path of a value that cannot be written, and the problem; None if everything can be written."""
     if not isinstance(value, Mapping | list | tuple):
         wrong = _flaw_of_scalar(value)
         return None if wrong is None else ("", wrong)
@@ -70,8 +70,8 @@ def _flaw_of_scalar(value: Any) -> str | None:
 
 
 def encode(value: Any) -> bytes:
-    """Compact JSON in plain ASCII, one line. What cannot be written is replaced, as `sound` does; ValueError for what
-    is nested too deeply or is no JSON value."""
+    """Compact JSON in plain ASCII, one line. Replaces invalid parts like `sound`; ValueError for a value that is nested
+    too deeply or is not a JSON value."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
         if "\\ud" not in text or _ESCAPED_SURROGATE.search(text) is None:
@@ -86,7 +86,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: bytes | str) -> Any:
-    """The value in a JSON text as `sound` makes it, however it was written. ValueError if there is none."""
+    """Parse JSON and apply `sound`. ValueError if it is not valid JSON."""
     try:
         return sound(json.loads(text))
     except RecursionError:
@@ -101,9 +101,9 @@ _STRING_OR_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 
 
 def decode_with_comments(text: str) -> Any:
-    """Reads JSON as editors write and take it: with comments, commas behind the last item, and a byte order mark.
+    """Parse JSON as editors write it: with comments, trailing commas, and a byte order mark.
 
-    Takes time in proportion to the text; raises ValueError, whose message repeats nothing of it.
+    Linear time; raises ValueError, whose message repeats nothing of the text.
     """
     text = text.removeprefix("\ufeff")
     try:
@@ -143,7 +143,7 @@ _ESCAPE = re.compile(
 _NAMED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "E": "\x1b"}
 _MARKS = ("\\", "%", "&", "'")
 _MOST_LEVELS = 6
-"""So deep escapes are looked through: JSON in JSON in a URL in HTML."""
+"""How deeply nested escapes are decoded: JSON in JSON in a URL in HTML."""
 
 
 class UnescapedText:

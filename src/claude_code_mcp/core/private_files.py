@@ -1,18 +1,17 @@
-"""Files and directories that nobody else may read, whatever the umask is: what holds tokens, names and what was said;
-and how a file is read that somebody else may have put there: a session or a checkout may have put anything in its
-place, a pipe that nobody writes to, a link to a device without end, a file of many gigabytes.
+"""Files and directories that are private to the user, whatever the umask, for tokens, names and conversations; and safe
+reading of files that others may have placed: a session or a checkout may contain a pipe without a writer, a link to an
+endless device, or a file of many gigabytes.
 
-A directory that is already there is left as it is: the operator may have made it, for reasons of their own.
+An existing directory is left unchanged: the operator may have created it deliberately.
 
 The functions `…_at` are for files in directories that a session can write to: they open, list, change and remove
-without following a link. A session may put a link in place of a file, or of any directory above it, and what that leads
-to is not the session's. So each of them takes an absolute path whose trusted beginning was resolved before
-(`os.path.realpath` of a directory that the operator chose), and refuses (OSError) where any name behind that is a link:
-at the end or in the middle, from the beginning or put there since. Nothing is decided by one look and done by another:
-what was opened is what is used.
+without following a link. A session may replace a file, or any directory above it, by a link to something that is not
+the session's. So each function takes an absolute path whose trusted prefix was resolved before (`os.path.realpath` of a
+directory that the operator chose), and raises OSError if any later component is a link, at the end or in the middle,
+old or new. There is no gap between check and use: the opened file is what is used.
 
-On Linux one call of the kernel does this (`openat2`); elsewhere, and where that call is not to be had, every directory
-on the way is opened by itself. Windows has no such descriptors: there the path is resolved and compared right before.
+On Linux one system call does this (`openat2`); elsewhere, and where it is not available, every directory on the path is
+opened one by one. Windows has no such descriptors: there the path is resolved and compared immediately before use.
 """
 
 import contextlib
@@ -31,15 +30,14 @@ if TYPE_CHECKING:
 
 DIRECTORY, FILE = 0o700, 0o600
 TEMPORARY = ".tmp"
-"""How the name of a file ends that is still being written; one that is old was left by a crash."""
+"""The suffix of a file that is still being written; an old one was left by a crash."""
 GIT_FILE = "gitdir:"
-"""How the line of the `.git` of a worktree begins."""
+"""The prefix of the line in a worktree's `.git` file."""
 _LONGEST_PATH = 4096
 
 
 def private_directory(path: Path) -> Path:
-    """The directory, made if it is missing, with all that is missing above it; each of those for us alone. Raises
-    OSError."""
+    """Return the directory, creating it and missing parents as private directories. Raises OSError."""
     missing = []
     ancestor = path
     while not ancestor.exists() and ancestor != ancestor.parent:
@@ -49,27 +47,27 @@ def private_directory(path: Path) -> Path:
         try:
             directory.mkdir(mode=DIRECTORY)
         except FileExistsError:
-            continue  # another server was faster, and made it the same way
+            continue  # another server created it first, in the same way
         if sys.platform != "win32":
-            directory.chmod(DIRECTORY)  # the umask may have taken away what we need ourselves
+            directory.chmod(DIRECTORY)  # the umask may have removed permissions that we need
     if not path.is_dir():
         raise NotADirectoryError(20, "Not a directory", str(path))
     return path
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A descriptor of the file, which is for us alone if this makes it. A link at its end is not followed."""
+    """A descriptor of the file, which is created private. A link at the end of the path is not followed."""
     descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), FILE)
     if flags & os.O_CREAT and sys.platform != "win32":
-        # The umask may have taken away what we need ourselves, and a file from before may be readable for others.
+        # The umask may have removed permissions that we need, and an older file may be readable by others.
         os.fchmod(descriptor, FILE)
     return descriptor
 
 
 def read_regular(path: str | Path, at_most: int, *, follow_link: bool = True) -> bytes:
-    """The content of a file in a directory that others may write to, such as a project. OSError for what cannot be
-    read, is larger, or is no regular file: a pipe would keep us waiting, and a device may have no end. Without
-    `follow_link` a link in place of the file is no regular file either."""
+    """The content of a file in a directory that others may write to, such as a project. OSError if it cannot be read,
+    is larger, or is not a regular file: a pipe would block, and a device may be endless. Without `follow_link` a link
+    counts as not regular."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow_link:
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -77,7 +75,7 @@ def read_regular(path: str | Path, at_most: int, *, follow_link: bool = True) ->
             raise OSError(errno.ELOOP, "is a link", str(path))
     descriptor = os.open(path, flags)
     with open(descriptor, "rb") as file:
-        # Asked of the open file: under its name there may be another one by now.
+        # On the open file: the path may lead to another file by now.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
             raise OSError(22, "not a regular file, or too large", str(path))
@@ -85,11 +83,11 @@ def read_regular(path: str | Path, at_most: int, *, follow_link: bool = True) ->
 
 
 def read_secret(path: Path, at_most: int) -> str:
-    """The text of a file in which the operator has written a secret down.
+    """Read a file in which the operator stores a secret.
 
-    OSError if it cannot be read, is larger, or is no text; `strerror` says what is wrong. Refused are a file that
-    others can read, and one that belongs to somebody else, who could change it. Asked of the open file: its name may
-    lead elsewhere by now. A pipe in its place does not keep us waiting for a writer.
+    OSError if it cannot be read, is larger, or is not text; `strerror` has the reason. Refuses a file that others can
+    read or that belongs to another user. Checks the open file: the path may lead elsewhere by now. Does not block on a
+    pipe.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
@@ -110,10 +108,11 @@ def read_secret(path: Path, at_most: int) -> str:
 
 
 def replace_file(path: Path, content: bytes, mode: int = FILE) -> None:
-    """Gives the file this content, durably. A reader meanwhile, or after a crash, finds the old or the new content.
+    """Replace the file's content durably. Concurrent readers, and readers after a crash, see the old or the new
+    content.
 
-    The file has this mode whatever the umask is, and is for us alone until it has all of the content. On failure
-    (OSError) the old file is untouched and nothing is left behind.
+    The file gets this mode whatever the umask, and is private until it is complete. On failure (OSError) the old file
+    is untouched and nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE)
@@ -124,7 +123,7 @@ def replace_file(path: Path, content: bytes, mode: int = FILE) -> None:
             if sys.platform != "win32":
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        # Only after the sync: a name that leads to data which is not on the disk yet is an empty file after a crash.
+        # Only after the sync: otherwise a crash could leave an empty file.
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -147,8 +146,8 @@ def _sync_directory(path: Path) -> None:
 
 
 def bind_below(listening: "socket.socket", directory: Path, name: str) -> None:
-    """Binds a Unix socket below a directory whatever the length of its path, which an address has no room for (Linux).
-    Raises OSError."""
+    """Binds a Unix socket below a directory even if its path is too long for a socket address (Linux). Raises
+    OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         listening.bind(f"/proc/self/fd/{descriptor}/{name}")
@@ -157,9 +156,9 @@ def bind_below(listening: "socket.socket", directory: Path, name: str) -> None:
 
 
 def named_in(file: Path, prefix: str = "") -> str | None:
-    """The place that the only line of a file of git names: the `.git` of a worktree or submodule (after `GIT_FILE`),
-    and `commondir` and `gitdir` in the directory that it leads to. It is without links; None if there is no such line.
-    A link in place of the file is not followed, only a regular file is read, and none that is longer than a path. Never
+    """The path in the single line of a git file: the `.git` of a worktree or submodule (after `GIT_FILE`), and
+    `commondir` and `gitdir` in the directory that it leads to. It is without links; None if there is no such line. A
+    link in place of the file is not followed, only a regular file is read, and none that is longer than a path. Never
     waits for anybody but the disk."""
     try:
         text = read_regular(file, _LONGEST_PATH, follow_link=False).decode("utf-8", "surrogateescape")
@@ -192,9 +191,9 @@ _ABSENT = frozenset(
 
 
 def is_absence(error: OSError) -> bool:
-    """Whether an error says that there is no such file: nothing of that name, a name that no file can have, something
-    behind a link, or a socket or device in its place. Any other error (no free descriptor, a failing disk, no
-    permission) says nothing of the file, and must not pass for its absence."""
+    """Whether an error means that there is no such file: no such name, an impossible name, a path through a link, or a
+    socket or device in its place. Any other error (no free descriptor, a failing disk, no permission) says nothing
+    about the file and must not be taken as its absence."""
     return error.errno in _ABSENT
 
 
@@ -212,15 +211,15 @@ def unless_absent(read: Callable[[], ResultT]) -> ResultT | None:
 
 
 class DirectoryItem(NamedTuple):
-    """Something in a directory, as it was when that was read; a link is itself."""
+    """A directory entry as of reading; links are not followed."""
 
     name: str
     status: os.stat_result
 
 
 def open_at(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor of the file at just this path, for us alone if this makes it; for `open` too, as its `opener`. It
-    never waits for a pipe."""
+    """A descriptor of the file at exactly this path, created private; also usable as the `opener` of `open`. Never
+    blocks on a pipe."""
     path, flags, mode = os.fspath(path), flags | _CAREFUL, 0o600
     if not _BY_DESCRIPTOR or not os.path.isabs(path):
         _check_resolved(path)
@@ -237,7 +236,8 @@ def open_at(path: str | os.PathLike[str], flags: int) -> int:
 
 @contextlib.contextmanager
 def directory_at(path: str) -> Iterator[int | None]:
-    """A descriptor of the directory at just this path; None where the platform has none, and the path was checked."""
+    """A descriptor of the directory at exactly this path; None where the platform has none and the path was checked
+    instead."""
     if not _BY_DESCRIPTOR or not os.path.isabs(path):
         _check_resolved(path)
         yield None
@@ -254,7 +254,7 @@ def _open_directory(path: str) -> int:
         opened = _openat2(path, _DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, 0)
         if opened is not None:
             return opened
-    # From the root on, name by name: a link can be put in place of any directory on the way at any moment.
+    # From the root, component by component: any directory on the way can be replaced by a link at any moment.
     descriptor = os.open("/", _DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, path.split("/")):
@@ -268,7 +268,7 @@ def _open_directory(path: str) -> int:
 
 
 def stat_at(path: str) -> os.stat_result:
-    """The status of what is at just this path. OSError (ELOOP) for a link, at its end as well as in the middle."""
+    """The status of the entry at exactly this path. OSError (ELOOP) for a link, at its end as well as in the middle."""
     directory, name = os.path.split(path)
     with directory_at(directory) as descriptor:
         found = os.stat(name if descriptor is not None else path, dir_fd=descriptor, follow_symlinks=False)
@@ -278,8 +278,8 @@ def stat_at(path: str) -> os.stat_result:
 
 
 def exists_at(path: str) -> bool:
-    """Whether anything is at just this path; a link at its end is something, whatever it leads to, and nothing is
-    behind one in the middle. What cannot be looked at counts as being there."""
+    """Whether anything exists at exactly this path; a link at the end exists, a path through a link does not. Errors
+    count as existing."""
     directory, name = os.path.split(path)
     try:
         with directory_at(directory) as descriptor:
@@ -290,15 +290,15 @@ def exists_at(path: str) -> bool:
 
 
 def entries_at(path: str, wanted: Callable[[str], bool] = lambda _: True) -> list[DirectoryItem]:
-    """The entries of the directory at just this path whose names are wanted. An entry that is gone by the time it is
-    looked at is left out. OSError if the directory cannot be read as a whole."""
+    """The entries of the directory at exactly this path whose names are wanted. Entries that disappear in the meantime
+    are skipped. OSError if the directory cannot be read as a whole."""
     with scanned(path) as entries:
         items = ((entry.name, entry_status(entry)) for entry in entries if wanted(entry.name))
         return [DirectoryItem(name, status) for name, status in items if status is not None]
 
 
 def entry_status(entry: "os.DirEntry[str]") -> os.stat_result | None:
-    """What the directory says of an entry itself, not of what it may link to; None if it is gone by now."""
+    """The status of an entry itself, not of a link's target; None if it no longer exists."""
     try:
         return entry.stat(follow_symlinks=False)
     except OSError as error:
@@ -308,7 +308,7 @@ def entry_status(entry: "os.DirEntry[str]") -> os.stat_result | None:
 
 
 def folders_at(path: str) -> tuple[list[str], list[str]]:
-    """The names of the directories in the directory at just this path, and those of the links; none is looked at."""
+    """The names of the directories and of the links in the directory at exactly this path, without opening them."""
     with scanned(path) as entries:
         kinds = [(entry.name, entry.is_symlink(), entry.is_dir(follow_symlinks=False)) for entry in entries]
     folders = [name for name, is_link, is_folder in kinds if is_folder and not is_link]
@@ -317,7 +317,7 @@ def folders_at(path: str) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def scanned(path: str) -> Iterator[Iterator["os.DirEntry[str]"]]:
-    """The entries of a directory, which can be looked at within this context only: they belong to its descriptor."""
+    """The entries of a directory, valid only within this context: they belong to its descriptor."""
     if not _BY_DESCRIPTOR:
         _check_resolved(path)
         with os.scandir(path) as entries:
@@ -332,7 +332,7 @@ def scanned(path: str) -> Iterator[Iterator["os.DirEntry[str]"]]:
 
 
 def make_directory_at(path: str) -> None:
-    """Makes a directory for us alone, if there is none; FileExistsError for something else in its place."""
+    """Create a private directory if there is none; FileExistsError if something else is there."""
     directory, name = os.path.split(path)
     with directory_at(directory) as descriptor, contextlib.suppress(FileExistsError):
         os.mkdir(name if descriptor is not None else path, 0o700, dir_fd=descriptor)
@@ -351,12 +351,12 @@ def replace_at(source: str, target: str) -> None:
 
 
 def remove_at(path: str) -> None:
-    """Removes a file, a link as such, or a directory with all that is in it; harmless where there is nothing."""
+    """Remove a file, a link itself, or a directory with its contents; a no-op if nothing is there."""
     directory, name = os.path.split(path)
     with directory_at(directory) as descriptor:
         where = name if descriptor is not None else path
         try:
-            # Whatever is put there after this look is removed as a link or refused by `rmtree`: neither follows one.
+            # Anything placed there after this check is removed as a link or refused by `rmtree`: neither follows links.
             found = os.stat(where, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
                 shutil.rmtree(where, dir_fd=descriptor)
@@ -373,7 +373,7 @@ def _check_resolved(path: str) -> None:
 
 
 _UNAVAILABLE = (errno.ENOSYS, errno.EPERM)
-"""What a kernel without the call says, and one that was told not to allow it, as in some containers."""
+"""The errors of a kernel without the call, and of one that forbids it, as in some containers."""
 _kernel: "list[Callable[[bytes, int, int], int] | None]" = []
 
 
@@ -387,7 +387,7 @@ def _openat2(path: str, flags: int, mode: int) -> int | None:
     result = call(os.fsencode(path), flags, mode)
     if result >= 0:
         return result
-    # EPERM may also be about the file: only if the root directory is refused too is the call itself not to be had.
+    # EPERM may also concern the file: only if the root directory is refused too is the call itself unavailable.
     if -result in _UNAVAILABLE and _openat2_is_missing(call):
         _kernel[0] = None
         return None

@@ -1,7 +1,7 @@
-"""How much of something each caller may use within a minute: requests, new sessions, tokens of the model.
+"""Limits per caller and minute: requests, new sessions, model tokens.
 
-A caller may use all of a minute's amount at once, and regains it as the minute goes by. What is only known after it was
-used, as tokens are, may exceed what was left: the caller then waits until that is made up for, an hour at most.
+A caller may use a minute's amount at once and regains it over the minute. Amounts known only afterwards, such as
+tokens, may exceed the rest: the caller then waits until the debt is repaid, at most an hour.
 """
 
 import math
@@ -13,7 +13,7 @@ from .errors import RateLimited
 
 _MINUTE = 60.0
 _MAX_DEBT = 60
-"""Minutes that somebody waits at most for what they have used too much of."""
+"""The maximum minutes that a caller waits for overuse."""
 _MAX_CALLERS = 10_000
 
 
@@ -26,12 +26,12 @@ class MinuteLimit:
         clock: Callable[[], float] = time.monotonic,
         sentence: str = "You may send {most} requests per minute",
     ) -> None:
-        """`per_minute_of` says how much a caller has by now; None for any amount. A refusal begins with `sentence`."""
+        """`per_minute_of` returns a caller's current limit; None for no limit. A refusal starts with `sentence`."""
         self._per_minute_of = per_minute_of
         self._clock = clock
         self._sentence = sentence
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Of callers who are limited: when they have last used something, and how much they had left then."""
+        """For limited callers: the time of their last use, and how much was left then."""
 
     def take(self, caller: str) -> None:
         """Counts one; RateLimited if the caller has none left."""
@@ -65,7 +65,7 @@ class MinuteLimit:
         left = max(self._by_now(caller, most) - amount, -1.0 * _MAX_DEBT * most)
         self._left.pop(caller, None)
         self._left[caller] = self._clock(), left
-        # The one who has used nothing for the longest time goes first. With so many at once a debt may be forgotten.
+        # Evicts the caller that was idle longest. With that many callers a debt may be forgotten.
         while len(self._left) > _MAX_CALLERS:
             self._left.popitem(last=False)
 

@@ -1,13 +1,13 @@
-"""Takes secrets out of text that leaves the server: those it knows, and everything shaped like one.
+"""Redacts secrets in text that leaves the server: known secrets, and everything shaped like one.
 
 The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
 whatever the text is: no pattern tries the same characters from many starting points. Redacting twice changes nothing.
-Redact before shortening; a known secret of which a length limit has left only the beginning is still recognised at
-the place of the cut. A known secret is recognised in every usual escape (`json_text.py`), also in one within another.
+Redact before shortening; a known secret that was truncated by a length limit is still recognised at the cut. A known
+secret is recognised in every usual escape (`json_text.py`), also in one within another.
 
-What looks like a secret (`hide_shapes`): each pattern is tried only where a literal part of it occurs; it either fails
-after a bounded number of characters, or what it has looked at cannot be looked at again from another start. Possessive
-quantifiers (`++`, `*+`) keep it from going back.
+Shapes of secrets (`hide_shapes`): each pattern is tried only where a literal part of it occurs; it either fails after a
+bounded number of characters, or consumes characters that no other match attempt examines again. Possessive quantifiers
+(`++`, `*+`) keep it from going back.
 """
 
 import html
@@ -186,11 +186,11 @@ _SECRET_FIELDS = frozenset(
 
 
 class Redactor:
-    """Knows secrets and takes them out. Thread-safe: more may be learned at any time, from any thread.
+    """Learns secrets and removes them from text. Thread-safe: secrets may be added at any time, from any thread.
 
-    A secret that was learned for an owner is known as long as the owner exists; one without an owner is known
-    for good. Secrets of living owners are never dropped and have no limit: the owner holds them in memory anyway. Of
-    owners that are gone, the latest 1,000 secrets (1 MiB together) stay known, and the oldest are forgotten first.
+    A secret learned for an owner is known as long as the owner exists; one without an owner is known permanently.
+    Secrets of living owners are never dropped and unlimited: the owner holds them in memory anyway. Of former owners,
+    the latest 1,000 secrets (1 MiB together) stay known; the oldest are forgotten first.
     """
 
     def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
@@ -223,8 +223,8 @@ class Redactor:
             for part in _parts(secret)
         }
         with self._lock:
-            # Before `_hold`: the address of an owner that is gone may be
-            # that of the new one, whose secrets would be retired with it.
+            # Before `_hold`: the new owner may have the address of a former one, and its secrets would be retired with
+            # that.
             changed = self._retire()
             if owner is None:
                 changed |= not learned.keys() <= self._for_good.keys()
@@ -248,7 +248,7 @@ class Redactor:
         held = self._held.get(id(owner))
         if held is None:
             held = self._held[id(owner)] = set()
-            # Runs whenever the owner is collected, be it while the lock is held: so it only leaves a note.
+            # Runs whenever the owner is collected, even while the lock is held, so it only leaves a note.
             weakref.finalize(owner, self._gone.append, id(owner)).atexit = False
         new = [secret for secret in secrets if secret not in held]
         held.update(new)
@@ -258,7 +258,7 @@ class Redactor:
         return bool(new)
 
     def _retire(self) -> bool:
-        """Retires the secrets of owners that are gone; returns whether one was forgotten for good."""
+        """Retires the secrets of owners that are gone; returns whether any was forgotten permanently."""
         while self._gone:
             for secret in self._held.pop(self._gone.popleft(), ()):
                 self._holders[secret] -= 1
@@ -294,7 +294,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets."""
-        # Almost no text holds a secret: the search for the exact places is done only where a beginning of one is found.
+        # Almost no text holds a secret: exact positions are searched only where the start of a secret is found.
         for head, _ in self._known:
             if head in text:
                 text = self._without_known(text)
@@ -350,13 +350,13 @@ class Redactor:
         return found
 
     def data(self, value: Any) -> Any:
-        """A JSON-like value without secrets, of the same shape; what holds none is given back as it is. What is nested
-        more deeply than 200 levels is hidden altogether."""
+        """A JSON-like value without secrets, of the same shape; values without secrets are returned unchanged. Values
+        nested more than 200 levels deep are hidden entirely."""
         return self._data(value, _DEEPEST)
 
     def _data(self, value: Any, levels: int) -> Any:
         if value is None or value.__class__ in _HARMLESS:
-            return value  # most values of a message; the checks below are dearer
+            return value  # most values of a message; the checks below cost more
         if isinstance(value, str):
             return value if value in self._clean else self._value(value)
         if isinstance(value, dict | Mapping):

@@ -1,7 +1,7 @@
-"""A group of settings: how its fields are found in the environment and in the configuration file, and described.
+"""A group of settings: reads its fields from the environment and the configuration file, and describes them.
 
-An argument beats an environment variable, which beats the TOML file, which beats the default. The file may use the name
-of a variable or of a field.
+An argument overrides an environment variable, which overrides the TOML file, which overrides the default. The file may
+use the name of a variable or of a field.
 """
 
 import ast
@@ -22,12 +22,12 @@ from .errors import InvalidArgument
 
 class Section(BaseModel):
     """Settings of one part of the product. Each field names its variable as `validation_alias`, and has a docstring
-    that says what it means."""
+    that describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False)
 
     must_have_value: ClassVar[frozenset[str]] = frozenset()
-    """Fields that keep callers out: a variable that is set but empty is refused. Elsewhere it counts as unset."""
+    """Fields that restrict access: an empty variable is an error. Elsewhere an empty variable counts as unset."""
 
     @classmethod
     def secrets(cls) -> frozenset[str]:

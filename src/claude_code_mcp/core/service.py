@@ -1,4 +1,4 @@
-"""The façade: everything that a frontend, or a program that uses this package as a library, does with sessions.
+"""The façade: all operations on sessions for front ends and for programs that use this package as a library.
 
     from claude_code_mcp import Service, SessionOptions
 
@@ -6,10 +6,9 @@
         turn = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
         outcome = await turn.outcome()
 
-All frontends share one service, so a session made by one is visible to all. The parts behind the façade (the
-policy's enforcer, the redactor, the logs of sessions) are its own: what others need of them has a method here or in
-`CallerPolicy`, or is a read-only view (`redaction`, `Session.events`). Questions have one place, the `broker`, which
-those who show them to people use directly.
+All front ends share one service, so a session created by one is visible to all. The parts behind the façade (the policy
+enforcer, the redactor, the session logs) are private: others use a method here or in `CallerPolicy`, or a read-only
+view (`redaction`, `Session.events`). Questions are in the `broker`, which channels use directly.
 """
 
 import asyncio
@@ -86,8 +85,8 @@ from .working_directory import default_directory
 log = logging.getLogger(__name__)
 
 _SWEEP_DELAY = 1.0
-"""Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
-the first call would wait. What stands in the way of a session is ended when that session is resumed."""
+"""Seconds before searching for processes of killed servers: the search reads a file of every process on the machine and
+would delay the first call. A leftover that blocks a session is ended when that session is resumed."""
 
 __all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -112,13 +111,13 @@ class Service:
         isolation: type[Isolation] = Isolation,
         workplaces: Workplaces | None = None,
     ) -> None:
-        """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
-        may do everything. `redactor` learns every secret that passes by. `host` has the MCP servers that all sessions
-        share, such as a `Hub`; `callers` may have others. `spares` is how many processes are kept ready for new
-        sessions where the settings do not say. `replica` is told everything that another machine of a fleet needs to
-        go on with a session. `judges` and `option_checks` are asked in addition to the policy. Without
-        `access` sessions are their owners' alone. `isolation` keeps callers and their sessions apart and `workplaces`
-        makes worktrees; without them, what needs either is refused."""
+        """`settings` default to the environment and the configuration file. Without a policy, callers may do
+        everything. `redactor` learns every secret that passes through. `host` provides the MCP servers that all
+        sessions share, such as a `Hub`; `callers` may have separate ones. `spares` is the number of processes kept
+        ready for new sessions unless the settings name one. `replica` receives everything that another machine of a
+        fleet needs to continue a session. `judges` and `option_checks` run in addition to the policy. Without `access`,
+        only owners can use their sessions. `isolation` separates callers and their sessions and `workplaces` creates
+        worktrees; without them, options that need them are refused."""
         self.settings = settings = settings or load_settings()
         environment = dict(os.environ if environment is None else environment)
         policy, callers = policy or Policy(), callers or ExpectedCallers()
@@ -128,14 +127,14 @@ class Service:
         self._redactor.learn(without_settings(environment, settings.sections))
         self._redactor.add(secrets_of(settings))
         self.redaction: Redaction = self._redactor
-        """Takes everything out of texts and data that must not leave this process."""
+        """Removes everything from strings and data that must not leave this process."""
         self.own_addresses: list[str] = []
-        """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
+        """This service's HTTP addresses, as Claude Code patterns: sessions must not call them."""
         self.state = database_in(settings.state_dir)
         self._observers = ObserverList()
         self._tasks = BackgroundTasks()
         self.access = access or SessionAccess()
-        """Who may do what with sessions of others."""
+        """Access to sessions of other owners."""
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         self._slots = Slots.of(settings)
         self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
@@ -186,17 +185,17 @@ class Service:
         self.stored = StoredSessions(
             self._sessions, self._environments, self._observers, self._redactor.data, self.access
         )
-        """Sessions as they are kept on disk: read, named, copied, shared, removed."""
+        """Sessions on disk: reading, naming, copying, sharing and removing them."""
         self.listing = SessionListing(self._sessions, self._environments, self.access)
         """The list of sessions that a caller sees, in memory and on disk."""
         self.outside = OutsideSessions(self._sessions, self._environments)
         """Sessions that another program runs, such as Claude Code in a terminal."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)
-        """What sessions have changed: worktrees and checkpoints."""
+        """The changes of sessions: worktrees and checkpoints."""
         self.relocation = SessionRelocation(self._sessions, self._environments, self._limit_waits)
-        """Sessions that go to another machine of a fleet, or come from one."""
+        """Moves sessions to and from other machines of a fleet."""
         self.plan_usages = PlanUsages(self.state, self.start_task)
-        """How much of their plans callers have used."""
+        """The plan usage of callers."""
 
     async def __aenter__(self) -> "Service":
         await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
@@ -222,19 +221,19 @@ class Service:
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
-        """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
-        # First: the clean-up and the watch of the memory must not park what is being closed.
+        """Close the sessions first, bounded by the steps of stopping a process; then end the tasks."""
+        # First: clean-up and memory watch must not park sessions that are being closed.
         self._tasks.cancel_endless()
         await self._sessions.close()
-        # Behind the sessions, which take no message any more: what is still being accepted is refused and ends.
+        # After the sessions, which accept no more messages: pending messages are refused and end.
         await self._keyed.close(self.settings.stop_timeout)
         await self._tasks.close(self.settings.stop_timeout)
-        # Last: until then others are told which sessions this server has.
+        # Last: until then other servers see which sessions this server has.
         await self.neighbours.close()
 
     def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
-        """Starts a task of the service: kept until it is done, its failure logged, never a caller's to cancel. An
-        `endless` one is cancelled when the service closes; others have a moment to end by themselves."""
+        """Start a task that the service owns: it is kept until done, its failure is logged, and callers cannot cancel
+        it. An `endless` one is cancelled when the service closes; others get a moment to finish."""
         return self._tasks.start(work, endless)
 
     # -- observers and secrets --------------------------------------------------------------------------------
@@ -245,35 +244,35 @@ class Service:
         events: tuple[type[Event], ...] = (Event,),
         acts: Container[AuditKind] = frozenset(AuditKind),
     ) -> None:
-        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        """Add an observer of every event and every audited act, or of these kinds."""
         self._observers.add(observer, events, acts)
 
     def audit(self, act: AuditEvent) -> None:
-        """Reports an act to every observer that wants to hear of it."""
+        """Report an act to every observer of its kind."""
         self._observers.act(act)
 
     def add_secrets(self, values: Iterable[str]) -> None:
-        """Values that `redaction` takes out from now on."""
+        """Add values for `redaction` to remove from now on."""
         self._redactor.add(values)
 
     # -- callers ----------------------------------------------------------------------------------------------
 
     @property
     def hosts(self) -> Mapping[str, McpServerHost]:
-        """By principal, the MCP servers of callers who share them with nobody."""
+        """The separate hubs of callers, by principal."""
         return self._callers.hubs
 
     @property
     def has_hosts(self) -> bool:
-        """Whether clients with an environment of their own may have MCP servers of their own."""
+        """Whether clients with a separate environment may have a separate hub."""
         return self._callers.hub_for is not None
 
     def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
-        """The MCP servers for a client with this environment, for as long as the context lasts."""
+        """Context with the hub for a client with this environment."""
         return self._environments.hosted(client)
 
     def connected(self, client: ClientEnvironment | None) -> AbstractContextManager[None]:
-        """Around the connection of a client with this environment: its secrets are taken out of what leaves."""
+        """Context for the connection of a client with this environment: its secrets are redacted."""
         return self._environments.connected(client)
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
@@ -281,11 +280,11 @@ class Service:
         return await self._isolation.admit(principal, groups)
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        """Set a caller's groups; its permissions change at once."""
         self.access.change_groups(principal, groups, self._isolation.assign)
 
     async def why_restart_for(self, principal: str) -> str | None:
-        """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
+        """Why a caller who was added after the start cannot be served before a restart; None if it can."""
         reason, open_hub = await self._isolation.objection(principal), self._callers.open_hub
         return await open_hub(principal) if reason is None and open_hub is not None else reason
 
@@ -301,21 +300,21 @@ class Service:
         images: Sequence[str] = (),
         key: str | None = None,
     ) -> PendingTurn:
-        """A new session with its first message. Returns at once; the id of the session is final. It runs in the
-        environment of its `caller`, here and in the other methods; without one, in that of this service. `timeout`
-        ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
-        URLs. Of calls of one caller with the same `key` one makes a session, and all return it."""
+        """Create a session with its first message. Returns at once; the session id is final. It runs in the environment
+        of its `caller`, here and in the other methods; without one, in this service's. `timeout` applies only to this
+        turn. `images` accompany the message: paths that the session could read, or `data:` URLs. Calls of one caller
+        with the same `key` create one session, and all return it."""
         self._check_message("prompt", prompt, images)
 
         async def accept(keyed: KeyedMessage) -> PendingTurn:
             who, limits = caller.principal, self._enforcer.limits
             with self._observers.auditing_refusals(who, "create"):
                 deps = self._environments.of(caller)
-                # The one look at the policy: what the rest of this call may do is in it.
+                # The policy is read once: it decides what the rest of this call may do.
                 admission = deps.enforcer.admission(who)
                 turn_seconds = admission.turn_time(timeout)
                 limits.new_sessions.take_of(admission.limits.sessions_per_minute, who)
-                # Left in the reverse order: reservation and record are undone before the worktree is taken back.
+                # Exited in reverse order: reservation and record are undone before the worktree is removed.
                 async with (
                     self._sessions.creating(options or SessionOptions(), who, deps, admission) as made,
                     self._acceptance.admitted(made, who, prompt, [admission]) as session,
@@ -326,7 +325,7 @@ class Service:
                     )
             await self._acceptance.conclude(AuditKind.SESSION_CREATED, session, prompt, who)
             live = session.process.live
-            # No other session is like one in a worktree.
+            # No other session matches one in a worktree.
             if self.spares.limit and live is not None and not session.options.worktree:
                 self.spares.prepare_for(session, live.start_settled)
             return PendingTurn(session, message)
@@ -347,16 +346,16 @@ class Service:
         key: str | None = None,
         on_limit: OnLimit | None = None,
     ) -> PendingTurn:
-        """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
+        """Send a message to a session in any state: running, finished, parked, crashed, or only on disk.
 
-        `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
-        keeps its own. RecordUnreadable if the session's record is damaged, since its limits are unknown.
-        `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
-        `at_message` takes the conversation back to that message first; the session must be at rest. A turn that begins
-        with this message runs in the environment of its `caller`, unless the session is kept below a configuration
-        directory that is not that client's. Of messages of one caller to one session with the same `key` one is taken,
-        and all calls return that one. A message of somebody whom the session is shared with begins with their name.
-        `on_limit` is what the session does at a usage limit from now on, unless the message is refused.
+        `options` apply to a session that is only on disk and override its recorded options field by field; one in
+        memory keeps its own. RecordUnreadable if the session's record is damaged, since its limits are unknown.
+        `when_busy` decides what happens to the message if the session is busy when it would be accepted. `at_message`
+        first rewinds the conversation to that message; the session must be idle. A turn that starts with this message
+        runs in the environment of its `caller`, unless the session is stored in a different configuration directory
+        than that client's. Of messages of one caller to one session with the same `key` one is accepted, and all calls
+        return it. A grantee's message to a shared session starts with their name. `on_limit` sets the session's
+        behavior at usage limits from now on, unless the message is refused.
         """
         self._check_message("message", text, images)
 
@@ -408,16 +407,17 @@ class Service:
                     return turn_of_accepted_message(found, keyed.message_id, text)
             await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
-                found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
+                found.refuse_if_busy()  # an early check; the final one is made when it is accepted
             await self._sessions.check_message(found, at_message)
-            # A client without an environment of its own goes on in that of the session.
+            # A client without a separate environment continues in the session's.
             adopted = sender if caller.environment is not None else found.deps
-            # In which of the two environments the message runs is known only when it is sent: both policies must agree.
+            # Which of the two environments the message runs in is known only when it is sent: both policies must admit
+            # it.
             admissions = {deps: deps.enforcer.admission(found.owner) for deps in {adopted, found.deps}}
             timeout = admissions[adopted].turn_time(timeout)
             self._sessions.admit(found, admissions[adopted])
             async with self._acceptance.admitted(found, caller.principal, text, [*admissions.values()]) as session:
-                # Before the message is sent, which makes it live.
+                # Before the message is sent, which starts its process.
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 if on_limit is not None:
@@ -443,7 +443,7 @@ class Service:
         return PendingTurn(session, message)
 
     def _check_message(self, field: str, text: str, images: Sequence[str]) -> None:
-        """InvalidArgument for a message without text; a picture may go alone."""
+        """Raise InvalidArgument for a message without text or images."""
         if not self._entered:
             raise RuntimeError("This service is not running. Use it within `async with Service() as service:`.")
         if not text.strip() and not images:
@@ -452,14 +452,14 @@ class Service:
     async def _once(
         self, accept: Accepting, key: str | None, caller: Caller, session_id: str, parts: Sequence[str]
     ) -> PendingTurn:
-        """Has a message accepted; with a key, once."""
+        """Accept a message; with a key, only once."""
         if key is None:
             return await accept(KeyedMessage())
         find = partial(self.find, caller=caller)
         return await self._keyed.once(key, caller.principal, session_id, parts, accept, find)
 
     async def message_state(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> str:
-        """What became of a message that was accepted: queued, taken, dropped or unknown."""
+        """The state of an accepted message: queued, taken, dropped or unknown."""
         return await message_state(await self._used(session_id, caller, Access.WATCH), message_id)
 
     async def fork(
@@ -473,7 +473,7 @@ class Service:
         timeout: float | None = None,
         images: Sequence[str] = (),
     ) -> PendingTurn:
-        """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
+        """Send a message to a copy of a session, which gets a new id; the original stays unchanged."""
         self._check_message("message", text, images)
         with self._observers.auditing_refusals(caller.principal, "fork", session_id):
             self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
@@ -495,7 +495,7 @@ class Service:
         return PendingTurn(session, message)
 
     async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
-        """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
+        """End the running turn; the session stays usable. Messages queued behind it are dropped."""
         session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
@@ -510,9 +510,9 @@ class Service:
     async def steer_limit(
         self, session_id: str, step: Literal["wait", "end", "now"], *, caller: Caller = LOCAL_CALLER
     ) -> Session:
-        """Sets the behavior at a usage limit: `wait` for the reset and continue automatically, or `end` there. `now`
-        continues at once with what a limit has stopped. Recorded when this returns. InvalidArgument if there is nothing
-        to continue."""
+        """Set the behavior at a usage limit: `wait` for the reset and continue automatically, or `end`. `now`
+        immediately continues a message that a limit stopped. Recorded on return. InvalidArgument if there is nothing to
+        continue."""
         session = await self._used(session_id, caller, Access.ANSWER)
         await self.neighbours.refuse_elsewhere(session)
         if step != "now":
@@ -541,8 +541,8 @@ class Service:
         return self._sessions.known(session.id) or session
 
     async def _continue_stopped(self, session_id: str, owner: str) -> float | None:
-        """Sends the message again that a usage limit has stopped, once even if servers are killed, and waits until its
-        turn has ended. Returns the time at which it is due, if that is not now."""
+        """Send a message that a usage limit stopped again, only once even if servers are killed, and wait until its
+        turn has ended. Returns its due time if that is not now."""
         caller = Caller(owner)
         session = await self._owned(session_id, owner, self._environments.of(caller))
         wait = session.limit_wait
@@ -562,17 +562,17 @@ class Service:
 
         turn = await self._once(accept, f"limit:{wait.id}", caller, session.id, (wait.text,))
         if turn.repeated and turn.session.limit_wait is not None and turn.session.limit_wait.id == wait.id:
-            # A server that has died had sent it: its turn is over, or was cut short like any other.
+            # A server that died had sent it: its turn is over or was interrupted.
             turn.session.wait_is_over()
             await turn.session.recorder.save(turn.session)
         return None
 
     async def withdraw(self, session_id: str, message_id: str, *, caller: Caller = LOCAL_CALLER) -> UserMessage | None:
-        """Takes a message back that waits behind the running turn; None if it was taken up or does not wait."""
+        """Withdraw a message queued behind the running turn; None if it was picked up or is not queued."""
         return await (await self._used(session_id, caller, Access.ANSWER)).withdraw(message_id)
 
     async def cancel(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
-        """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
+        """End a session permanently, in memory or only on disk. This is on disk on return."""
         self.access.refuse_borrowed(self.current_id(session_id), caller.principal)
         deps = self._environments.of(caller)
         session = self._sessions.known(session_id)
@@ -589,7 +589,7 @@ class Service:
             raise self._observers.foreign_session(session_id, caller.principal)
         await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
-        # A task of the service: a caller who leaves must not leave a session that is cancelled by half.
+        # A task of the service: a caller who leaves must not leave a half-cancelled session.
         await asyncio.shield(self._tasks.start(session.cancel()))
         await session.recorder.save(session)
         return session
@@ -597,20 +597,20 @@ class Service:
     # -- looking at sessions ----------------------------------------------------------------------------------
 
     def sessions(self, *, principal: str | None = LOCAL) -> list[Session]:
-        """The sessions in memory that have taken a message, most recently used first; of all, or those that one
+        """The sessions in memory that have accepted a message, most recently used first; all of them, or those that one
         principal may watch."""
         return self.listing.in_memory(principal=principal)
 
     async def wait(
         self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True
     ) -> Session:
-        """Waits until the session is at rest or has a question."""
+        """Wait until the session is idle or has a question."""
         session = self.session(session_id, principal=principal)
         await session.wait(timeout, for_questions=for_questions)
         return session
 
     def session(self, session_id: str, *, principal: str = LOCAL, wanted: Access = Access.WATCH) -> Session:
-        """A session in memory, of the principal's own or shared with them for this."""
+        """A session in memory that is the principal's own or shared with them for this."""
         session = self._sessions.known(session_id)
         if session is not None:
             principal = self.access.owner_for(session.id, principal, wanted) or principal
@@ -621,14 +621,14 @@ class Service:
         return session
 
     async def find(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Session:
-        """A session in memory or on disk; one from disk is at rest until it is sent a message."""
+        """A session in memory or on disk; one from disk is idle until it gets a message."""
         session = await self._used(session_id, caller, Access.WATCH)
         self._acceptance.learn_secrets(session)
         await session.saved()
         return session
 
     async def _used(self, session_id: str, caller: Caller, wanted: Access) -> Session:
-        """A session in memory or on disk, of the caller's own or shared with them for this."""
+        """A session in memory or on disk that is the caller's own or shared with them for this."""
         acting = self.access.acting(self.current_id(session_id), caller, wanted)
         return await self._owned(session_id, acting.principal, self._environments.of(acting))
 
@@ -636,7 +636,7 @@ class Service:
         self, session_id: str, principal: str, deps: SessionDeps, options: SessionOptions | None = None
     ) -> Session:
         known = self._sessions.known(session_id) is not None
-        # Asked before anything is said about it: what is somebody else's does not exist.
+        # Checked before revealing anything: another caller's session does not exist.
         if not known and not await asyncio.to_thread(deps.stores.recorder.records.owned_by, principal, session_id):
             raise self._observers.foreign_session(session_id, principal)
         session = await self._sessions.find(session_id, principal, deps, options)
@@ -645,12 +645,12 @@ class Service:
         return session
 
     def current_id(self, session_id: str) -> str:
-        """The id under which a session in memory goes on, which is another one after it was cleared."""
+        """The current id of a session in memory, which changes when it is cleared."""
         session = self._sessions.known(session_id)
         return session.id if session is not None else session_id
 
     def watch(self, session_id: str, *, principal: str = LOCAL, after: int | None = None) -> Subscription:
-        """The events of a session as they happen, from behind `after` on."""
+        """The events of a session as they happen, starting after `after`."""
         return self.session(session_id, principal=principal).events.subscribe(after)
 
     # -- questions --------------------------------------------------------------------------------------------
@@ -670,47 +670,48 @@ class Service:
         client: str = "",
         person: bool = False,
     ) -> Session:
-        """Answers a question on behalf of a principal, through the channel `by` of a `client`. `person` says that the
-        channel vouches for a person who was shown it: not by what a tool was called with. QuestionClosed tells who was
-        faster; PermissionDenied for an allowance that takes a person or, beyond what was asked, the owner, and for a
-        changed input or a mode that the policy refuses, which leaves the question open."""
+        """Answer a question on behalf of a principal, through the channel `by` of a `client`. `person` means that the
+        channel vouches for a person who saw the question; tool arguments cannot set it. QuestionClosed names who
+        answered first. PermissionDenied for an allowance that requires a person or, beyond the request itself, the
+        owner, and for a changed input or mode that the policy refuses; the question then stays open."""
         session = self.session(session_id, principal=principal, wanted=Access.ANSWER)
         if session.owner != principal:
             client = ", ".join(filter(None, (principal, client)))
         with self._observers.auditing_refusals(principal, "respond", session_id):
             self.access.check_answer(session, principal, answer)
-            # Nothing is awaited from this look to the answer: the question stays the one that was judged.
+            # No await from this check to the answer: the question stays the one that was checked.
             question = self.broker.find(session.id, question_id)
-            # Of both: an agent allows neither what the sessions of its person ask, nor what is shared with that person.
+            # Both principals: an agent may allow neither requests of its person's sessions nor of those shared with
+            # that person.
             if question is not None and answer.allow and not person:
                 self._enforcer.require_person(session.owner, principal)
             if question is not None and answer.updated_input is not None:
                 shown = self._redactor.data(question.tool_input)
                 updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
                 answer = replace(answer, updated_input=updated)
-            # Before the broker, which knows only that it was not offered, and not that the policy is why.
+            # Before the broker, which only knows that it was not offered, not that the policy is the reason.
             if answer.mode is not None:
                 session.deps.enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
             self.broker.answer(session.id, question_id, answer, by, client)
         return session
 
     def needs_person(self, session_id: str, principal: str) -> bool:
-        """Whether only a person may allow what a session asks that this principal uses."""
+        """Whether only a person may allow the requests of a session that this principal uses."""
         session = self._sessions.known(session_id)
         return self._enforcer.needs_person(principal if session is None else session.owner, principal)
 
     def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-        """What the rules say of a call that no session makes; None if a person must be asked. A denial is audited."""
+        """The rules' answer to a call made without a session; None if a person must be asked. A denial is audited."""
         return answer_of_rules(tool, verdict_on(self._deps, Occasion.CLIENT, principal, cwd, tool, arguments))
 
     def offers_tool(self, principal: str, cwd: str, tool: str) -> bool:
-        """Whether a list for this principal names a tool: not one that the rules deny whatever its arguments are."""
+        """Whether to list a tool for this principal: not if the rules deny it for all arguments."""
         return self._enforcer.judge(principal, cwd, tool, {}).decision is not Decision.DENY
 
     def check_record_of_machine(
         self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
     ) -> None:
-        """PermissionDenied if a record that another machine has written names a program."""
+        """Raise PermissionDenied if a record written by another machine names a program."""
         self._enforcer.check_record_of_machine(principal, cwd, recorded, known)
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
@@ -719,6 +720,6 @@ class Service:
 
 
 async def _sweep_later(start_task: StartTask) -> None:
-    """Ends what killed servers have left. A service that is closed before has begun none."""
+    """End processes that killed servers left behind, unless the service is closed before."""
     await asyncio.sleep(_SWEEP_DELAY)
-    start_task(sweep_quietly())  # a task of its own, which is not cancelled half way
+    start_task(sweep_quietly())  # a separate task, which is not cancelled halfway

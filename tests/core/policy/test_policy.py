@@ -89,7 +89,7 @@ def test_a_policy_says_what_a_denial_to_read_covers() -> None:
     rules = '[profiles.x]\ndeny = ["Read(**/.env)", "Bash(rm *)"]'
     outside = parse_policy(f'default = "x"\n{rules}\nisolation = "none"\n', "p").notes()
     assert len(outside) == 1
-    assert outside[0].startswith("Read(**/.env): outside of a sandbox")
+    assert outside[0].startswith("Read(**/.env): outside a sandbox")
     assert "history of git" in outside[0]
     (inside,) = parse_policy(f'default = "x"\n{rules}\nisolation = "sandbox"\n', "p").notes()
     assert "empty for commands in the sandbox" in inside
@@ -112,7 +112,7 @@ def test_a_resource_that_is_no_amount_is_named(wrong: str) -> None:
 
 
 def test_variables_are_listed_by_name_and_not_by_pattern() -> None:
-    with pytest.raises(InvalidArgument, match="not the name of a variable"):
+    with pytest.raises(InvalidArgument, match="not a variable name"):
         parse_policy('[profiles.team]\nenvironment = ["AWS_*"]', "policy.toml")
 
 

@@ -161,10 +161,10 @@ def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
         (["red", "S", "extra"], "3 answers for 2 question(s)"),
         ("red", "a list in the order of the questions"),
         (5, "a list in the order of the questions"),
-        ({"Colour": 5}, "a text or a list of labels, not 5"),
-        ({"Colour": None}, "a text or a list of labels, not None"),
-        ({"Size": ["S", 5]}, "a text or a list of labels"),
-        ([{"label": "red"}], "a text or a list of labels"),
+        ({"Colour": 5}, "a string or a list of labels, not 5"),
+        ({"Colour": None}, "a string or a list of labels, not None"),
+        ({"Size": ["S", 5]}, "a string or a list of labels"),
+        ([{"label": "red"}], "a string or a list of labels"),
     ],
 )
 @every_row("way", ["answers", "updated_input"])
@@ -177,7 +177,7 @@ def test_answers_that_do_not_fit_are_explained(answers: Any, told: str, way: str
 
 @every_row("tool", ["Bash", "ExitPlanMode"])
 def test_only_a_user_question_takes_answers(tool: str) -> None:
-    assert "fit a user question" in refusal(question(tool, {}), Answer(allow=True, answers=["yes"])).message
+    assert "user_question" in refusal(question(tool, {}), Answer(allow=True, answers=["yes"])).message
 
 
 def test_an_input_that_happens_to_have_answers_is_left_alone() -> None:

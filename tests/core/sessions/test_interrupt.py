@@ -119,7 +119,7 @@ async def test_a_process_that_ignores_the_interruption_is_replaced(
     await service.interrupt(session.id)
     outcome = await end_of(turn)
     assert (outcome.code, session.live) == (OutcomeCode.INTERRUPTED, False)
-    assert "did not react" in outcome.detail
+    assert "did not respond" in outcome.detail
     again = await service.send(session.id, "go")
     await until(session, lambda: session.live)
     assert not again.done()

@@ -91,7 +91,7 @@ def test_a_line_without_memory_for_it_ends_its_session_alone(
     seen = run_server(sandbox, environment, room * _MIB)
     code, detail = seen["failed"]
     assert code == "crashed"
-    assert "no memory left for what it wrote" in detail
+    assert "no memory left for its output" in detail
     assert seen["others"] == ["completed"] * 4
     assert seen["again"] == "completed"
     assert len(seen["logged"]) < 10  # nothing was tried again and again

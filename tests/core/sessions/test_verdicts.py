@@ -107,7 +107,7 @@ async def test_an_answer_cannot_allow_what_the_policy_denies_by_now(
     session = await asked(service, sandbox)
     (open_question,) = session.questions
     policy.assign(session.owner, ["readers"])
-    with pytest.raises(PermissionDenied, match="not among the tools"):
+    with pytest.raises(PermissionDenied, match="this tool may not be used"):
         service.respond(session.id, open_question.id, Answer(allow=True))
     assert list(denials) == [("Bash", "tools", "answer")]
     policy.assign(session.owner, ["guests"])

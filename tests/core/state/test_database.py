@@ -212,7 +212,7 @@ def test_broken_pages_are_found_and_nothing_is_used_any_more(database: Database,
 
 def test_a_file_system_that_cannot_lock_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     # SQLite's own stand-in for such a file system: locks by files, and no shared memory.
-    with pytest.raises(StateUnavailable, match=r"cannot be shared and locked.*CLAUDE_CODE_MCP_STATE_DIR"):
+    with pytest.raises(StateUnavailable, match=r"cannot share and lock files.*CLAUDE_CODE_MCP_STATE_DIR"):
         Database(tmp_path, vfs="unix-dotfile").open()
 
 

@@ -69,7 +69,7 @@ class Machine:
     @contextmanager
     def web(self, *arguments: str) -> Iterator[Program]:
         with started([OURS, "web", *arguments], self.environment, self.sandbox.project) as program:
-            program.until_said("The link signs in")
+            program.until_said("The link works once")
             program.until_said("press Ctrl+C")
             yield program
 

@@ -200,7 +200,7 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     change = {"action": "rename", "title": "Another"}
     unchanged = await in_thread(lambda: alice.post(f"/api/sessions/{session_id}/manage", change))
     assert (unchanged.status, unchanged.code) == (503, "MACHINE_GONE")
-    assert "are changed, and it is deleted, on the machine that has it" in unchanged.json["error"]["message"]
+    assert "Only the machine that has it can change its title" in unchanged.json["error"]["message"]
     for nothing in ("machine=a", "project=/elsewhere"):
         assert (await in_thread(partial(alice.get, f"/api/sessions?{nothing}"))).json["sessions"] == []
     gone = [{"machine": "b.example.org", "reason": "Machine b.example.org is offline."}]

@@ -44,7 +44,7 @@ async def test_a_server_that_was_killed_is_back_with_its_data(tmp_path: Path, ca
         assert await connection.answers()
         await connection.close()
     assert f"nats-server (pid {pid}) exited with code -9; restart 1 of at most 5" in caplog.text
-    assert "runs again with its data" in caplog.text
+    assert "is running again with its data" in caplog.text
 
 
 async def test_a_server_that_ends_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_health_depends_on_the_server_and_fleet_up_ends_when_it_cannot_be_kept_r
         until(lambda: (answers("/health"), answers("/ready")) == (200, 200))
         for number in range(engine.MAX_RESTARTS):
             nats_server_of(up.process.pid).kill()
-            until(lambda number=number: up.errors.count("runs again with its data") > number)  # type: ignore[misc]
+            until(lambda number=number: up.errors.count("is running again with its data") > number)  # type: ignore[misc]
             until(lambda: answers("/ready") == 200)
         assert run(home, "fleet", "status").returncode == 0
         nats_server_of(up.process.pid).kill()

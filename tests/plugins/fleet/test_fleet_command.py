@@ -134,10 +134,10 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
     ("arguments", "code", "reason"),
     [
         (("runner",), 2, "belongs to no fleet"),
-        (("runner", "--join", "hello"), 2, "not a ticket"),
+        (("runner", "--join", "hello"), 2, "not a valid ticket"),
         (("runner", "--nats", "tls://192.0.2.1"), 2, "must be used together"),
-        (("fleet", "status"), 5, "No fleet is at home"),
-        (("fleet", "ticket"), 5, "No fleet is at home"),
+        (("fleet", "status"), 5, "There is no fleet on this machine"),
+        (("fleet", "ticket"), 5, "There is no fleet on this machine"),
         (("fleet", "up", "--listen", "here"), 2, "HOST:PORT"),
         (("fleet", "status", "--nats", "nats://192.0.2.1", "--creds", "CREDS"), 2, "not this machine"),
         (("fleet", "status", "--nats", "tls://192.0.2.1", "--creds", "/nothing"), 2, "No such file"),

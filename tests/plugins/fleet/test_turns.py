@@ -114,7 +114,7 @@ async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_whi
             await (await fleet.jetstream.key_value(names.RECORDS)).get(session.id)
         stored = await fleet.jetstream.stream_info(names.TRANSCRIPTS, subjects_filter=">")
         assert [*(stored.state.subjects or {})] == [names.transcript(other.session.id)]
-        with pytest.raises(InvalidArgument, match="stay on its machine"):
+        with pytest.raises(InvalidArgument, match="pinned to its machine"):
             await give_away(service, LOCAL_CALLER, session.id, wait=False, without_tree=False)
         # Nobody else can have it, whether or not its machine is there, nor is it to be brought there.
         for other_machine in ("another", "m"):

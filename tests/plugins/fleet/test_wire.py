@@ -150,7 +150,7 @@ async def test_a_dead_peer_is_noticed(engine: Running) -> None:
     left = await connect(engine.url)
     with anyio.fail_after(_LIMIT):
         async with open_wire(left.client, sends="a", receives="b") as one:
-            with pytest.raises(WireBroken, match="No sign of life"):
+            with pytest.raises(WireBroken, match="The other side sent nothing"):
                 await one.line()
     await left.client.close()
 

@@ -46,12 +46,12 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.mark.parametrize(
     ("root", "because"),
     [
-        ("home/op", "holds"),
-        ("home", "holds"),
-        (".", "holds"),
+        ("home/op", "contains"),
+        ("home", "contains"),
+        (".", "contains"),
         ("home/op/.config", "mcp.json"),
         ("home/op/.config/claude-code-mcp", "mcp.json"),
-        ("home/op/.config/claude-code-mcp/below", "lies in"),
+        ("home/op/.config/claude-code-mcp/below", "is inside"),
         ("home/op/.ssh", ".ssh"),
         ("home/op/.aws/below", ".aws"),
         ("home/op/.claude/projects", ".claude"),
@@ -110,7 +110,7 @@ def test_a_directory_is_known_by_another_name(machine: Machine) -> None:
     if done.returncode:
         pytest.skip("nothing can be mounted here")
     try:
-        assert "holds" in str(machine.protected().conflict(str(other)))
+        assert "contains" in str(machine.protected().conflict(str(other)))
         (machine.home / ".ssh" / "below").mkdir(parents=True)
         assert "/.ssh)" in str(machine.protected().conflict(str(other / ".ssh" / "below")))
     finally:
@@ -139,11 +139,11 @@ def test_a_profile_can_list_a_key_to_be_read_but_nothing_that_holds_keys_and_not
     assert problem(readable=("~/.ssh/known_hosts", "~/.nvm")) is None
     assert str(machine.home) in str(problem(readable=("~",)))
     assert "tokens" in str(problem(readable=(str(machine.root / "tokens"),)))
-    assert "would be given it" in str(problem(writable=("~/.ssh",)))
-    assert "would be given it" in str(problem(roots=(str(machine.projects), "~")))
+    assert "cannot be given access to it" in str(problem(writable=("~/.ssh",)))
+    assert "cannot be given access to it" in str(problem(roots=(str(machine.projects), "~")))
     assert problem(roots=(".",), writable=("~/.cache/pip",)) is None
     (machine.projects / "shop" / "link").symlink_to(machine.home)
-    assert "would be given it" in str(problem(roots=("shop/link",)))
+    assert "cannot be given access to it" in str(problem(roots=("shop/link",)))
 
 
 def test_programs_that_run_outside_are_in_no_root(machine: Machine) -> None:

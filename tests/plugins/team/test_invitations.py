@@ -79,7 +79,7 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
         (("invite", "default"), 2, "a caller with a token"),
         (("invite", "local"), 2, "a caller with a token"),
         (("invite", "operator"), 2, "a caller with a token"),
-        (("invite", "bob", "--group", ""), 2, "A group is"),
+        (("invite", "bob", "--group", ""), 2, "A group name has"),
         (("link", "nobody"), 2, "There is no person named"),
         (("remove", "nobody", "--yes"), 3, "There is no person named"),
         (("forget", "nobody"), 3, "The name nobody is not in use"),
@@ -96,5 +96,5 @@ def test_without_an_address_nobody_is_invited(people: People) -> None:
     assert refused.returncode == 2
     assert "CLAUDE_CODE_MCP_WEB_URL" in refused.stderr
     assert people("invite", "alice", **AT).returncode == 0, "nothing was changed by that"
-    assert "is invited already" in people("invite", "alice", **AT).stderr
+    assert "is already invited" in people("invite", "alice", **AT).stderr
     assert "people remove alice" in people("forget", "alice").stderr

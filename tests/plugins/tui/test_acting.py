@@ -191,7 +191,7 @@ async def test_a_session_of_a_fleet_is_moved_and_machines_are_groups_of_the_list
         await screen.until(lambda: server.machines[SHOP] == "laptop")
         server.machines = {}
         await screen.say("/move laptop")
-        await screen.shows("in a fleet only")
+        await screen.shows("only in a fleet")
     assert [(move["machine"], move.get("wait")) for move in server.moves] == [
         ("cellar", None),
         ("laptop", None),

@@ -25,7 +25,9 @@ def test_every_line_of_a_file_has_its_place_and_what_looks_like_a_head_is_none()
 
 
 def test_a_diff_that_is_cut_short_has_places_for_what_is_there() -> None:
-    rows = [*diff_rows("--- a/x\n+++ b/x\n@@ -7 +7,9 @@\n-a\n+b\n[cut here; the whole diff is elsewhere]\n+ no line")]
+    rows = [
+        *diff_rows("--- a/x\n+++ b/x\n@@ -7 +7,9 @@\n-a\n+b\n[truncated; the complete diff is elsewhere]\n+ no line")
+    ]
     assert [str(row.place) for row in rows if row.place is not None] == ["x:7 (removed)", "x:7"]
 
 
@@ -117,4 +119,4 @@ async def test_a_comment_on_a_line_that_is_gone_is_still_to_be_seen() -> None:
         app.push_screen(ChangesScreen(SHOP, DIFF, comments))
         await screen.until(lambda: isinstance(app.screen, ChangesScreen))
         await pilot.press("n")
-        await screen.shows("old.py:3, not in these changes", "▸ still here")
+        await screen.shows("old.py:3, no longer in these changes", "▸ still here")

@@ -21,12 +21,12 @@ KEYS = {
     "f7": "No session is selected.",
     "f8": "Search for commands",
     "f9": "No session is selected.",
-    "f10": "Type a message to begin",
-    "f11": "Type a message to begin",
-    "f12": "Type a message to begin",
+    "f10": "Type a message to start",
+    "f11": "Type a message to start",
+    "f12": "Type a message to start",
     "ctrl+p": "Search for commands",
-    "ctrl+n": "Type a message to begin",
-    "ctrl+f": "Type a message to begin",
+    "ctrl+n": "Type a message to start",
+    "ctrl+f": "Type a message to start",
 }
 """What is to be read after each key, on the screen that a new user begins with."""
 
@@ -53,6 +53,6 @@ async def test_every_key_says_something_true_where_nothing_is_set_up(tmp_path: P
                 if app.screen is not app.main:
                     await pilot.press("escape")
                 await screen.until(lambda: app.screen is app.main, f"{key} is left with Esc")
-            await screen.shows("Type a message to begin")
+            await screen.shows("Type a message to start")
     # Nothing of all this needs Claude Code, which would take its time to start.
     assert not called.exists()

@@ -97,7 +97,7 @@ async def test_ctrl_c_copies_what_is_selected_and_otherwise_twice_leaves() -> No
         assert app.is_running
         app.main.query_one(MessageArea).text = ""
         await pilot.press("ctrl+c")
-        await screen.shows("Ctrl-C again leaves")
+        await screen.shows("Ctrl-C again quits")
         assert app.is_running
         await pilot.press("ctrl+c")
         await screen.until(lambda: not app.is_running)

@@ -128,7 +128,7 @@ async def test_an_empty_server_says_how_to_begin() -> None:
     server = RecordedServer()
     async with Tui(lambda: server, "/src/shop", clock=lambda: NOW).run_test(size=(80, 24)) as pilot:
         screen = Screen(pilot.app, pilot)  # type: ignore[arg-type]
-        await screen.shows("Type a message to begin", "Something from last")
+        await screen.shows("Type a message to start", "Something from last")
 
 
 async def test_a_choice_is_made_with_the_mouse_alone() -> None:

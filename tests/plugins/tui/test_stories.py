@@ -58,7 +58,7 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_
         await screen.shows("use make instead")
         # What it has changed, without a worktree: what its calls have noted.
         await screen.pilot.press("f9")
-        await screen.shows("1 file", "Changes made by its tool calls", "b/calculator.py", "+    return a + b")
+        await screen.shows("1 file", "Changes made by its file tools", "b/calculator.py", "+    return a + b")
         assert "Merge" not in screen.text
         await screen.pilot.press("m", "x", "end", "c")
         await screen.shows("Comment on calculator.py:2,")

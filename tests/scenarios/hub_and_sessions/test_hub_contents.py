@@ -173,7 +173,7 @@ async def test_a_long_result_is_saved_whole_where_the_model_can_read_it(
     caller: Caller = await connect(rig)
     result = await caller.call("mcp__x__big", size=30_000)
     assert not result.is_error
-    path = text_of(result).partition("saved whole to ")[2].partition("\n")[0]
+    path = text_of(result).partition("The full result is in ")[2].partition("\n")[0]
     assert _private_content(Path(path)) == "a line of text\n" * 2000
     assert text_of(await caller.call("mcp__x__big", size=3000)) == "a line of text\n" * 200
 

@@ -182,7 +182,7 @@ async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_m
     before = settings.read_bytes() if settings.exists() else None
     [*_, checkpoint] = await service.work.checkpoints(session.id)
     assert str(settings) in checkpoint.files
-    with pytest.raises(PermissionDenied, match="which the session may not"):
+    with pytest.raises(PermissionDenied, match="The session may not change"):
         await service.work.rewind(session.id, checkpoint.checkpoint.message_id, None)
     assert (settings.read_bytes() if settings.exists() else None) == before
     await parked(session)

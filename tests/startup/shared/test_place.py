@@ -68,7 +68,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path, mode: int)
     directory = tmp_path / "run"
     directory.mkdir()
     directory.chmod(mode)
-    with pytest.raises(place.NoPlace, match="ours alone"):
+    with pytest.raises(place.NoPlace, match="not a private directory"):
         place.runtime_directory({place.RUNTIME_DIR: str(directory)})
 
 
@@ -134,7 +134,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir(mode=0o700)
     os.chown(directory, 12345, 12345)
-    with pytest.raises(place.NoPlace, match="ours alone"):
+    with pytest.raises(place.NoPlace, match="not a private directory"):
         place.runtime_directory({place.RUNTIME_DIR: str(directory)})
 
 

@@ -1,11 +1,10 @@
 """The verdict on every tool call: allow, deny or ask, with the reason.
 
 Every path ends in `verdict_on`: the PreToolUse hook, a permission question that a rule may answer, an answer from any
-channel with the input and the permission mode that it carries, a form of an MCP server, a call to a server of the hub
-by a session or by a client, and files that a caller restores. It judges by the policy as it is now and writes every
-denial to the audit trail.
+channel with its input and permission mode, a form of an MCP server, a call to a hub server by a session or a client,
+and files that a caller restores. It checks the current policy and audits every denial.
 
-It fails closed: an exception while a call is judged is a denial with a reason, and the caller gets it at once.
+It fails closed: an exception during the check is a denial with a reason, returned to the caller at once.
 """
 
 import logging
@@ -37,26 +36,26 @@ _REASONS = {
 
 
 class Occasion(StrEnum):
-    """What a verdict is asked for; the audit trail has it."""
+    """The occasion of a verdict, as written to the audit trail."""
 
     HOOK = "hook"
     """Claude Code is about to run the call, whether or not it would ask."""
     QUESTION = "question"
     """Claude Code asks whether the call may run."""
     ANSWER = "answer"
-    """Somebody has allowed the call, perhaps with another input."""
+    """An answer allows the call, perhaps with a changed input."""
     FORM = "form"
     """An MCP server asks a person to fill in a form."""
     HUB = "hub"
-    """The call has arrived for a server of the hub."""
+    """The call has arrived at a hub server."""
     CLIENT = "client"
     """A client calls a tool itself, without a session."""
     RESTORE = "restore"
-    """A caller takes a file back to what it was at a checkpoint."""
+    """A caller restores a file from a checkpoint."""
 
 
 def refusal(verdict: Verdict) -> str:
-    """The sentence that the model and the caller read about a denial."""
+    """The message about a denial for the model and the caller."""
     reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
     return f"The policy of this server refuses this call: {reason}."
 
@@ -80,8 +79,8 @@ def verdict_on(
     session_id: str | None = None,
     subagent_directory: str | None = None,
 ) -> Verdict:
-    """Judges a call and writes a denial to the audit trail. Never raises. `subagent_directory` is where its subagent
-    works, if not in `cwd`."""
+    """Check a call and audit a denial. Never raises. `subagent_directory` is where its subagent works, if not in
+    `cwd`."""
     found = deps.enforcer.judge(principal, cwd, tool, tool_input, subagent_directory)
     if found.decision is Decision.DENY:
         audit_denial(deps, occasion, principal, cwd, tool, tool_input, found, session_id=session_id)
@@ -102,7 +101,7 @@ def audit_denial(
     """Writes a denied call to the audit trail. Never raises."""
     try:
         description = describe(tool, deps.redact(tool_input), cwd)
-    except Exception:  # the denial is audited whatever the input is
+    except Exception:  # the denial is audited for any input
         log.exception("a call of %s by %s could not be described", tool[:200], principal)
         description = None
     details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
@@ -110,20 +109,20 @@ def audit_denial(
 
 
 class SessionVerdicts:
-    """Judges the calls of one session."""
+    """Checks the calls of one session."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._subagent_directories: OrderedDict[str, str] = OrderedDict()
-        """Tool uses of subagents that work in another directory than the session, with that directory. Only added to:
-        no later frame takes it back."""
+        """The directories of subagent tool uses that differ from the session's. Only added to: later frames cannot
+        revoke an entry."""
         self._agreed_directories: set[str] = set()
         """Directories of subagents in which a command was allowed once."""
 
     def verdict(
         self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], tool_use_id: str | None = None
     ) -> Verdict:
-        """Judges a call and writes a denial to the audit trail. Never raises."""
+        """Check a call and audit a denial. Never raises."""
         session = self._session
         return verdict_on(
             session.deps,
@@ -140,8 +139,8 @@ class SessionVerdicts:
         """The reply to the PreToolUse hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
         Never raises: Claude Code would run a call whose hook fails.
 
-        Those permissions know what the caller and answers "for this session" have allowed. A doubt is asked about all
-        the same, and Claude Code then offers no allowance for the session.
+        Those permissions include what the caller and answers "for this session" have allowed. A doubtful call is asked
+        about anyway, and Claude Code then offers no allowance for the session.
         """
         call = request.get("input")
         call = call if isinstance(call, Mapping) else {}
@@ -167,8 +166,8 @@ class SessionVerdicts:
         return Answer(allow=False, message=refusal(UNJUDGED))
 
     def check_answer(self, question: Question, answer: Answer) -> None:
-        """PermissionDenied for an allowance that the policy does not let stand, from whichever channel it comes: for
-        the call as it would run now, for the mode that follows it, and for the rules it adds to the session."""
+        """Raise PermissionDenied for an allowance that the policy forbids, from any channel: for the call as it would
+        run now, for the mode that follows it, and for the rules that it adds to the session."""
         changed = answer.updated_input
         found = self.verdict(
             Occasion.ANSWER,
@@ -195,14 +194,14 @@ class SessionVerdicts:
             raise PermissionDenied(refusal(UNJUDGED), field="decision") from None
 
     def command_agreed(self, question: Question) -> None:
-        """The call was allowed: commands in the directory of its subagent are not asked about again."""
+        """Note an allowed call: commands in its subagent's directory are not asked about again."""
         directory = self._subagent_directories.get(question.tool_use_id or "")
         # Questions about other tools do not show the directory.
         if directory and question.tool_name in SHELL_TOOLS:
             self._agreed_directories.add(directory)
 
     def _note_directory(self, tool_use_id: str, call: Mapping[str, Any]) -> None:
-        """Remembers where a call runs: the request that may follow the hook does not say."""
+        """Remember where a call runs, because the request that may follow the hook does not name it."""
         directory = self._session.deps.enforcer.directory_of_subagent(self._session.cwd, call)
         if directory is not None and directory not in self._agreed_directories:
             self._subagent_directories[tool_use_id] = directory

@@ -1,8 +1,8 @@
 """Workplaces of sessions: the extension point, and its default.
 
-A session can ask for a checkout of its own (`SessionOptions.worktree`). `Workplaces` makes it, and a `Workplace` shows
-what was changed there, merges it or removes it. The default has none and refuses the option and every action on it. The
-plug-in `worktrees` makes git worktrees.
+A session can ask for a separate checkout (`SessionOptions.worktree`). `Workplaces` creates it, and a `Workplace` shows
+its changes, merges it or removes it. The default supports none and refuses the option and every action on it. The
+plug-in `worktrees` creates git worktrees.
 """
 
 from typing import NoReturn
@@ -14,7 +14,7 @@ from .policy_enforcer import PolicyEnforcer
 
 
 class Workplace:
-    """The checkout of one session. Nobody else changes the session meanwhile."""
+    """The checkout of one session. The session is locked while it is used."""
 
     async def diff(self) -> str:
         """Everything that was changed since the checkout was made, as git prints it."""
@@ -44,8 +44,8 @@ class Workplace:
 
     async def open_request(self, title: str, body: str, agreed: str, target: str) -> str:
         """Commits what is not committed, with the title, and opens a pull request; returns its address. `agreed` is the
-        digest of a plan and `target` what `request_target` said; PermissionDenied, with nothing pushed, if either is
-        something else by now."""
+        digest of a plan and `target` the result of `request_target`; PermissionDenied, with nothing pushed, if either
+        has changed."""
         raise NotImplementedError
 
     async def unsaved(self) -> Unsaved:
@@ -59,17 +59,17 @@ class Workplace:
 
 
 class Workplaces:
-    """Makes the workplaces of all sessions. This one has none."""
+    """Creates the workplaces of all sessions. This default supports none."""
 
     async def make(
         self, home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str, session_id: str
     ) -> tuple[Worktree, str]:
-        """A checkout for a new session that was asked for in `cwd`, and the same directory in it. InvalidArgument if
-        there can be none; PermissionDenied if the policy does not let the caller write there."""
+        """Create a checkout for a new session requested in `cwd`; returns it and the same directory in it.
+        InvalidArgument if that is not possible; PermissionDenied if the policy does not let the caller write there."""
         _refuse()
 
     async def take_back(self, home: Home, worktree: Worktree) -> None:
-        """Removes a checkout in which no session has begun. One with anything new in it stays."""
+        """Remove a checkout in which no session started, unless it contains anything new."""
 
     def of(self, home: Home, worktree: Worktree) -> Workplace:
         """The workplace of a session of this home."""

@@ -96,7 +96,7 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     subprocess.run(git, check=True)
     work.get_by_label("Commit message").fill("Two")
     work.get_by_role("button", name="Merge", exact=True).click()
-    expect(work.get_by_role("alert")).to_contain_text("Something has changed since you looked", timeout=PATIENCE)
+    expect(work.get_by_role("alert")).to_contain_text("changed since you reviewed it", timeout=PATIENCE)
     assert not (directory / "new.py").exists()
     # What was written stays, and what is agreed to now is what there is now.
     work.get_by_role("button", name="Merge", exact=True).click()
