@@ -1,4 +1,4 @@
-"""Routes below `/api` for people who have signed in to the page, as a plug-in adds them."""
+"""Routes below `/api` that a plug-in adds, for people who have signed in to the console."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class ApiUser:
 
     @property
     def device(self) -> str:
-        """The device on which a person has signed in; empty for a program with a token."""
+        """The device that a person signed in on; empty for a program with a token."""
         return ""
 
 
@@ -53,13 +53,13 @@ class ApiPart:
         """Links to the page use this address now."""
 
     async def reaches(self, principal: str) -> bool:
-        """Whether this principal is told of questions while no page is open."""
+        """Whether this principal gets notified of questions while no page is open."""
         return False
 
     @property
     def pending(self) -> bool:
-        """Whether the server must stay to finish something."""
+        """Whether the server must keep running to finish something."""
         return False
 
     def close(self) -> None:
-        """The server ends."""
+        """Called when the server stops."""

@@ -1,7 +1,7 @@
-"""The MCP App: the web console cut down to one session, for clients that show apps beside results.
+"""The MCP App: the web console reduced to one session, for clients that show apps next to results.
 
-`app.html` is built by `make web`. It connects to nothing but the client around it, through which it calls
-`claude_get_status` and `claude_respond`. Clients that show no apps ignore it.
+`app.html` is built by `make web`. It connects only to its host client, through which it calls `claude_get_status` and
+`claude_respond`. Clients that show no apps ignore it.
 """
 
 from functools import cache
@@ -14,11 +14,11 @@ EXTENSION = "io.modelcontextprotocol/ui"
 URI = "ui://session"
 _MIME_TYPE = "text/html;profile=mcp-app"
 TOOL_META: dict[str, Any] = {"ui": {"resourceUri": URI}, "ui/resourceUri": URI}
-"""What a tool whose results the app shows is listed with. Some clients know only the flat key."""
+"""The `_meta` of tools whose results the app shows. Some clients know only the flat key."""
 
 
 def contents() -> types.ReadResourceResult:
-    """The app as a resource. No address is declared in its policy: it loads nothing and connects to nothing."""
+    """The app as a resource. Its policy declares no address, because it loads nothing and connects to nothing."""
     page = types.TextResourceContents(
         uri=URI, mime_type=_MIME_TYPE, text=_page(), _meta={"ui": {"prefersBorder": True}}
     )

@@ -32,7 +32,7 @@ class Changes:
         self._subscriptions = subscriptions
         self._connections = connections
         self._readers: dict[Dialogs, str] = {}
-        """The connections that have asked for resources, and whose they are."""
+        """The connections that have asked for resources, with their principals."""
         self._followers: dict[str, set[Dialogs]] = {}
         self._pending: dict[Hashable, bool] = {}
         """What is being announced, and whether it has changed since the announcement was made."""
@@ -57,20 +57,20 @@ class Changes:
             self.unfollow(uri, dialogs)
 
     def list_changed(self, kind: str) -> None:
-        """One of the lists is another one for every client."""
+        """Announce that a list has changed, to every client."""
         self._announce((kind,), lambda: self._subscriptions.list_changed(LISTS[kind]))
         for dialogs in self._connections():
             self._push((kind, dialogs), partial(dialogs.notify_changed, kind))
 
     def sessions_changed(self, principal: str) -> None:
-        """The list of resources is another one for this principal's clients."""
+        """Announce that the list of resources has changed, to this principal's clients."""
         self._announce(("resources", principal), lambda: self._subscriptions.list_changed(RESOURCES_CHANGED, principal))
         for dialogs, whose in self._readers.items():
             if whose == principal:
                 self._push(("resources", dialogs), partial(dialogs.notify_changed, "resources"))
 
     def resource_updated(self, uri: str, principal: str | None = None) -> None:
-        """A resource has changed; one of a principal's is of no concern to others."""
+        """Announce that a resource has changed; to one principal's clients if it has a `principal`."""
         if self._subscriptions.wants(uri, principal):
             self._announce((uri, principal), lambda: self._subscriptions.resource_updated(uri, principal))
         for dialogs in self._followers.get(uri, ()):
@@ -88,20 +88,20 @@ class Changes:
         self._push(what, notified)
 
     def _push(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
-        """Tells of a change now, or as soon as the last time is long enough ago and has been taken."""
+        """Announce a change now, or once the interval has passed and the last announcement was accepted."""
         if what not in self._pending:
             self._service.start_task(self._notify_until_quiet(what, notify), endless=True)
-        # In any case: a task that is under way sees it, and notifies once more.
+        # In any case: a running task sees it and notifies again.
         self._pending[what] = True
 
     async def _notify_until_quiet(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
         try:
             while self._pending[what]:
-                # Before the notification: a change meanwhile is announced in another round.
+                # Before the notification: a change in the meantime is announced in another round.
                 self._pending[what] = False
                 await notify()
                 await asyncio.sleep(_INTERVAL)
         except _GONE:
-            pass  # the client has left
+            pass  # the client disconnected
         finally:
             del self._pending[what]

@@ -1,4 +1,4 @@
-"""What the client of a request can do, as it has declared."""
+"""The capabilities that the client of a request has declared."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def can_be_asked(context: Context) -> bool:
 
 
 def can_open_addresses(context: Context) -> bool:
-    """Whether the client brings a person to an address."""
+    """Whether the client can open a URL for a person."""
     capabilities = context.session.client_capabilities
     elicitation = capabilities.elicitation if capabilities is not None else None
     return elicitation is not None and elicitation.url is not None
@@ -32,20 +32,21 @@ def can_sample(context: Context) -> bool:
 
 
 def declares_tasks(context: Context) -> bool:
-    """Whether this request's client takes tasks. Only requests of 2026-07-28 can say so."""
+    """Whether this request's client accepts tasks. Only requests of 2026-07-28 can declare this."""
     capabilities = context.session.client_capabilities
     extensions = capabilities.extensions if capabilities is not None else None
     return is_modern(context.protocol_version) and TASKS_EXTENSION in (extensions or {})
 
 
 def declares_person(context: Context) -> bool:
-    """Whether the client says that a person uses it, without a model."""
+    """Whether the client declares that a person uses it, without a model."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and PERSON in (capabilities.experimental or {})
 
 
 def without_person(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """The capabilities without the claim to be the person at the machine, who may do more: not believed over HTTP."""
+    """The capabilities without the claim that a person uses the client at this machine, which is not trusted over
+    HTTP."""
     experimental = {key: value for key, value in (capabilities.get("experimental") or {}).items() if key != PERSON}
     rest = {key: value for key, value in capabilities.items() if key != "experimental"}
     return {**rest, **({"experimental": experimental} if experimental else {})}

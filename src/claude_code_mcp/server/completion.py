@@ -1,7 +1,7 @@
 """Completion of the arguments of prompts and resource templates.
 
-Nothing is completed that the caller may not use: sessions of others, directories outside of the roots, modes above the
-ceiling of the policy's profile.
+Offers only what the caller may use: no other callers' sessions, no directories outside the roots, no modes above the
+profile's ceiling.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from ..core.transcripts.cost_table import Grouping
 _MAX_VALUES = 100
 """Values in an answer; the protocol allows no more."""
 _MAX_ENTRIES = 5000
-"""Entries of a directory that are looked at."""
+"""Directory entries that are read."""
 _MAX_TYPED = 1000
 _MODELS = ("default", "opus", "sonnet", "haiku", "opusplan", "sonnet[1m]")
 """The names that Claude Code resolves to its current models."""
 
 
 async def complete(service: Service, argument: types.CompletionArgument, caller: Caller) -> types.CompleteResult:
-    """The values that an argument may have and that fit what was typed; none for arguments of any text."""
+    """The possible values of an argument that match the typed text; none for free-text arguments."""
     typed = argument.value[:_MAX_TYPED]
     if argument.name in ("session", "id"):  # by words in title, prompts, directory or id, the newest first
         entries = await service.listing.entries(caller=caller, text=typed.strip() or None, limit=_MAX_VALUES)
@@ -50,7 +50,7 @@ async def complete(service: Service, argument: types.CompletionArgument, caller:
 
 async def _models(service: Service, caller: Caller) -> list[str]:
     """The models that Claude Code has names for, and those that answered in the newest sessions. A name from a
-    transcript that has a secret in it is left out."""
+    transcript that contains a secret is omitted."""
     entries = await service.listing.entries(caller=caller, limit=_MAX_VALUES)
     models = (entry.model for entry in entries if entry.model)
     return [*dict.fromkeys((*_MODELS, *(model for model in models if service.redaction.text(model) == model)))]

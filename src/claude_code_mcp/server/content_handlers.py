@@ -1,8 +1,8 @@
 """The handlers of the protocol for resources, prompts and completions.
 
-Sessions are resources of this server (`resources.py`), and it has prompts of its own. Where clients are offered what
-the hub has, everything else goes to the hub (`tools/hub_contents.py`). An address or a name of this server is never
-the hub's, whatever its servers list.
+Sessions are resources of this server (`resources.py`), and it has its own prompts. If clients are offered the hub's
+contents, everything else goes to the hub (`tools/hub_contents.py`). An address or name of this server always takes
+precedence over the hub's.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 _MAX_FOLLOWED = 1000
 """Resources that one connection may subscribe to."""
 _UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""For results that depend on the caller, and whose changes no server announces."""
+"""For results that depend on the caller and whose changes are not announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks, and what their client's hub has, if that is offered."""
+    """The caller, and the contents of their client's hub, if offered."""
 
     caller: Caller
     hub: "HubContents | None"
@@ -60,8 +60,8 @@ class ContentHandlers:
         *,
         own: bool,
     ) -> None:
-        """`asker` and `dialogs` say who a request is from and on which connection it came. Without `own`, only what the
-        hub has is offered."""
+        """`asker` and `dialogs` return a request's caller and connection. Without `own`, only the hub's contents are
+        offered."""
         self._subscriptions = subscriptions
         self._asker = asker
         self._dialogs = dialogs
@@ -71,11 +71,11 @@ class ContentHandlers:
         self._prompts = Prompts(service.settings)
         self._sessions = SessionChanges(service, self._changes)
         self._followed: dict[Dialogs, dict[str, FollowedKey | None]] = {}
-        """What each connection with a handshake has subscribed to, and how it is followed if it is a session."""
+        """The subscriptions of each connection with a handshake, and how sessions among them are followed."""
         self._observes = not own
 
     def handlers(self) -> dict[str, Any]:
-        """By the names that the SDK has for them."""
+        """The handlers by their SDK names."""
         return {
             "on_list_resources": self._list_resources,
             "on_list_resource_templates": self._list_templates,
@@ -89,13 +89,13 @@ class ContentHandlers:
         }
 
     def _observe_sessions(self) -> None:
-        """Observe sessions from now on. Begins with the first client that asks for their changes: most never do."""
+        """Start observing sessions. Called for the first client that asks for their changes, since most never do."""
         if not self._observes:
             self._observes = True
             self._service.observe(self._sessions, acts=LIST_CHANGES)
 
     def hub_changed(self, what: str) -> None:
-        """The hub has another list, or a resource of it has changed."""
+        """Announce that a list or a resource of the hub has changed."""
         if what in LISTS:
             self._changes.list_changed(what)
         elif what.startswith(UPDATED):
@@ -111,7 +111,7 @@ class ContentHandlers:
         self, context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         asker = self._asker(context)
-        # Before the list is made: a change meanwhile is announced.
+        # Before the list is built: a change in the meantime is announced.
         self._observe_sessions()
         self._changes.reads(self._dialogs(context), asker.caller.principal)
         own = await self._own.listing(asker.caller) if self._own is not None else []
@@ -162,7 +162,7 @@ class ContentHandlers:
         asker, dialogs, uri = self._asker(context), self._dialogs(context), str(params.uri)
         session_id = await self._check(uri, asker)
         followed = self._followed.setdefault(dialogs, {})
-        if uri not in followed:  # nothing is awaited from here on: two requests cannot both follow
+        if uri not in followed:  # no await from here on: two requests cannot both follow
             if len(followed) >= _MAX_FOLLOWED:
                 raise MCPError(types.INVALID_PARAMS, f"You can subscribe to at most {_MAX_FOLLOWED} resources.")
             self._observe_sessions()
@@ -173,7 +173,7 @@ class ContentHandlers:
         return types.EmptyResult()
 
     async def _check(self, uri: str, asker: Asker) -> str:
-        """Has the hub follow a resource of its own; the session that one of ours is of, if it is of one."""
+        """Check that a resource can be followed: the hub follows its own; for ours, return its session, if any."""
         if self._own is not None and is_own(uri):
             return (await self._own.check(uri, asker.caller)).session_id
         if asker.hub is None:
@@ -183,7 +183,7 @@ class ContentHandlers:
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         dialogs, uri = self._dialogs(context), str(params.uri)
-        # The hub goes on following it: the other followers are not counted.
+        # The hub keeps following it: other followers are not counted.
         self._changes.unfollow(uri, dialogs)
         key = self._followed.get(dialogs, {}).pop(uri, None)
         self._sessions.unfollow([key] if key is not None else [])
@@ -192,10 +192,11 @@ class ContentHandlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """The stream of a client of 2026-07-28. What it names and may not see, or cannot be followed, stays silent."""
+        """The stream of a client of 2026-07-28. Resources that it may not see, or that cannot be followed, stay
+        silent."""
         asker = self._asker(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
-        # Before the stream begins: its acknowledgement promises changes from then on.
+        # Before the stream starts: its acknowledgement promises changes from then on.
         self._observe_sessions()
         for uri in uris:
             if asker.hub is not None and not self._is_own(uri):

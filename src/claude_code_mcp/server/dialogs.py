@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _WITH_ARRAYS = "2025-11-25"
 _FORMS_AT_ONCE = 1 << 19
-"""Characters of all forms in one result; what does not fit is asked in the next round."""
+"""Characters of all forms in one result; the rest is asked in the next round."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
@@ -47,7 +47,7 @@ class _CallStream:
 
 
 class Dialogs:
-    """The dialogs of one connection: a channel for the questions of the sessions that this client has used."""
+    """The dialogs of one connection: a channel for the questions of this client's sessions."""
 
     name = "elicitation"
 
@@ -62,8 +62,8 @@ class Dialogs:
         client: str = "",
         principal: str = LOCAL,
     ) -> None:
-        """`pushes` says whether questions are sent as requests at all; `can_push` whether the client now reads what is
-        sent to it outside of a call."""
+        """`pushes` says whether questions are sent as requests at all; `can_push` whether the client currently reads
+        messages outside a call."""
         self._service = service
         self._session = session
         self._principal = principal
@@ -71,11 +71,11 @@ class Dialogs:
         self._can_push = can_push
         self.connection = connection
         self.client = client
-        """What the client calls itself; shown to those whose dialogs it was faster than."""
+        """The client's name; shown to clients whose dialogs were answered here first."""
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self.log_level: str | None = None
-        """From which level on this client wants what servers of the hub log; None for all of it."""
+        """The minimum level of hub server logs that this client wants; None for all."""
         self._waiting: list[_CallStream] = []
         self._shown: dict[str, asyncio.Task[None]] = {}
         """The dialogs that a person has open, by question."""
@@ -84,7 +84,7 @@ class Dialogs:
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
         self._taken_away: dict[str, str] = {}
-        """By session, the last question whose dialog was open here when it was answered elsewhere."""
+        """By session, the last question that was answered elsewhere while its dialog was open here."""
         self._change = asyncio.Event()
         service.broker.add_channel(self)
 
@@ -112,19 +112,19 @@ class Dialogs:
         await self._session.send_resource_updated(uri)
 
     def follow(self, session_id: str) -> None:
-        """From now on the questions of this session are shown here, including those that are open already."""
+        """Show the questions of this session here from now on, including already open ones."""
         self.followed.add(session_id)
         self._offer_pending_of(session_id)
 
     def session_moved(self, old: str, new: str) -> None:
-        """A session that this client has used goes on under another id."""
+        """Note that a session of this client continues under another id."""
         if old in self.followed:
             self.follow(new)
 
     @contextmanager
     def waiting(self, session_id: str, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
-        """Within this context a call waits for the session, and questions are pushed on its stream: also those that
-        were opened when no stream was read."""
+        """Context in which a call waits for the session and questions are pushed on its stream, including those opened
+        while no stream was read."""
         call = _CallStream(session_id, request_id, session)
         self._waiting.append(call)
         # In the list first: `offer_pending` pushes on the streams that are in it.
@@ -135,7 +135,7 @@ class Dialogs:
             self._waiting.remove(call)
 
     def offer_pending(self) -> None:
-        """Shows the open questions that have no dialog yet; called when a stream to the client may have opened."""
+        """Show the open questions that have no dialog yet; called when a stream to the client may have opened."""
         for session_id in self.followed:
             self._offer_pending_of(session_id)
 
@@ -148,12 +148,12 @@ class Dialogs:
         self._changed()
 
     def _show_if_possible(self, question: Question) -> None:
-        # Whoever only watches a session is shown no dialog for it.
+        # Watching alone shows no dialogs.
         followed = question.session_id in self.followed and self.may_answer(question.session_id)
         if self._pushes and followed and question.id not in self._shown:
             stream = self._stream_for(question)
             if stream is not None:
-                # In the table before the task has run: `offer_pending` may be called again meanwhile.
+                # In the table before the task has run: `offer_pending` may be called again in the meantime.
                 self._shown[question.id] = self._service.start_task(self._show(question, stream))
 
     def _stream_for(self, question: Question) -> "_CallStream | None":
@@ -175,19 +175,19 @@ class Dialogs:
         self._changed()
 
     def taken_away(self, session_id: str) -> str:
-        """Who answered a question of the session while its dialog was open here, once; else an empty text. The
-        protocol has no way to say that to the dialog itself."""
+        """Who answered a question of the session while its dialog was open here, reported once; otherwise an empty
+        string. The protocol cannot report this in the dialog itself."""
         question_id = self._taken_away.pop(session_id, None)
         return self._service.broker.why_closed(session_id, question_id).message if question_id is not None else ""
 
     def _changed(self) -> None:
-        # A new event for each change: who waits looks again when it runs, and nothing has to be cleared.
+        # A new event for each change: waiters check again when they run, and nothing has to be cleared.
         change, self._change = self._change, asyncio.Event()
         change.set()
 
     def wait_for_change(self) -> Coroutine[Any, Any, Any]:
-        """Waits until a question was opened, settled or dismissed, from the time of this call on: what happens before
-        the wait is started is not missed."""
+        """Wait until a question is opened, settled or dismissed, counting from this call: changes before the await are
+        not missed."""
         return self._change.wait()
 
     async def _show(self, question: Question, stream: "_CallStream") -> None:
@@ -215,7 +215,7 @@ class Dialogs:
         return form_of(self._as_shown(question), arrays=arrays, offset=offsets.get(question.id, 0))
 
     def _as_shown(self, question: Question) -> Question:
-        """A question without secrets, and with what the person at this client may decide."""
+        """A question without secrets, with the decisions that the person at this client may make."""
         asked = self._service.access.as_asked_of(question, self._principal)
         return without_secrets(asked, self._service.redaction)
 
@@ -231,13 +231,13 @@ class Dialogs:
         return [question for question in pending if question.id not in self._dismissed]
 
     def may_answer(self, session_id: str) -> bool:
-        """Whether the person at this client may answer the questions of a session, which is shared with them for that
-        if it is not theirs; questions of no session are whose they were asked for."""
+        """Whether the person at this client may answer the questions of a session: their own, or shared with them for
+        answering. Questions without a session belong to the caller they were asked for."""
         return self._service.access.may_answer(session_id, self._principal)
 
     def all_shown(self, session_id: str) -> bool:
-        """Whether every open question of the session, and there is one, has an open dialog: then a waiting call leaves
-        them to the person."""
+        """Whether the session has open questions and all of them have open dialogs: then a waiting call leaves them to
+        the person."""
         ids = [question.id for question in self._service.broker.pending(session_id)]
         return bool(ids) and all(id_ in self._shown and id_ not in self._dismissed for id_ in ids)
 
@@ -259,8 +259,8 @@ class Dialogs:
         )
 
     def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:
-        """Accepts the forms that a repeated call brought, by question; returns what had become of a question that was
-        no longer open, or an empty text. `offsets` says how far the person has read in each, and is updated."""
+        """Accept the forms that a repeated call brought, by question; return what happened to a question that was no
+        longer open, or an empty string. `offsets` says how far the person has read in each, and is updated."""
         late = [
             self._service.broker.why_closed(session_id, question_id).message
             for question_id, form in responses.items()
@@ -281,7 +281,7 @@ class Dialogs:
         question dismisses the dialog and leaves the question to the other channels."""
         # Looked up now: the question may have been answered elsewhere while the form was open.
         question = self._service.broker.find(session_id, question_id)
-        if question is None or not self.may_answer(session_id):  # it may have been taken back meanwhile
+        if question is None or not self.may_answer(session_id):  # the share may have ended in the meantime
             return False
         shown = self._as_shown(question)
         following = next_offset(shown, offsets.get(question_id, 0))
@@ -303,8 +303,8 @@ class Dialogs:
         if question.of_client:  # about a call of its own to the hub: no session's
             self._service.broker.answer(question.session_id, question.id, answer, self.name, self.client)
             return
-        # A client shows forms to its person. What comes back is checked like every answer, and not only by what the
-        # form offers: a client can send anything.
+        # A client shows forms to its user. The reply is checked like every answer, not only against the form: a client
+        # can send anything.
         self._service.respond(
             question.session_id,
             question.id,

@@ -1,9 +1,9 @@
-"""What happens in a session, as pages of JSON.
+"""The events of a session, as pages of JSON.
 
-Events are shown in short, or whole for programs that draw them. A page of whole events, with what is being written,
-begins behind a cursor or with the last turn, and may be waited for. A reader that asks again when it has drawn a page
-gets everything that came meanwhile in one page: the log merges fragments, so that a slow reader costs neither side
-memory. With `lines` such a page has the lines of output instead of whole messages, for programs that print them.
+Events are shown in short, or in full for programs that render them. A page of full events, including unfinished text,
+starts after a cursor or with the last turn, and a caller may wait for it. A reader that asks again after rendering a
+page gets everything new in one page: the log merges fragments, so that a slow reader costs neither side memory. With
+`lines` such a page has the lines of output instead of whole messages, for programs that print them.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ from .tools.session_report import limit_info, status_of, unfinished_line
 
 _MAX_WAIT = 55.0
 _FULL_PAGE = 200_000
-"""Characters of a page, roughly."""
+"""Approximate characters of a page."""
 _MAX_PROMPT = 100_000
 _SHORT_PAGE = 24_000
 _MAX_WRITTEN = 20_000
-"""Characters that are shown of a line that is being written: it is sent from its beginning each time."""
+"""Characters shown of an unfinished line, which is sent from its start each time."""
 _LOOK_BACK = 5000
 """Fragments that a known secret may be spread over."""
 _MAX_TEXT = 4000
 """Characters of a text in an event in short."""
 Shown = tuple[dict[str, Any] | None, int]
-"""The fields of an event, None if it is not shown, and the number that a reader has reached with it."""
+"""The fields of an event, None if it is not shown, and the event number that a reader has reached with it."""
 
 
 def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
-    """What happened behind a cursor in short, or all that is kept, as far as it fits on a page. After a cursor from
-    before the session was last loaded all that is kept comes again, and `restarted` says so."""
+    """The events after a cursor in short, or all kept ones, as far as they fit on a page. After a cursor from before
+    the session was last loaded, all kept events are repeated and `restarted` is set."""
     start = _position(session, cursor) if cursor else 0
     page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_in_short(event), event.seq))
     return page | ({"restarted": True} if start is None else {})
@@ -69,10 +69,10 @@ def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
 async def feed_page(
     session: Session, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
 ) -> dict[str, Any]:
-    """All that happened behind a cursor, as far as it fits, and how the session stands; without a cursor, since the
-    last turn began. If there is nothing, waits for something, at most `wait` seconds. After a cursor of another log it
-    starts over, and `restarted` says so. With `lines`, the page has lines of output instead of whole messages, and the
-    unfinished line from its beginning instead of fragments."""
+    """All events after a cursor, as far as they fit, and the session's state; without a cursor, since the last turn
+    started. Waits for an event up to `wait` seconds if there is none. After a cursor of another log it starts over, and
+    `restarted` is set. With `lines`, the page has lines of output instead of whole messages, and the unfinished line
+    from its beginning instead of fragments."""
     log = session.events
     position = _position(session, cursor) if cursor else None
     known = not cursor or position is not None
@@ -86,7 +86,7 @@ async def feed_page(
 
     page = read()
     if wait and not page["events"] and known:
-        # Nothing is awaited between the page and the subscription: no event is missed.
+        # No await between the page and the subscription: no event is missed.
         with contextlib.suppress(TimeoutError), session.events.subscribe() as happening:
             async with asyncio.timeout(min(wait, _MAX_WAIT)):
                 async for event in happening:
@@ -106,7 +106,7 @@ def _position(session: Session, cursor: str) -> int | None:
 
 
 def _page(session: Session, start: int, most: int, show: Callable[[Event], Shown]) -> dict[str, Any]:
-    """The events behind `start`, with at most so many characters, but at least one if any is shown."""
+    """The events after `start`, with at most `most` characters, but at least one if any is shown."""
     shown: list[dict[str, Any]] = []
     left, reached, more = most, start, False
     for event in session.events.after(start):
@@ -133,7 +133,7 @@ def _full_page(session: Session, start: int, redactor: Redaction) -> dict[str, A
 
 
 def _whole(event: Event) -> Shown:
-    """An event with whole messages and prompts; lines that say the same in words are not shown."""
+    """An event with complete messages and prompts, without the equivalent readable lines."""
     match event:
         case Message():
             return {"type": "message", "message": event.raw}, event.seq
@@ -173,8 +173,8 @@ def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, A
 
 
 class _Writing:
-    """The text that is being written. Its end is held back while it may be the beginning of a secret, and comes with
-    the next fragment, whatever events come between; the whole text follows as a message."""
+    """The text being written. Its end is held back while it may be the start of a secret, and is sent with the next
+    fragment, even if other events come in between; the complete text follows as a message."""
 
     def __init__(self, log: EventReader, start: int, redactor: Redaction) -> None:
         self._redactor = redactor
@@ -186,8 +186,8 @@ class _Writing:
                 self._shown(event.kind, "".join(event.parts[: start - event.first + 1]))
 
     def take(self, event: Event) -> dict[str, Any] | None:
-        """The fields of a fragment, None if nothing can be shown. The input of a tool is not readable before it is
-        whole: only its length is shown."""
+        """The fields of a fragment, None if nothing can be shown. Partial tool input is not readable: only its length
+        is shown."""
         if ends_text(event):
             self._ends.clear()
         if not isinstance(event, PartialRun):
@@ -206,7 +206,7 @@ class _Writing:
 
 
 def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 - one line for each kind
-    """What is shown of an event; None for fragments and for what other events say in readable lines."""
+    """The short form of an event; None for fragments and for events that also appear as readable lines."""
     match event:
         case Output():
             return {"type": "output", "line": cut(event.line, _MAX_TEXT)}
@@ -219,7 +219,7 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 
         case TurnEnded():
             outcome = event.outcome
             text = cut(outcome.result or outcome.detail, _MAX_TEXT)
-            # Of a failure the detail says more than the result, such as what to type.
+            # For a failure the detail is more useful than the result, for example what to type.
             reason = cut(outcome.detail, _MAX_TEXT) if outcome.result else ""
             more = {"detail": reason} if reason and reason != text else {}
             return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text, **more}
@@ -251,7 +251,7 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 
 
 
 def _summary(session: Session) -> dict[str, Any]:
-    """What a status line shows of a session."""
+    """The fields of a session for a status line."""
     usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
     fields = {
         "status": status_of(session),

@@ -1,9 +1,9 @@
-"""The event streams of HTTP clients: the standing one of a connection, and the one that answers a request.
+"""The event streams of HTTP clients: a connection's standing stream, and a request's response stream.
 
-The SDK passes each message of a request through four queues, one at a time, which costs more than all that is done with
-it before. A tool may instead write several messages at once to the response of its own request (`ResponseStream`), as
-one piece of the body. What is written there never falls behind what is written there later, and is on its way before
-the tool returns its result. It may overtake what the tool has sent through the SDK a moment before.
+The SDK passes each message of a request through four queues, one at a time, which costs more than producing it. A tool
+may instead write several messages at once to the response of its own request (`ResponseStream`), as one piece of the
+body. Messages written there stay in order and are sent before the tool returns its result. They may overtake messages
+that the tool sent through the SDK just before.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ class OpenStreams:
             async def send_counted(message: "Message") -> None:
                 nonlocal counted
                 await send(message)
-                # After it was sent: only now does the client read the stream.
+                # After it was sent: only now the client reads the stream.
                 if message["type"] == "http.response.start" and message["status"] == 200 and not counted:
                     counted = True
                     self._open[connection] += 1
@@ -70,7 +70,7 @@ _EVENT = b"event: message\r\ndata: %b\r\n\r\n"
 
 
 class ResponseStream:
-    """The response of one request, from the moment that it turns out to be an event stream until it ends."""
+    """The response of one request, from the point where it becomes an event stream until it ends."""
 
     def __init__(self, send: "Send") -> None:
         self._send = send
@@ -79,21 +79,21 @@ class ResponseStream:
 
     @property
     def usable(self) -> bool:
-        """Whether messages can be written here. The first answer holds: with some messages here and others through the
-        SDK, the later could overtake the earlier."""
+        """Whether messages can be written here. The first result is final: if some messages went here and others
+        through the SDK, later ones could overtake earlier ones."""
         if self._used is None:
             self._used = self._open
         return self._used
 
     async def write(self, messages: Iterable[bytes]) -> None:
-        """Writes messages (each one line of JSON); waits while the client does not read. What is written after the end
-        of the response, or to a client that has gone, is dropped."""
+        """Write messages (each one line of JSON); wait while the client does not read. Messages after the end of the
+        response, or to a disconnected client, are dropped."""
         if self._open:
             body = b"".join([_EVENT % message for message in messages])
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def pass_on(self, message: "Message") -> None:
-        """Passes on a message of the SDK, and notes from it whether messages can be written here."""
+        """Pass on a message of the SDK, and note whether messages can be written here."""
         # Before the last piece: nothing may be written behind it.
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._open = False
@@ -120,6 +120,7 @@ def response_streams(app: "ASGIApp") -> "ASGIApp":
 
 
 def response_stream_of(request: Any) -> ResponseStream | None:
-    """The stream of an HTTP request, if messages can be written to it; `request` is what the SDK gives a handler."""
+    """The stream of an HTTP request, if messages can be written to it; `request` is the object that the SDK passes to a
+    handler."""
     stream = request.scope.get(_KEY)
     return stream if isinstance(stream, ResponseStream) and stream.usable else None

@@ -1,4 +1,5 @@
-"""Builds a manifest: asks a real server in memory for its first answers. Run as a module, it renews the shipped one."""
+"""Builds a manifest by asking a real server in memory for its first answers. Run as a module, it renews the shipped
+manifest."""
 
 import asyncio
 import contextlib
@@ -42,12 +43,12 @@ async def renew_manifest(
     plugins: dict[str, str],
     outbox: SendStream[SessionMessage] | None = None,
 ) -> None:
-    """Leaves the manifest for the next start, unless the one that the greeting used says the same; a file that cannot
-    be written is only logged. A client on `outbox` that was told other tools is notified. `plugins` are the
-    distributions of the plug-ins that add tools."""
+    """Store the manifest for the next start, unless it equals the one that the greeting used; a failure is only logged.
+    A client on `outbox` that was given other tools is notified. `plugins` are the distributions of the plug-ins that
+    add tools."""
     used, file = greeted.manifest, greeted.leave_manifest or place_with_plugins(greeted.argv)
     results, otherwise = encoded(await first_answers(server))
-    # Only where the next start sees that a plug-in has changed or is gone.
+    # Only if the next start can detect that a plug-in has changed or was removed.
     lasting = all(is_installed(name, version) for name, version in plugins.items())
     if file is not None and lasting and (used is None or not used.checked or used.results != results):
         await _write(file, results, otherwise, plugins)
@@ -56,12 +57,12 @@ async def renew_manifest(
         return
     if results["tools/list"][version] != used.result("tools/list", version):
         changed = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
-        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has left
+        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client disconnected
             await outbox.send(SessionMessage(changed))
 
 
 async def leave_manifest(server: Server[Any], file: str) -> None:
-    """Writes the manifest for the next start; a file that cannot be written is only logged."""
+    """Store the manifest for the next start; a failure is only logged."""
     results, otherwise = encoded(await first_answers(server))
     await _write(file, results, otherwise, None)
 
@@ -75,7 +76,7 @@ async def _write(file: str, results: Results, otherwise: str, plugins: dict[str,
 
 
 def encoded(answers: tuple[Answers, str]) -> tuple[Results, str]:
-    """Answers as a manifest has them."""
+    """Answers in the format of a manifest."""
     by_method, otherwise = answers
     results = {
         method: {version: _compact(result) for version, result in by_version.items()}
@@ -119,7 +120,7 @@ def _compact(result: dict[str, Any]) -> bytes:
 
 
 class _Client:
-    """A client that sends one request at a time and understands nothing else."""
+    """A minimal client that sends one request at a time."""
 
     def __init__(self, to_server: Any, from_server: Any) -> None:
         self._to_server, self._from_server = to_server, from_server

@@ -68,6 +68,6 @@ class ReceiveStream(_Closable, Generic[ItemT]):
 
 
 def message_streams() -> tuple[SendStream[Any], ReceiveStream[Any]]:
-    """Two ends without a buffer in between: a sender waits until its item is taken."""
+    """Two ends without a buffer in between: a sender waits until its item is received."""
     sending, receiving = anyio.create_memory_object_stream[tuple[Context, Any]](0)
     return SendStream(sending), ReceiveStream(receiving)

@@ -1,9 +1,8 @@
-"""Addresses that somebody else has chosen, checked before this server connects to them: they must not lead to what only
-this server can reach.
+"""Checks URLs chosen by others before this server connects to them: they must not lead to hosts that only this server
+can reach.
 
-The name is looked up once and the connection goes to the very address that was checked, so that the name cannot lead
-elsewhere between the check and the connection. Lookups have threads of their own: a dead name server delays nothing
-else.
+The name is looked up once and the connection goes to exactly the checked address, so that the name cannot resolve
+differently between the check and the connection. Lookups use separate threads: a dead name server delays nothing else.
 """
 
 import asyncio
@@ -39,15 +38,15 @@ def check_url(url: str, *, private: bool) -> SplitResult:
 
 
 async def looked_up(parts: SplitResult, private: bool) -> str:
-    """The address that the name of a host leads to, to be connected to as it is. NotPublic if any that it leads to is
-    not public, unless `private` ones are allowed; OSError if it leads nowhere."""
+    """Resolve a host name to the address to connect to. NotPublic if any of its addresses is not public, unless
+    `private` ones are allowed; OSError if it does not resolve."""
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     addresses = [str(entry[4][0]) for entry in found]
     read = [read_address(text) for text in addresses]
-    # All of them: a private address among public ones may be an attempt to reach what is behind this server.
+    # All of them: a private address among public ones may be an attempt to reach the internal network.
     if not private and not all(address is not None and is_public(address) for address in read):
         raise NotPublic("its address is not public")
-    # The very address that was checked: a second lookup of the name could lead elsewhere.
+    # Exactly the checked address: a second lookup could resolve differently.
     return addresses[0]

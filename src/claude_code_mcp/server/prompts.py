@@ -1,7 +1,7 @@
-"""Prompts of this server, for good delegation to Claude Code sessions.
+"""Prompts of this server, for delegating to Claude Code sessions.
 
-Prompts name only tools of the chosen toolsets. What the person writes stands in them as JSON, as the arguments of a
-call, so that it cannot be taken for a part of the instruction.
+Prompts name only tools of the chosen toolsets. The person's text appears in them as JSON, in the arguments of a call,
+so that it cannot be mistaken for instructions.
 """
 
 import json
@@ -31,9 +31,9 @@ class _Family:
     start: str
     send: str
     argument_names: Mapping[str, str]
-    """What the arguments of `start` and `send` are called."""
+    """The argument names of `start` and `send`."""
     after: str
-    """What to do until the turn has ended."""
+    """Instructions until the turn has ended."""
 
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -65,7 +65,7 @@ class _Prompt:
 
 
 class Prompts:
-    """The prompts of a server with these settings; none where its tools start no session."""
+    """The prompts of a server with these settings; none if its tools cannot start a session."""
 
     def __init__(self, settings: Settings) -> None:
         name = next((name for name in _FAMILIES if name in settings.toolsets), None)
@@ -90,7 +90,7 @@ class Prompts:
         ]
 
     def get(self, name: str, arguments: FilledIn) -> types.GetPromptResult:
-        """The prompt with what the person filled in; MCPError where that does not fit."""
+        """The prompt with the person's arguments; MCPError if they are invalid."""
         prompt = self._prompts[name]
         assert self._family is not None
         known = {argument: required for argument, _, required in prompt.arguments}

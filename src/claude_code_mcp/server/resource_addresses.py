@@ -71,7 +71,7 @@ TEMPLATES = (
 
 @dataclass(frozen=True, slots=True)
 class ResourceAddress:
-    """What a URI of ours means."""
+    """A parsed URI of this server."""
 
     view: View
     session_id: str = ""
@@ -79,7 +79,7 @@ class ResourceAddress:
 
     @property
     def uri(self) -> str:
-        """The address of the whole, without a page."""
+        """The address without a page."""
         if self.view in ("list", "costs"):
             return LIST if self.view == "list" else COSTS
         return f"{_SESSION}{self.session_id}" + ("" if self.view == "status" else f"/{self.view}")
@@ -90,12 +90,12 @@ class ResourceAddress:
 
 
 def is_own(uri: str) -> bool:
-    """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
+    """Whether an address or template belongs to this server itself, not to a hub server."""
     return uri.startswith((_SESSION, LIST)) or uri == app_page.URI
 
 
 def parse(uri: str) -> ResourceAddress | None:
-    """The meaning of an address; None if it has none."""
+    """Parse an address; None if it is not valid."""
     plain, _, rest = uri.partition("?")
     found = _ADDRESS.fullmatch(plain)
     view: View
@@ -115,5 +115,5 @@ def parse(uri: str) -> ResourceAddress | None:
 
 
 def unknown(uri: str) -> MCPError:
-    """The error for an address that means nothing to this caller."""
+    """The error for an address that is unknown to this caller."""
     return MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:200]}", {"uri": uri[:200]})

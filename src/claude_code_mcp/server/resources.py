@@ -80,7 +80,7 @@ class SessionResources:
         ]
 
     async def check(self, uri: str, caller: Caller) -> ResourceAddress:
-        """The address of something that can be followed; the error for an unknown one if there is no such thing."""
+        """The address of something that can be followed; raises the error for an unknown one if it does not exist."""
         address = parse(uri)
         if address is None or address.query:
             raise unknown(uri)
@@ -199,7 +199,7 @@ def _number(query: Mapping[str, str], name: str = "offset") -> int:
 
 
 def _item_rows(page: ConversationPage) -> list[dict[str, Any]]:
-    """What was said and done on a page of a conversation, oldest first, each with the id that messages have too."""
+    """The items on a page of a conversation, oldest first, each with the id that messages also use."""
     rows: list[dict[str, Any]] = []
     for number, turn in ((part.number, part.turn) for part in page.parts):
         if turn.prompt is not None:
@@ -210,7 +210,7 @@ def _item_rows(page: ConversationPage) -> list[dict[str, Any]]:
                 item_id = item.id
                 fields = {name: value for name in _TOOL_FIELDS if (value := getattr(item, name))}
             else:
-                # That of its line: what the CLI names it by while it happens.
+                # The id of its line, which the CLI uses while it happens.
                 item_id, fields = item.id.partition(":")[0], {"text": item.text}
             rows.append({"kind": item.kind, "turn": number, "id": item_id, **fields})
     return rows

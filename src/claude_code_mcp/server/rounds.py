@@ -1,4 +1,4 @@
-"""The rounds of a repeated call: what one round leaves for the next.
+"""The rounds of a repeated call: the state that one round passes to the next.
 
 On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
 """
@@ -22,7 +22,7 @@ class StreamPosition:
     """How far a round has streamed the messages of a session."""
 
     epoch: str
-    """The log that `reached` is a number of. A session that was unloaded meanwhile has another one."""
+    """The log that `reached` refers to. A session that was unloaded in the meantime has another one."""
     reached: int
     """The last event that was numbered."""
     began: int
@@ -37,10 +37,11 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """What a round leaves with the client for the next one. The SDK seals it for the repetition of the same call."""
+    """The state that a round leaves with the client for the next one. The SDK seals it for the repetition of the same
+    call."""
 
     session: str | None = None
-    """The session that the round worked with: what it did must not be done again."""
+    """The session that the round worked with: its work must not be repeated."""
     message: str | None = None
     """The message that it sent, whose outcome the call is for."""
     shown: Sequence[str] = ()
@@ -48,18 +49,18 @@ class RoundState:
     offsets: Mapping[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question."""
     since: str | None = None
-    """The cursor behind which the report begins."""
+    """The cursor after which the report starts."""
     late: str = ""
-    """Who was faster, if an answer came too late."""
+    """Who answered first, if an answer came too late."""
     stream: StreamPosition | None = None
     confirming: str | None = None
     """The text of the confirmation that was asked for: an answer counts only for that question."""
     permission: str | None = None
     """The question whether a call of the hub is permitted."""
     paused_call: str | None = None
-    """The key of a call at a server of the hub that waits for an answer."""
+    """The key of a paused call to a hub server that waits for an answer."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What else a tool keeps; JSON."""
+    """Additional state of a tool; JSON."""
 
     def to_json(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value})
@@ -79,7 +80,7 @@ class RoundEvents:
 
     events: Subscription
     continues: bool = False
-    """Whether another round will go on from here."""
+    """Whether another round will continue from here."""
 
 
 class HeldEvents:
@@ -91,9 +92,9 @@ class HeldEvents:
 
     @contextmanager
     def subscribe(self, session: Session, after: int) -> Iterator[RoundEvents]:
-        """The events from where an earlier round of the call left off, or else those behind `after`. At the end the
+        """The events from where an earlier round of the call stopped, or those after `after`. At the end the
         subscription is held for the next round if the call continues, and closed if not."""
-        # Taken out: two calls for one session must not read from the same subscription.
+        # Removed: two calls for one session must not read from the same subscription.
         held = self._held.pop(session.id) if session.id in self._held else session.events.subscribe(after)
         round_ = RoundEvents(held)
         try:

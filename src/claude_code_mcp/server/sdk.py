@@ -1,8 +1,8 @@
-"""All uses of what is private to the MCP SDK, and which revision of the protocol a request is of.
+"""All uses of private parts of the MCP SDK, and the protocol revision of a request.
 
-An upgrade of the SDK has one place to look. The hub, which is a client of the SDK, has its own such place in
-`hub/streams.py`. Every message of all transports passes here: it is checked that it can be written as JSON, and its
-kind is written to the debug log, without its contents.
+The one place to check when upgrading the SDK. The hub, a client of the SDK, has its own in `hub/streams.py`. Every
+message of all transports passes through here: it is checked to be valid JSON, and its kind is written to the debug log,
+without its contents.
 """
 
 import logging
@@ -69,8 +69,8 @@ class ChangingServer(Server[Any]):
     """A server whose lists change, and that announces this in its handshake."""
 
     prompts_change = False
-    """Whether its prompts change too, and not only its resources and tools. Tools change where the greeting did not
-    know those of a plug-in."""
+    """Whether its prompts change too, and not only its resources and tools. Tools change if the greeting did not know a
+    plug-in's tools."""
 
     def create_initialization_options(
         self,
@@ -92,19 +92,19 @@ def is_modern(protocol_version: str) -> bool:
 async def send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
     """Sends a notification of our own kind on the stream of this call, without building an SDK model for it.
 
-    Parameters that JSON cannot represent are mended first; ValueError if that is not possible.
+    Parameters that JSON cannot represent are repaired first; ValueError if that is not possible.
     """
     log_pushed("notification", method)
     await context.session._request_outbound.notify(method, writable(params))
 
 
 async def send_many(context: Context, method: str, params: Iterable[Mapping[str, Any]]) -> None:
-    """Sends notifications in order, as `send_notification` does, but over HTTP in one piece where that is possible."""
+    """Send notifications in order like `send_notification`, but over HTTP in one piece where possible."""
     await send_all(context, ((method, each) for each in params))
 
 
 async def send_all(context: Context, notifications: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """As `send_many`, of any methods."""
+    """Like `send_many`, for any methods."""
     known = list(notifications)
     if not takes_lines(context):
         for method, params in known:
@@ -121,37 +121,37 @@ def takes_lines(context: Context) -> bool:
 
 
 async def send_lines(context: Context, lines: Sequence[bytes]) -> None:
-    """Sends notifications that are encoded already, in order and in one piece, on the stream of this call. The SDK
-    would pass each through several queues, which costs more than everything else that is done with it."""
+    """Send already encoded notifications, in order and in one piece, on the stream of this call. The SDK would pass
+    each through several queues, which costs more than producing it."""
     log_pushed("notifications", str(len(lines)))
     stream = response_stream_of(context.request) if context.request is not None else None
     if stream is not None:
         await stream.write(lines)
     elif (outbox := _line_outbox(context)) is not None:
         related = ServerMessageMetadata(related_request_id=context.request_id)
-        with suppress(BrokenResourceError, ClosedResourceError):  # the client has left
+        with suppress(BrokenResourceError, ClosedResourceError):  # the client disconnected
             await outbox.send(NotificationLines(cast("Any", None), related, lines))
 
 
 @dataclass
 class NotificationLines(SessionMessage):
-    """Notifications that are encoded already, among the messages of the SDK."""
+    """Already encoded notifications, among the messages of the SDK."""
 
     lines: Sequence[bytes] = ()
 
 
 class LineOutbox(SendStream[SessionMessage]):
-    """The outbox of a transport of ours that speaks in lines: it takes `NotificationLines` too."""
+    """The outbox of our own line-based transports, which also accepts `NotificationLines`."""
 
 
 def line_outbox() -> tuple[LineOutbox, ReceiveStream[SessionMessage]]:
-    """An outbox whose messages are taken at its other end."""
+    """An outbox, and the end from which its messages are received."""
     sending, receiving = anyio.create_memory_object_stream[Any](0)
     return LineOutbox(sending), ReceiveStream(receiving)
 
 
 class DirectOutbox(LineOutbox):
-    """An outbox that hands each message to `write` in the task that sends it, without a queue in between."""
+    """An outbox that passes each message to `write` in the sending task, without a queue in between."""
 
     def __init__(self, write: Callable[[SessionMessage], Awaitable[None]]) -> None:
         self._write = write
@@ -163,7 +163,7 @@ class DirectOutbox(LineOutbox):
             raise ClosedResourceError
         await self._write(item)
         self._sent += 1
-        # A write that need not wait would never let others run.
+        # A write that never waits would never let other tasks run.
         if self._sent % _SENDS_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
 
@@ -173,11 +173,11 @@ class DirectOutbox(LineOutbox):
 
 _outbox_of_sender: ContextVar[LineOutbox | None] = ContextVar("outbox_of_sender", default=None)
 _outboxes: WeakKeyDictionary[ServerSession, LineOutbox] = WeakKeyDictionary()
-"""The outbox for the answers to each request that is being handled, by the session that the SDK makes for it."""
+"""The outbox for the answers to each current request, by the session that the SDK creates for it."""
 
 
 def answer_on(outbox: LineOutbox) -> None:
-    """Has the requests that are passed on in this context from now on answered on this outbox."""
+    """Answer the requests passed on in this context on this outbox from now on."""
     _outbox_of_sender.set(outbox)
 
 
@@ -203,7 +203,7 @@ async def ask_client(
     context: Context, method: str, params: Mapping[str, Any], *, in_call: bool = True
 ) -> Mapping[str, Any]:
     """Sends a request of any method to the client, on the stream of this call or, if not `in_call`, on that of its
-    connection; the result as the client gave it. Raises MCPError with its error, or where it takes no requests."""
+    connection; returns the client's result. Raises MCPError with its error, or if it does not accept requests."""
     log_pushed("request", method)
     session = context.session
     outbound = session._request_outbound if in_call else session._connection.outbound
@@ -211,7 +211,7 @@ async def ask_client(
 
 
 async def notify_client(context: Context, method: str, params: Mapping[str, Any]) -> None:
-    """Sends a notification outside of any call, on the connection of this one."""
+    """Send a notification outside any call, on this call's connection."""
     log_pushed("notification", method)
     await context.session._connection.outbound.notify(method, writable(params))
 
@@ -229,8 +229,8 @@ def once_per_connection(context: Context, make: Callable[[], StateT], close: Cal
 
 
 def cancelled_by_client(context: Context) -> bool:
-    """Whether the client itself has cancelled this call. If not, a cancellation means that the client or the server is
-    going away."""
+    """Whether the client itself cancelled this call. Otherwise a cancellation means that the client disconnected or the
+    server is stopping."""
     return bool(context.session._request_outbound.cancel_requested.is_set())
 
 
@@ -253,7 +253,7 @@ async def end_connections(server: Server[Any], client_id: str, subject: str) -> 
 
 
 async def checked_results(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Middleware of the SDK's server: a result that JSON cannot represent is mended, or becomes an error."""
+    """Middleware of the SDK's server: a result that JSON cannot represent is repaired, or becomes an error."""
     if log.isEnabledFor(logging.DEBUG):
         kind, named = "notification" if ctx.request_id is None else "request", (ctx.params or {}).get("name")
         tool = f" {named[:100]!r}" if isinstance(named, str) else ""
@@ -282,7 +282,7 @@ def _checked(context: Context, result: HandlerResult) -> HandlerResult:
 
 
 def writable(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of something that is pushed, mended if need be. ValueError if that is not possible."""
+    """The parameters of a pushed message, repaired if needed. ValueError if that is not possible."""
     try:
         to_json(params)
         return params
@@ -292,7 +292,7 @@ def writable(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def notification_line(method: str, params: Mapping[str, Any]) -> bytes:
-    """A notification as JSON without line breaks, mended if need be. ValueError if that is not possible."""
+    """A notification as JSON without line breaks, repaired if needed. ValueError if that is not possible."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     try:
         return to_json(message, inf_nan_mode="null")
@@ -301,8 +301,8 @@ def notification_line(method: str, params: Mapping[str, Any]) -> bytes:
 
 
 def sound_line(message: types.JSONRPCMessage) -> bytes:
-    """A message as a line. One that JSON cannot represent is mended; an answer that cannot be mended becomes an error
-    with its id. ValueError if nothing is left that could be sent."""
+    """A message as a line. A message that JSON cannot represent is repaired; an answer that cannot be repaired becomes
+    an error with its id. ValueError if nothing can be sent."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except ValueError:
@@ -323,7 +323,7 @@ def _log_sent(context: Context, kind: str, size: int | None) -> None:
 
 
 def log_pushed(kind: str, method: str) -> None:
-    """A request or notification that the server sends on its own."""
+    """Log a request or notification that the server sends on its own."""
     log.debug("-> client %s %s", kind, method)
 
 

@@ -3,8 +3,8 @@
 Every result and every failure of a call leaves through `_call_tool`: an expected error becomes a refusal with its code,
 an unexpected one an INTERNAL refusal whose details are only in the log, and known secrets are removed from both.
 
-`refusing_server` is run instead when the settings cannot be used: many clients do not show what a process writes to
-stderr, so every call reports the problem in the protocol.
+`refusing_server` runs instead if the settings are invalid: many clients do not show a process's stderr, so every call
+reports the problem in the protocol.
 """
 
 import logging
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .transports.stdio import Inbox, Outbox
 
     HubHost = Hub | LazyHub
-    """A hub, or what becomes one as soon as there are servers."""
+    """A hub, or one that is opened as soon as there are servers."""
 
 log = logging.getLogger(__name__)
 
@@ -70,23 +70,22 @@ _MAX_CLIENT_NAME = 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connected:
-    """A client while it is connected: its user, with its environment, and its hub. Clients without an environment have
-    those of this process."""
+    """A connected client: its user, its environment and its hub. Clients without an environment use this process's."""
 
     user: Caller
     host: "HubHost | None"
     proxy: "HubProxy | None" = None
-    """The hub's tools, where they are offered to clients, listed or on demand."""
+    """The hub's tools, if offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
-    """What the hub's servers have besides tools, where they are listed."""
+    """The hub's resources, prompts and skills, if listed."""
 
     @property
     def hub(self) -> "Hub | None":
-        # Looked at for each call: servers may be configured while the client is connected.
+        # Checked for each call: servers may be configured while the client is connected.
         return self.host.opened if self.host is not None else None
 
     def caller(self) -> Caller:
-        """Who makes the request that is being answered, at this client."""
+        """The caller of the current request, at this client."""
         name = principal()
         return self.user if name == LOCAL else Caller(name, self.user.environment)
 
@@ -101,26 +100,26 @@ class McpServer:
         hub: "HubHost | None" = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
-        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
-        of the chosen toolsets unless given. `hub` is for clients without an environment; the others have the one that
-        the service finds for them."""
+        """`on_disconnect` says what happens to a connection's sessions when it ends; `tools` default to those of the
+        chosen toolsets. `hub` is for clients without an environment; the others have the one that the service finds for
+        them."""
         self.streams = OpenStreams(self._stream_opened)
         self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
-        """Around each call of a tool; a transport may end the call by leaving it."""
+        """Context around each tool call; a transport may end the call by leaving it."""
         self.service = service
         has_hub, toolsets = hub is not None or service.has_hosts, service.settings.toolsets
         self._offers_hub_tools = has_hub and "hub-tools" in toolsets
         self._uses_proxy = has_hub and bool({"hub-tools", "hub-search"} & {*toolsets})
         self._clients: list[Connected] = []
-        """Those with an environment."""
+        """The clients with an environment."""
         self.subscriptions = Subscriptions(principal)
         self._tasks = Tasks(service, principal, self.subscriptions.task_changed)
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings) if tools is None else tools
         self._shared: dict[Caller, Dialogs] = {}
-        """The dialogs of clients of 2026-07-28: of each connection that has an environment, else of each principal."""
-        # A person may take as long as a question stays open to answer the form that a call returned.
+        """The dialogs of clients of 2026-07-28: per connection if it has an environment, otherwise per principal."""
+        # A person may answer a returned form as long as the question stays open.
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._offers_sessions = offers_sessions(service.settings)
@@ -134,16 +133,16 @@ class McpServer:
         )
         self._here = self._connected_to(None, hub)
         self._here_as = {name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hosts.items()}
-        """The same for callers who have a hub of their own."""
+        """The same for callers with a separate hub."""
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
-        """Made when it is asked for: on stdio the greeting has answered that as a rule."""
+        """Built on demand: on stdio the greeting has usually answered this already."""
         return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
     async def serve(self, inbox: "Inbox", outbox: "Outbox", environment: ClientEnvironment | None = None) -> None:
-        """Serves one connection until the client ends it. Its sessions run in its `environment`, and are
-        treated as `on_disconnect` says afterwards."""
+        """Serve one connection until the client ends it. Its sessions run in its `environment`; afterwards
+        `on_disconnect` applies to them."""
         server = self.server(environment)
         await server.run(inbox, outbox, server.create_initialization_options())
 
@@ -178,12 +177,12 @@ class McpServer:
         return server
 
     def join_calls(self, running: "RunningCalls") -> None:
-        """Has the transport's account of running calls keep to the policy, and end them when a share is taken back."""
+        """Connect the transport's running calls to the policy, and end calls when a share ends."""
         service, access = self.service, self.service.access
         running.requests = MinuteLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
         running.noting_borrowed = access.noting_borrowed
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
-        # Those have no request any more that could be cancelled.
+        # These no longer have a request that could be cancelled.
         access.on_taken_back(lambda _: self._tasks.end_unshared())
         access.on_moved(running.borrowed_moved)
         self.running_tool = running.running_tool
@@ -204,7 +203,7 @@ class McpServer:
                 self._clients.remove(client)
                 if client.proxy is not None:
                     client.proxy.client_left(Caller(principal(), environment))
-                # Callers of 2026-07-28 have no connection of the protocol that would end: theirs end with this one.
+                # Callers of 2026-07-28 have no protocol connection that could end: their dialogs end with this one.
                 ended = [key for key in self._shared if key.environment is environment]
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
@@ -238,7 +237,7 @@ class McpServer:
         return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(client.caller())])
 
     async def _set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """Set the level from which a client of the 2025 protocol is sent what servers log during its calls."""
+        """Set the minimum level of server logs that a client of the 2025 protocol gets during its calls."""
         self._dialogs(context).log_level = params.level
         hub = self._client(context).hub
         if hub is not None:
@@ -258,7 +257,7 @@ class McpServer:
         if host is None:
             return client
         own = self._here_as.get(principal())
-        # A caller may have come later than others, and servers later than a caller.
+        # Callers may be added later, and servers later than a caller.
         if own is None or own.host is not host:
             own = self._here_as[principal()] = self._connected_to(None, host)
         return own
@@ -292,14 +291,14 @@ class McpServer:
         with self.running_tool():
             # The SDK passes on a result of an extension's own kind; its types do not say so.
             return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
-        # Reached only if the transport has ended the call, which the context leaves quietly.
+        # Reached only if the transport ended the call, which leaves the context without an exception.
         raise MCPError(types.INVALID_REQUEST, "The caller no longer has access to this server or session.")
 
     async def _run_round(
         self, params: types.CallToolRequestParams, tool: Tool[Any] | None, call: Call
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated.
-        Without a `tool` of ours it is one of the hub's."""
+        Without a `tool` of ours it is a hub tool."""
         arguments = params.arguments or {}
         try:
             if tool is not None:
@@ -325,8 +324,8 @@ class McpServer:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
     def _for_person(self, name: str, context: Context) -> Tool[Any] | None:
-        """A tool to look after sessions or the hub, for the person at this machine, who is here without a model: the
-        toolsets are chosen for models, and the same can be done in a shell."""
+        """A management tool outside the chosen toolsets, for a person at this machine without a model: toolsets are
+        chosen for models, and the same can be done in a shell."""
         if not self._offers_sessions or context.request is not None or not declares_person(context):
             return None
         return tools_for_person().get(name)
@@ -345,7 +344,7 @@ class McpServer:
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Every result that is not from `_success` passes here last: of the hub's tools, questions and refusals."""
+        """Every result that is not from `_success` passes through here last: hub results, questions and refusals."""
         redactor = self.service.redaction
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
@@ -363,8 +362,8 @@ class McpServer:
 
     def _dialogs(self, context: Context) -> Dialogs:
         """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
-        all of one `Caller` share one, which never pushes. A call that becomes a task is the principal's, from whatever
-        connection it is looked after."""
+        all of one `Caller` share one, which never pushes. A call that becomes a task belongs to the principal, on any
+        connection."""
         if sdk.is_modern(context.protocol_version):
             key = Caller(principal(), None if declares_tasks(context) else _connected(context).user.environment)
             if key not in self._shared:
@@ -378,7 +377,7 @@ class McpServer:
         )
 
     def _stream_opened(self, connection: str) -> None:
-        """An HTTP client has opened the stream on which it reads what is sent outside of its calls."""
+        """An HTTP client has opened its stream for messages outside its calls."""
         for dialogs in self._connections:
             if dialogs.connection == connection:
                 dialogs.offer_pending()
@@ -398,9 +397,9 @@ class McpServer:
         return dialogs
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:
-        """A caller is one no more: what it shares ends, and what runs for it without a connection, tasks, calls that
-        wait for an answer and the turns of its sessions with their processes. `calls_over` returns when those of its
-        calls are over that are being ended: what they have begun meanwhile ends after them."""
+        """End everything of a removed caller: its shares, tasks, calls that wait for an answer, and the turns of its
+        sessions with their processes. `calls_over` returns when its running calls have been ended; anything that they
+        started ends after them."""
         await self.service.access.end_shares_of(name)
         self._tasks.end_of(name)
         for client in (self._here, *self._here_as.values(), *self._clients):
@@ -426,7 +425,8 @@ class McpServer:
         self._connections.discard(dialogs)
         self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
-            # Of those that are left: sessions that no other connection uses. Who only watches one interrupts nothing.
+            # The remaining ones: sessions that no other connection uses. A client that only watches a session
+            # interrupts nothing.
             left = dialogs.followed.difference(*(other.followed for other in self._connections))
             unshared = [session_id for session_id in left if dialogs.may_answer(session_id)]
             stop = self._on_disconnect == "stop"
@@ -441,7 +441,7 @@ def _connected(context: Context) -> Connected:
 
 
 def client_name(context: Context) -> str:
-    """What the client calls itself, fit to be shown."""
+    """The client's name, safe to display."""
     params = context.session.client_params
     return one_line(visible(params.client_info.name), _MAX_CLIENT_NAME) if params is not None else ""
 
@@ -453,13 +453,13 @@ def principal() -> str:
 
 
 def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:
-    """A failure: the code for programs, a sentence for people and, of a turn that ended so, its report.
+    """A failure: the code for programs, a sentence for people and, if a turn ended with it, its report.
 
     `clean` removes secrets from the message.
     """
     message = cut(clean(error.message), _MAX_MESSAGE)
     problem: dict[str, Any] = {"code": error.code, "message": message}
-    if "retry_after" in error.data:  # seconds, as the header Retry-After has them where the whole request is refused
+    if "retry_after" in error.data:  # seconds, like the header Retry-After of a refused request
         problem["retryAfter"] = error.data["retry_after"]
     return types.CallToolResult(
         is_error=True,

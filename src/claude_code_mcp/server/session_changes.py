@@ -24,10 +24,10 @@ from .changes import Changes
 from .resource_addresses import LIST, ResourceAddress, View
 
 _WRITTEN: tuple[View, ...] = ("status", "transcript", "turns", "events")
-"""What may be different when a transcript has grown."""
+"""The views that may change when a transcript grows."""
 _WITH_QUESTIONS: tuple[View, ...] = (*_WRITTEN, "questions")
 FollowedKey = tuple[str, Caller]
-"""The session that is followed, and whose client follows it."""
+"""The followed session, and the caller whose client follows it."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class _Followed:
 
 
 class SessionChanges:
-    """An observer of the service. Sessions that nobody follows cost nothing here."""
+    """An observer of the service. Sessions without followers cost nothing here."""
 
     def __init__(self, service: Service, changes: Changes) -> None:
         self._service = service
         self._changes = changes
         self._followed: dict[FollowedKey, _Followed] = {}
         self._names: dict[str, set[FollowedKey]] = {}
-        """By the id under which a session goes on, how clients know it."""
+        """The ids that clients know a session by, by its current id."""
 
     def follow(self, session_id: str, caller: Caller) -> FollowedKey:
         """Announce changes of this session from now on. Every call needs an `unfollow` of what it returned."""
@@ -67,7 +67,7 @@ class SessionChanges:
         self._learn_names()
 
     def _learn_names(self) -> None:
-        """A session that was cleared goes on under another id; clients follow it under the one that they know."""
+        """Note a cleared session's new id; clients follow it under the id that they know."""
         self._names = {}
         for key in self._followed:
             self._names.setdefault(self._service.current_id(key[0]), set()).add(key)
@@ -98,12 +98,12 @@ class SessionChanges:
             if key[1].principal == owner:
                 self._updated(key, _WITH_QUESTIONS if isinstance(event, QuestionOpened | QuestionSettled) else _WRITTEN)
                 followed = self._followed[key]
-                # It ends where there was no transcript yet; a turn may have made one.
+                # The watch ends if there was no transcript yet; a turn may have created one.
                 if turn and followed.watch is not None and followed.watch.done():
                     followed.watch = self._service.start_task(self._watch(key), endless=True)
 
     def act(self, act: AuditEvent) -> None:
-        """One of `LIST_CHANGES`: sessions come and go, or have another name."""
+        """Handle `LIST_CHANGES`: sessions are added, removed or renamed."""
         self._changes.sessions_changed(act.who)
         self._changes.resource_updated(LIST, act.who)
         for key in self._names.get(act.session_id or "", ()):

@@ -1,9 +1,9 @@
 """The `subscriptions/listen` streams of clients of 2026-07-28.
 
-The SDK's own handler knows only the core kinds of events. This one knows tasks too, and keeps a bounded backlog without
-ever ending a slow stream: for each thing that changed, only the latest state waits to be sent. The acknowledgement is
-the first frame, every frame bears the id of the request, and nothing is sent that was not asked for. There is no
-replay: a client that listens again asks for the current state first.
+The SDK's own handler knows only the core kinds of events. This one also handles tasks, and keeps a bounded backlog
+without ever closing a slow stream: for each thing that changed, only the latest state waits to be sent. The
+acknowledgement is the first frame, every frame bears the id of the request, and nothing is sent that was not asked for.
+There is no replay: a client that listens again asks for the current state first.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MAX_STREAMS_OF_ONE = 256
 _MAX_IDS = 1000
 """Resources, or tasks, that one stream may name."""
 ListKey = tuple[str, str]
-"""What a stream can be notified of: a kind, and which item of that kind."""
+"""A thing that a stream can be notified of: a kind, and an item of that kind."""
 Frame = Callable[[], tuple[str, Mapping[str, Any]]]
 """Makes the notification when it is sent, of the state at that time: method and parameters."""
 TOOLS_CHANGED: ListKey = ("toolsListChanged", "")
@@ -43,7 +43,7 @@ class Subscriptions:
         self._principal = principal
         self._streams: set[_Stream] = set()
         self.stand: Callable[[], None] = lambda: None
-        """Called for each request that becomes a stream; over HTTP such a one ends with its token."""
+        """Called for each request that becomes a stream; over HTTP such a stream ends with its token."""
 
     def list_changed(self, which: ListKey, principal: str | None = None) -> None:
         """One of the lists has changed, for every client or for those of a principal."""
@@ -52,7 +52,7 @@ class Subscriptions:
                 stream.put(which, lambda: (_LISTS[which], {}))
 
     def wants(self, uri: str, principal: str | None = None) -> bool:
-        """Whether anybody, or anybody of a principal, listens to changes of a resource."""
+        """Whether any client, or any of a principal's clients, listens to changes of a resource."""
         return any(principal in (None, stream.principal) and stream.wants(uri) for stream in self._streams)
 
     def resource_updated(self, uri: str, principal: str | None = None) -> None:
@@ -70,7 +70,7 @@ class Subscriptions:
     async def listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serves one stream until its client goes away."""
+        """Serve one stream until its client disconnects."""
         if context.request_id is None:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id")
         principal = self._principal()
@@ -80,7 +80,7 @@ class Subscriptions:
         self.stand()
         stream = _Stream(principal, params.notifications)
         meta = {SUBSCRIPTION_ID_META_KEY: context.request_id}
-        self._streams.add(stream)  # before the acknowledgement: what happens meanwhile is sent right after it
+        self._streams.add(stream)  # before the acknowledgement: changes in the meantime are sent right after it
         try:
             acknowledged = {"notifications": stream.honoured, "_meta": meta}
             await sdk.send_notification(context, "notifications/subscriptions/acknowledged", acknowledged)
@@ -93,7 +93,7 @@ class Subscriptions:
 
 
 class _Stream:
-    """What one client asked for, and what of it waits to be sent."""
+    """One client's subscription, and its pending notifications."""
 
     def __init__(self, principal: str, wanted: types.SubscriptionFilter) -> None:
         self.principal = principal
@@ -123,7 +123,7 @@ class _Stream:
 
     def put(self, key: ListKey, frame: Frame) -> None:
         if key in self._wanted:
-            # One that waits keeps its place: its frame is made when it is sent, of the state at that time.
+            # A pending one keeps its place: its frame is built when it is sent, from the state at that time.
             self._waiting.setdefault(key, frame)
             self._ready.set()
 

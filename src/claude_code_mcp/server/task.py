@@ -1,4 +1,4 @@
-"""One call that runs on as a task after its client was answered."""
+"""One call that continues as a task after its client was answered."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _ANSWER: TypeAdapter[types.ElicitResult] = TypeAdapter(types.ElicitResult)
 
 @dataclass(eq=False)
 class Task:
-    """One call that may run on after its client was answered. The call itself begins the task, by `Call.detach`."""
+    """One call that may continue after its client was answered. The call itself starts the task with `Call.detach`."""
 
     record: TaskRecord
     records: TaskRecords
@@ -33,7 +33,7 @@ class Task:
     input_requests: dict[str, Any] = field(default_factory=dict)
     """The open questions as they go on the wire, by key."""
     _question_of: dict[str, str] = field(default_factory=dict)
-    """The question behind each key that was ever used: a key is never used twice."""
+    """The question of each key ever used: a key is never reused."""
     _responses: dict[str, types.ElicitResult] = field(default_factory=dict)
     _answered: asyncio.Event = field(default_factory=asyncio.Event)
     run: "asyncio.Task[None] | None" = None
@@ -44,9 +44,9 @@ class Task:
         return self.begun.is_set()
 
     async def begin(self, session_id: str | None, message_id: str | None) -> None:
-        """The call goes on as a task from here. When this returns the task is on disk; a second call does nothing.
+        """Continue the call as a task. On return the task is on disk; a second call does nothing.
 
-        If it cannot be written (OSError) the call stays what it was: one that its client waits for.
+        If it cannot be written (OSError) the call stays an ordinary one that its client waits for.
         """
         if self.is_begun:
             return
@@ -64,7 +64,7 @@ class Task:
         self.begun.set()
 
     def ask(self, requests: Mapping[str, types.InputRequest]) -> None:
-        """The round has ended with these questions."""
+        """Note that the round ended with these questions."""
         shown = {}
         for question_id, request in requests.items():
             key = next((key for key in self.input_requests if self._question_of[key] == question_id), None)
@@ -77,7 +77,7 @@ class Task:
         self.changed("input_required")
 
     def respond(self, responses: Mapping[str, Any]) -> None:
-        """Takes the client's answers; keys that are not open, and what is no answer, are ignored."""
+        """Take the client's answers; unknown keys and invalid answers are ignored."""
         for key in list(responses)[:_MAX_LISTED_KEYS]:
             if key in self.input_requests:
                 try:
@@ -91,8 +91,8 @@ class Task:
             self._answered.set()
 
     async def next_responses(self, change: Coroutine[Any, Any, Any] | None) -> Mapping[str, types.ElicitResult]:
-        """Waits for answers of the client, or for a `change` of the questions elsewhere."""
-        # Both are cancelled below: the one that loses would wait for ever.
+        """Wait for the client's answers, or for a `change` of the questions elsewhere."""
+        # Both are cancelled below: the one that did not finish would wait forever.
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._answered.wait())]
         if change is not None:
             waits.append(asyncio.ensure_future(change))
@@ -129,6 +129,6 @@ def brief(record: TaskRecord) -> dict[str, Any]:
 
 
 def in_full(record: TaskRecord) -> dict[str, Any]:
-    """The same, with how the task has ended."""
+    """The same, with the end of the task."""
     ends = {"result": record.result, "error": record.error}
     return {**brief(record), **{name: value for name, value in ends.items() if value is not None}}

@@ -1,13 +1,13 @@
-"""Calls that run on as tasks (`io.modelcontextprotocol/tasks`), for clients that declare the extension.
+"""Calls that continue as tasks (`io.modelcontextprotocol/tasks`), for clients that declare the extension.
 
-A call of such a client starts as every call does. When it begins to wait for a turn (`Call.detach`), the task is
-written to disk and returned as the result of the call; the rest of the call runs on behind it. The tools know nothing
+A call of such a client starts like every call. When it starts waiting for a turn (`Call.detach`), the task is written
+to disk and returned as the result of the call; the rest of the call continues in the background. The tools are unaware
 of this: a question that ends a round becomes an input request of the task, under the id of the question, and the
 client's `tasks/update` starts the next round as a repeated call would. So task and turn are one thing, and what other
 channels answer is seen here too.
 
-A task belongs to the caller that started it; for everybody else it does not exist. After a restart it is answered from
-its record: with its result if it had ended, else with what became of its session.
+A task belongs to the caller that started it; for others it does not exist. After a restart it is answered from its
+record: with its result if it had ended, otherwise with the outcome of its session.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Tasks:
         self._publish = publish
         self.records = TaskRecords(service.state)
         self._tasks: dict[str, Task] = {}
-        """Those that run in this server, and those that ended here and whose record could not be written."""
+        """The tasks running in this server, and those that ended here without a written record."""
 
     def register(self, server: Server[Any]) -> None:
         """Offers tasks on a server of the SDK."""
@@ -95,7 +95,7 @@ class Tasks:
             self._publish(task.record.owner, task.record.task_id, task.listing)
 
     async def start(self, call: Call, tool: str, round_: Round) -> "CallReply | dict[str, Any]":
-        """Runs a call. Returns its task as soon as it has become one, or its reply if that comes before."""
+        """Run a call. Return its task as soon as it becomes one, or its reply if that comes first."""
         now = time.time()
         record = TaskRecord(
             task_id=secrets.token_urlsafe(24),
@@ -122,7 +122,7 @@ class Tasks:
         return {"resultType": "task", **brief(task.record)} if task.is_begun else first.result()
 
     async def _finish(self, task: Task, call: Call, round_: Round, first: "asyncio.Future[CallReply]") -> None:
-        """Runs the rest of the call, round by round, and writes down how it ended."""
+        """Run the rest of the call, round by round, and record its end."""
         try:
             reply = await first
             while isinstance(reply, types.InputRequiredResult):
@@ -130,20 +130,20 @@ class Tasks:
                 reply = await round_(call)
         except asyncio.CancelledError:
             if not task.cancelling:
-                raise  # the server ends; the record says that the task was at work
+                raise  # the server stops; the record says that the task was running
             end: dict[str, Any] = {"status": "cancelled"}
         except MCPError as error:
             end = {"status": "failed", "error": {"code": error.code, "message": error.message}}
         else:
             result = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
             result.pop("resultType", None)
-            # A turn that was given up ends with a result too.
+            # An abandoned turn also ends with a result.
             end = {"status": "cancelled"} if task.cancelling else {"status": "completed", "result": result}
         task.input_requests = {}
         await self._end(task, **end)
 
     async def _next_round(self, task: Task, call: Call, asked: types.InputRequiredResult) -> Call:
-        """Waits, after a round that ended with questions, for what the next one is to be started with."""
+        """After a round that ended with questions, wait for the input of the next one."""
         requests = asked.input_requests or {}
         state = RoundState.from_json(asked.request_state)
         responses: Mapping[str, types.ElicitResult] = {}
@@ -151,7 +151,7 @@ class Tasks:
             task.ask(requests)
             responses = await task.next_responses(None)
         elif requests.keys() <= {question.id for question in call.dialogs.undismissed(state.session or "")}:
-            # Nothing is awaited between this look and the beginning of the wait, so no change is missed.
+            # No await between this check and the start of the wait, so no change is missed.
             change = call.dialogs.wait_for_change()
             task.ask(requests)
             responses = await task.next_responses(change)
@@ -180,8 +180,7 @@ class Tasks:
                     task.run.cancel()
 
     def end_unshared(self) -> None:
-        """Ends the tasks of those with whom their session is shared no longer; the turn is the session's, and goes
-        on."""
+        """End the tasks of former grantees; the turn belongs to the session and continues."""
         owners = {session.id: session.owner for session in self.service.sessions(principal=None)}
         for task in self._tasks.values():
             record = task.record
@@ -203,24 +202,24 @@ class Tasks:
         found = await self._find(context, params)
         if isinstance(found, Task):
             session_id = found.record.session_id
-            # The forms were made for the client that began the task; this connection may be another one.
+            # The forms were built for the client that started the task; this connection may be another one.
             if session_id and not can_be_asked(context) and self.service.needs_person(session_id, found.record.owner):
                 raise MCPError(types.INVALID_REQUEST, "Only a person may answer this, in a client that shows forms.")
             found.respond(params.input_responses)
         return {"resultType": "complete"}
 
     async def _cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """Interrupts the turn of the task; of one whose call has no turn, the call itself. One that has ended stays."""
+        """Interrupt the turn of the task, or the call itself if it has no turn. A finished task stays unchanged."""
         found = await self._find(context, params)
         if isinstance(found, Task) and found.record.status not in ENDED and not found.cancelling:
-            # Before anything is awaited: the turn may end, and with it the task, while it is being given up.
+            # Before any await: the turn, and with it the task, may end while it is being interrupted.
             found.cancelling = True
             if not await self._give_up_turn(found.record) and found.run is not None:
                 found.run.cancel()
         return {"resultType": "complete"}
 
     async def _give_up_turn(self, record: TaskRecord) -> bool:
-        """Ends the turn of a task; whether there was one. The task ends with it."""
+        """End the turn of a task, which ends the task; return whether there was one."""
         if record.session_id is None or record.message_id is None:
             return False
         session = await self.service.find(record.session_id, caller=Caller(record.owner))
@@ -231,7 +230,7 @@ class Tasks:
         return True
 
     async def _find(self, context: Context, params: TaskParams) -> Task | TaskRecord:
-        """A task of the caller's: one that runs here, or the record of another."""
+        """A task of the caller's: one running here, or the record of another."""
         if not declares_tasks(context):
             raise missing_capability()
         _check_header(context, params.task_id)
@@ -245,9 +244,9 @@ class Tasks:
         return record if record.status in ENDED else await self._after_restart(record)
 
     async def _after_restart(self, record: TaskRecord) -> TaskRecord:
-        """What became of a task that no server has ended. It goes on if its session runs in another server; else that
-        was stopped in the middle of the turn, and the result says so and how to go on. Raises what keeps that from
-        being known: an error that passes must not be written down as the end of the task."""
+        """Determine the state of an unfinished task. It continues if its session runs in another server; otherwise that
+        server stopped during the turn, and the result says so and how to continue. Raises errors that prevent this: a
+        temporary error must not be recorded as the end of the task."""
         text = "The server was stopped while this task ran."
         if record.session_id is not None:
             try:
@@ -270,7 +269,7 @@ class Tasks:
 
 
 def _check_header(context: Context, task_id: str) -> None:
-    """Over HTTP the id stands in a header too, for intermediaries that route by it; both must be the same."""
+    """Over HTTP the id is also in a header, for intermediaries that route by it; both must match."""
     headers = getattr(context.request, "headers", None)
     if headers is not None and headers.get(MCP_NAME_HEADER) != task_id:
         raise MCPError(

@@ -1,6 +1,6 @@
 """Requests and answers of the routes that browsers use: bodies within limits, failures as a status, fixed headers.
 
-Every answer has the fixed headers (`ANSWER_HEADERS`), and is not to be cached anywhere on the way.
+Every response has the fixed headers (`ANSWER_HEADERS`) and must not be cached.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from .tools.arguments import Arguments, checked_arguments
 log = logging.getLogger(__name__)
 
 OTHER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""For whatever is not the page: it is data, and is never to act as a page."""
+"""For everything except the page: it is data, and must never act as a page."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -43,12 +43,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-"""In every answer."""
+"""The headers of every response."""
 LARGEST_BODY = 24 << 20
 MOST_AT_ONCE = 4 * LARGEST_BODY
 _LATER = {"Retry-After": "5", "Connection": "close"}
 _LONGEST_SILENCE = 30.0
-"""Seconds within which a part of a body must come."""
+"""Seconds within which the next part of a body must arrive."""
 _LONGEST_MESSAGE = 2000
 _STATUS: tuple[tuple[type[ClaudeCodeError], int], ...] = (
     (QuestionClosed, 409),
@@ -65,7 +65,7 @@ ANSWER_HEADERS = {**HEADERS, "Content-Security-Policy": OTHER_POLICY, "Cache-Con
 
 
 class RequestRefused(Exception):
-    """A request that is refused before anything of the service is asked."""
+    """A request that is refused before it reaches the service."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RequestRefused(Exception):
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """`more` is said beside the error."""
+        """`more` is added to the error."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -85,7 +85,7 @@ class RequestRefused(Exception):
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer. The value has no secrets in it, or is one that this person is to have."""
+    """A JSON answer. The value contains no secrets, or only secrets for this person."""
     return Response(
         json_text.encode(value), status, {**ANSWER_HEADERS, **(headers or {})}, media_type="application/json"
     )
@@ -97,7 +97,7 @@ def refusal(problem: RequestRefused) -> Response:
 
 
 def failure(error: ClaudeCodeError, clean: Callable[[str], str]) -> Response:
-    """What the service refused; `clean` takes secrets out of the sentence."""
+    """The response for an error of the service; `clean` removes secrets from the message."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     code = "QUESTION_CLOSED" if isinstance(error, QuestionClosed) else error.code
     problem: dict[str, Any] = {"code": code, "message": cut(clean(error.message), _LONGEST_MESSAGE)}
@@ -109,7 +109,7 @@ def failure(error: ClaudeCodeError, clean: Callable[[str], str]) -> Response:
 
 
 async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Response:
-    """The answer of a handler, or that for its failure."""
+    """The response of a handler, or the one for its failure."""
     try:
         return await work
     except RequestRefused as problem:
@@ -118,7 +118,7 @@ async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Res
         return failure(error, clean)
     except ClientDisconnect:
         return Response(status_code=400)
-    # The client has gone or the server ends: no answer can be given, and the task must end.
+    # The client disconnected or the server is stopping: no response is possible, and the task must end.
     except asyncio.CancelledError:
         raise
     except Exception:
@@ -127,8 +127,8 @@ async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Res
 
 
 class BodyRoom:
-    """How much the bodies of one person's requests take up at once, from their first byte to the answer. Without a
-    limit hundreds of connections, each within its own, use up the memory that all share."""
+    """Limits the total body size of one person's concurrent requests, from first byte to response. Otherwise hundreds
+    of connections, each within its own limit, would use up the shared memory."""
 
     def __init__(self, most: int = MOST_AT_ONCE) -> None:
         self._most = most
@@ -136,7 +136,7 @@ class BodyRoom:
 
     @contextlib.contextmanager
     def of(self, principal: str, request: Request) -> Iterator[None]:
-        """Within this context the body of the request counts as this person's."""
+        """Context in which the body of the request counts towards this person's limit."""
         taken = 0
 
         def take(size: int) -> None:
@@ -158,8 +158,8 @@ class BodyRoom:
 
 
 async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, Any]:
-    """The JSON object in a request. RequestRefused for one that is none, is too large, finds no room (`BodyRoom`), or
-    does not come."""
+    """The JSON object in a request. RequestRefused if it is not valid, too large, finds no room (`BodyRoom`), or does
+    not arrive."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
@@ -188,7 +188,7 @@ async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, An
 
 
 async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
-    """None at the end. A sender that falls silent is given up: it would hold what it has sent for ever."""
+    """The next part, None at the end. A silent sender is dropped: it would hold its memory forever."""
     try:
         async with asyncio.timeout(_LONGEST_SILENCE):
             return await anext(stream, None)
@@ -201,7 +201,7 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
 
 async def arguments_of(request: Request, model: type[ArgumentsT], largest: int = LARGEST_BODY) -> ArgumentsT:
-    """The JSON object in a request, checked; InvalidArgument names the field that does not fit."""
+    """The JSON object in a request, checked; InvalidArgument names the invalid field."""
     return checked_arguments(model, await body_of(request, largest))
 
 
@@ -228,7 +228,7 @@ def flag_of(request: Request, name: str) -> bool:
 
 
 def session_id_of(request: Request) -> str:
-    """The session in the path; SessionNotFound for what can be none."""
+    """The session in the path; SessionNotFound for anything that is not a session id."""
     session_id = str(request.path_params["session"])
     if not is_session_id(session_id):
         raise SessionNotFound("There is no such session.")

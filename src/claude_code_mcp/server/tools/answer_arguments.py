@@ -10,7 +10,7 @@ from ...core.model.question import Answer, Scope
 
 AnswerTexts = Annotated[
     dict[str, str | list[str]] | list[str | list[str]],
-    # The whole shape would cost every caller 170 bytes of context per tool; what does not fit it is refused by name.
+    # The full schema would cost every caller 170 bytes of context per tool; invalid input is refused by name.
     WithJsonSchema({"oneOf": [{"type": "object"}, {"items": {}, "type": "array"}]}),
 ]
 """Labels or free text for a user question, by question or in order."""
@@ -18,7 +18,7 @@ ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]
 
 
 class AnswerArguments(Protocol):
-    """The arguments that every answering tool has beside the decision."""
+    """The arguments of every answering tool in addition to the decision."""
 
     @property
     def reason(self) -> str | None: ...

@@ -1,8 +1,7 @@
 """The arguments of tools: their types, how they are validated, and how errors name them.
 
 Arguments are checked before a tool runs, and every error names the argument as the caller wrote it. The types have
-limits that no honest call reaches. These limits are not in the JSON schemas, where they would cost every caller a part
-of its context.
+limits that no legitimate call reaches. They are not in the JSON schemas, where they would cost every caller context.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from ...core.section import variable_of
 _MAX_NAME = 100
 """Characters of a field's name in an error message."""
 _MAX_PROBLEMS = 500
-"""Problems of one call that are looked at one by one."""
+"""Problems of one call that are examined individually."""
 _SHOWN_PROBLEMS = 5
 
 
@@ -35,14 +34,14 @@ class Arguments(BaseModel):
     )
 
     written_as: ClassVar[Mapping[str, str]] = {}
-    """Session options that have another name among these arguments, and that name."""
+    """Session options with a different argument name, and that name."""
     from_settings: ClassVar[Mapping[str, str]] = {}
-    """Session options that a setting gives where the caller does not, and that setting."""
+    """Session options with a default from a setting, and that setting."""
 
     @model_validator(mode="before")
     @classmethod
     def _in_one_spelling(cls, raw: Any) -> Any:
-        """Takes whole numbers as JSON may write them (2.0), and the directory by any of its names."""
+        """Accept integers as JSON may write them (2.0), and the directory under any of its names."""
         if not isinstance(raw, Mapping):
             return raw
         taken = {
@@ -67,7 +66,7 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 def checked_arguments(model: type[ArgumentsT], raw: Mapping[str, Any]) -> ArgumentsT:
     """Validate a JSON object. Raises InvalidArgument, in one line that names the wrong fields."""
     fields = {field.alias or name for name, field in model.model_fields.items()}
-    # More names than fields must not reach pydantic: listing every unknown one could take longer than all the rest.
+    # Unknown fields must not reach pydantic in large numbers: listing each could take longer than everything else.
     if len(raw) > len(fields):
         unknown = sorted(name[:_MAX_NAME] for name in islice((n for n in raw if n not in fields), _SHOWN_PROBLEMS))
         count = len(raw) - sum(1 for name in fields if name in raw)
@@ -87,7 +86,7 @@ def checked_arguments(model: type[ArgumentsT], raw: Mapping[str, Any]) -> Argume
 
 def _invalid_argument(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument:
     """One line that names the wrong fields. Values are not repeated: they may be secret or huge."""
-    if error.error_count() > _MAX_PROBLEMS:  # to list them would hold up everybody else
+    if error.error_count() > _MAX_PROBLEMS:  # listing them would block other callers
         largest = max(raw, key=lambda name: len(raw[name]) if isinstance(raw[name], dict | list) else 0)
         return InvalidArgument(f"{largest[:_MAX_NAME]}: {error.error_count()} problems", field=largest)
     problems = []
@@ -103,7 +102,7 @@ def _invalid_argument(error: ValidationError, raw: Mapping[str, Any]) -> Invalid
 
 def name_as_written(error: ClaudeCodeError, arguments: Arguments, settings: Settings) -> None:
     """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`. A value
-    that a setting gave, and not the caller, is named by the variable of that setting."""
+    from a setting is named by the variable of that setting."""
     field = error.data.get("field")
     if not isinstance(field, str):
         return

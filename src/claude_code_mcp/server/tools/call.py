@@ -1,7 +1,7 @@
 """One tool call as the tools see it: the caller, its connection, and how questions are answered.
 
 On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
-Each repetition is another round of the same call; `state` is what the round before left with the client.
+Each repetition is another round of the same call; `state` is what the previous round left with the client.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a tool needs to run one call."""
+    """Everything that a tool needs to run one call."""
 
     service: Service
     dialogs: Dialogs
@@ -43,15 +43,15 @@ class Call:
     held_events: HeldEvents
     hub: "Hub | None" = None
     proxy: "HubProxy | None" = None
-    """The tools of the hub for clients, where a toolset offers them."""
+    """The hub's tools for clients, if a toolset offers them."""
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: RoundState = field(default_factory=RoundState)
     on_disconnect: str = "keep"
-    """What becomes of a turn when the client that waits for it is gone."""
+    """What happens to a turn when its waiting client disconnects."""
     offsets: dict[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question; earlier rounds included."""
     task: Task | None = None
-    """What the call may become; None for a client that does not take tasks."""
+    """The task that the call may become; None if the client does not accept tasks."""
 
     def __post_init__(self) -> None:
         self.offsets.update(self.state.offsets)
@@ -71,13 +71,13 @@ class Call:
 
     def follow(self, session_id: str) -> str:
         """Show the session's questions to this client from now on, and accept the answers that the call brought.
-        Returns who was faster if an answer came too late, else an empty text."""
+        Returns who answered first if an answer came too late, otherwise an empty string."""
         self.dialogs.follow(session_id)
         return self.accept_forms(session_id)
 
     def accept_forms(self, session_id: str) -> str:
         """Accept the forms that the call brought, for questions that its earlier round has shown; others are ignored.
-        Returns who was faster if an answer came too late, else an empty text."""
+        Returns who answered first if an answer came too late, otherwise an empty string."""
         forms = {question_id: form for question_id, form in self.responses.items() if question_id in self.state.shown}
         return self.dialogs.accept_forms(session_id, forms, self.offsets)
 
@@ -90,8 +90,8 @@ class Call:
         return self.context.request is None and isinstance(declared, Mapping) and declared.get("answers") is True
 
     async def respond(self, session_id: str, input_id: str, answer: Answer, by: str) -> tuple[Session, str]:
-        """Answers a question of the session, on behalf of this client and by the tool of that name. Returns the session
-        and the cursor behind which its events begin with this answer."""
+        """Answer a question of the session on behalf of this client, through the tool of that name. Returns the session
+        and the cursor before the event of this answer."""
         session = self.service.respond(
             session_id,
             input_id,
@@ -101,7 +101,7 @@ class Call:
             client=self.dialogs.client,
             person=self.has_person_at_terminal,
         )
-        # The answer was given within the call above, with nothing awaited: the latest one is ours.
+        # The answer was given within the call above, without an await: the latest one is ours.
         settled = session.events.latest(QuestionSettled, 1)
         since = session.events.cursor(settled[0].seq - 1 if settled else session.events.last_seq)
         await session.saved()  # what was allowed for the session outlives this process
@@ -109,7 +109,7 @@ class Call:
 
     @property
     def resumed_session(self) -> str | None:
-        """The session of an earlier round of this same call; what that round did must not be done again."""
+        """The session of an earlier round of this call; its work must not be repeated."""
         return self.state.session
 
     def resumed_turn(self) -> PendingTurn | None:
@@ -127,8 +127,8 @@ class Call:
         return PendingTurn(session, message)
 
     async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
-        """Call this before waiting, with the message to wait for if there is one. A client that takes tasks is
-        answered now, and the call runs on without it."""
+        """Call this before waiting, with the message to wait for, if any. A client that accepts tasks is answered now,
+        and the call continues without it."""
         if self.task is not None:
             await self.task.begin(session_id, message_id)
 
@@ -154,11 +154,11 @@ class Call:
 
     async def confirmed(self, question: str, title: str) -> bool | types.InputRequiredResult | None:
         """Ask the person at the client to confirm. Returns the answer; or the question, as the result of this call,
-        which the client repeats with the answer; or None if the client cannot ask anybody."""
+        which the client repeats with the answer; or None if the client cannot ask a person."""
         message, schema = confirmation(question, title)
         if self.returns_questions:
             response = self.responses.get(CONFIRM)
-            # An answer counts for the question that it was given to.
+            # An answer counts only for its own question.
             if response is None or self.state.confirming != message:
                 request = types.ElicitRequest(
                     params=types.ElicitRequestFormParams(message=message, requested_schema=schema)

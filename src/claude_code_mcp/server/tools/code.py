@@ -140,7 +140,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
 
 
 def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
-    """What a session that is only on disk is resumed with. One in memory keeps what it has."""
+    """The options for resuming a session that is only on disk. One in memory keeps its own."""
     if not call.service.settings.allow_disk_resume:
         call.service.session(arguments.session_id, principal=call.principal)  # or SESSION_NOT_FOUND
         return {}
@@ -157,7 +157,7 @@ def _in_memory(call: Call, arguments: ReplyArguments) -> bool:
 
 
 def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
-    """The options in a reply to a session in memory, as the caller wrote them. A fork is given them."""
+    """The options in a reply to a session in memory, as the caller wrote them. A fork gets them."""
     if not isinstance(arguments, DiskReply) or arguments.fork_session or not _in_memory(call, arguments):
         return ()
     fields = {name: field for name, field in SessionArguments.model_fields.items() if name != "on_limit"}
@@ -170,7 +170,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 async def _turn_result(call: Call, turn: PendingTurn, asked_as: str | None = None) -> Reply:
     """Waits for the outcome of the call's own message; `asked_as` is the id under which the caller knows the session,
-    where that may be another one by now."""
+    which may have changed."""
     session, message = turn.session, turn.message
     asked_as = call.resumed_session or asked_as or session.id
     questions = await wait_for_turn(call, session, message, call.service.settings.call_limit_ms / 1000)
@@ -247,7 +247,7 @@ async def _enable_bypass(call: Call) -> Reply:
         raise PermissionDenied(
             "Only a person may switch it on, and this client cannot show a confirmation dialog.", field="action"
         )
-    if answer is False:  # a client that cannot ask leaves it to the policy, which has allowed it
+    if answer is False:  # if the client cannot ask, the policy decides, which has allowed it
         raise PermissionDenied("The user did not confirm; bypassPermissions stays off.")
     _switch_bypass(call, True)
     return Configuration(
@@ -260,7 +260,7 @@ _STEERS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, ope
 
 
 def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The tools of the toolset `code`; replies take more arguments where sessions may be resumed from disk."""
+    """The tools of the toolset `code`; replies accept more arguments if sessions may be resumed from disk."""
     tools: tuple[Tool[Any], ...] = (
         Tool(
             "claude_code",

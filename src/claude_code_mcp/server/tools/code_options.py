@@ -1,4 +1,4 @@
-"""The options of the `claude_code` tools, and the session that they ask for."""
+"""The session options of the `claude_code` tools."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -32,7 +32,7 @@ class OutputFormat(Arguments):
 
 
 class SessionArguments(Arguments):
-    """Everything that shapes a session; only what is set is passed on."""
+    """The session options; only those that are set are passed on."""
 
     written_as: ClassVar[Mapping[str, str]] = {
         "at_message": "resumeSessionAt",
@@ -83,7 +83,7 @@ _DEFAULT_MODE = "dontAsk"
 def session_options(
     arguments: SessionArguments, *, worktree: bool = False, stay_on_machine: bool = False
 ) -> SessionOptions:
-    """The options of the session that these arguments ask for."""
+    """The session options from these arguments."""
     prompt, thinking = arguments.system_prompt, arguments.thinking
     return SessionOptions(
         cwd=arguments.cwd,

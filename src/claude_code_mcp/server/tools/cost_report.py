@@ -1,4 +1,4 @@
-"""`claude_session_costs`: what sessions have cost, and what is left of budgets."""
+"""`claude_session_costs`: the costs of sessions and the rest of budgets."""
 
 import asyncio
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from .tool import Reply, Tool
 _MAX_LINES = 500
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 TeamGrouping = Literal["caller", "group"]
-"""How the costs of all callers can be grouped beside `Grouping`."""
+"""Additional groupings for the costs of all callers."""
 
 
 class CostArguments(Arguments):
@@ -56,7 +56,7 @@ class CostReport(ToolOutput):
     total: CostLine | None = None
     left_out: int | None = None
     budgets: list[BudgetRow] | None = None
-    """What limits the caller's spending, and what of it is spent."""
+    """The caller's budgets, and how much of each is spent."""
     plan_usage: dict[str, Any] | None = None
     """How much of the caller's subscription is used, as Claude Code last reported it."""
     error: ErrorInfo | None = None
@@ -80,12 +80,12 @@ async def session_costs(call: Call, arguments: CostArguments) -> Reply:
 
 
 async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **wanted: Any) -> CostReport:
-    """What the caller's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
+    """The costs of the caller's sessions; `wanted` are the filters of `StoredSessions.costs`."""
     costs = await service.stored.costs(by, caller=caller, most=_MAX_LINES, **wanted)
     error = await not_read(service, caller)
     try:
         budgets = await budget_rows(service, caller)
-    except OSError as reason:  # not the same as that nothing is limited
+    except OSError as reason:  # an error does not mean that there are no limits
         budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"Budget spending cannot be read: {reason}.")
     return CostReport(
         by=by,
@@ -101,9 +101,9 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
 async def everybodys_report(
     service: Service, caller: Caller, by: Grouping | TeamGrouping, *, per: Period = "month", since: str = ""
 ) -> CostReport:
-    """What all callers have spent, and their budgets, from what `claude-code-mcp costs` prints too: by caller and group
-    as the server has counted it, `per` day or month, otherwise as the sessions on disk have it. PermissionDenied for a
-    caller who is not shown it."""
+    """The costs and budgets of all callers, from the same data as `claude-code-mcp costs`: by caller and group as
+    counted by the server, `per` day or month; otherwise from the sessions on disk. PermissionDenied for a caller who
+    may not see them."""
     policy = service.policy_for(caller)
     policy.check_all_costs()  # before anything is read
     error = None
@@ -130,8 +130,8 @@ async def everybodys_report(
 
 
 async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:
-    """What limits a caller's spending, alone and with their groups, how much of each is spent, and a warning where that
-    is most of it. OSError if it cannot be read."""
+    """A caller's budgets, their own and their groups', how much of each is spent, and a warning if it is nearly used
+    up. OSError if they cannot be read."""
     budgets = await asyncio.to_thread(service.policy_for(caller).budgets)
     return [_budget_row(caller.principal, budget, spent) for budget, spent in budgets]
 
@@ -147,7 +147,7 @@ def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
 
 
 async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
-    """That some of what is on disk could not be read, which is not the same as that it is not there."""
+    """The error if some data on disk could not be read, as opposed to being absent."""
     reason = await service.listing.unread(caller=caller)
     return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 

@@ -1,4 +1,4 @@
-"""Keeps a secret that is spread over several fragments of a message from passing in pieces."""
+"""Keeps a secret that spans several fragments of a message from being sent in pieces."""
 
 import uuid
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_d
 
 
 class Fragments:
-    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
+    """Holds back the end of a fragment's text while it may be the start of a known secret.
 
     One per stream of messages; at most one held-back text per content block that is being written.
     """
@@ -40,7 +40,7 @@ class Fragments:
         return [message for agent in {agent for agent, _ in self._held} for message in self.flush_of(agent)]
 
     def flush_of(self, agent: object) -> list[RawMessage]:
-        """The held-back texts of a subagent, by the call that has started it; None is the session itself."""
+        """The held-back texts of a subagent, identified by the call that started it; None is the session itself."""
         held = [self._held.pop(block) for block in [*self._held] if block[0] == agent]
         return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held]
 

@@ -1,6 +1,6 @@
-"""What texts for callers say to call next.
+"""The texts that tell callers what to call next.
 
-The texts depend on the chosen toolsets: none may name a tool that the caller was not offered.
+The texts depend on the chosen toolsets: none may name a tool that is not offered.
 """
 
 from ...core.config import Settings
@@ -19,7 +19,7 @@ _INSTRUCTIONS = {
 
 
 def instructions(settings: Settings) -> str:
-    """The server's instructions in the handshake: how its main toolset is used. The others explain themselves."""
+    """The server's instructions in the handshake: how to use its main toolset. The others are self-explanatory."""
     main = next((toolset for toolset in _INSTRUCTIONS if toolset in settings.toolsets), None)
     return "Runs Claude Code sessions." + (f" {_INSTRUCTIONS[main]}" if main is not None else "")
 
@@ -35,12 +35,12 @@ def how_to_answer(settings: Settings) -> str:
 
 
 def how_to_wait(settings: Settings) -> str:
-    """What to call for a session whose turn goes on in the background."""
+    """What to call for a session whose turn continues in the background."""
     how = "claude_get_status" if "sessions" in settings.toolsets else "claude_code_session, action get with waitSeconds"
     return f"It continues in the background: wait for it with {how}, then continue with claude_code_reply."
 
 
 def point_to_remedy(error: ClaudeCodeError, settings: Settings) -> None:
-    """Adds to an error's message what the caller can do about it, if a tool for that is offered."""
+    """Add the remedy to an error's message, if a tool for it is offered."""
     if error.data.get("remedy") == ENABLE_BYPASS and "code" in settings.toolsets:
         error.message += " claude_code_configure with action enable_bypass asks to switch it on."

@@ -1,4 +1,4 @@
-"""`claude_mcp_servers`: the servers of the hub, and how they are doing."""
+"""`claude_mcp_servers`: the hub's servers and their status."""
 
 import asyncio
 import contextlib
@@ -80,11 +80,11 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
 
 
 async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
-    """The answer where no hub is open. Without our own file none is opened, and there are no servers."""
+    """The answer if no hub is open. Without the hub's file there are no servers."""
     if settings.hub == "off":
         raise InvalidArgument(NO_HUB)
     if settings.hub != "own" or not await asyncio.to_thread(_is_absent, settings.hub_file):
-        # Not the same as no servers: the file was just written, or cannot be used.
+        # The file exists but was just written or cannot be used, which differs from having no servers.
         raise InvalidArgument("The MCP servers are still starting. If this does not change, see the server's log.")
     if arguments.server is not None:
         raise InvalidArgument(f"There is no MCP server called {arguments.server[:100]!r}.", field="server")
@@ -94,7 +94,7 @@ async def _without_hub(settings: Settings, arguments: Servers) -> ServerReports:
 
 
 def _is_absent(file: Path) -> bool:
-    """Whether a file does not exist, for certain; one that cannot be looked at may be there."""
+    """Whether a file certainly does not exist; an error may hide an existing file."""
     try:
         file.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -105,8 +105,8 @@ def _is_absent(file: Path) -> bool:
 
 
 async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None) -> ServerReports:
-    """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
-    a caller passes on the address that it was redirected to."""
+    """Return the sign-in URL; the sign-in continues in the background until the browser returns or a caller passes on
+    the redirect address."""
     if redirect is not None:
         return server_reports([await hub.finish_sign_in(server, redirect)])
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -123,7 +123,7 @@ async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None)
             if not shown.done():
                 shown.set_exception(error)
 
-    # A task of the service: a person takes longer to sign in than a client waits for a call.
+    # A task of the service: signing in takes longer than a client waits for a call.
     signing_in = service.start_task(authenticate())
     waiting: set[asyncio.Future[Any]] = {shown, signing_in}
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -143,14 +143,14 @@ async def _connected(hub: Hub, server: str | None) -> ServerReports:
         return server_reports(hub.status(), hub.problems)
     reports = server_reports(hub.status(server))
     if reports.servers and reports.servers[0].state == "connected":
-        # The report says how the server stands; the names of its tools are an addition.
+        # The report has the server's status; the tool names are an addition.
         with contextlib.suppress(ClaudeCodeError):
             reports.servers[0].tool_names = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
     return reports
 
 
 def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
-    """`problems` are the entries that cannot be used; they are reported with the list of all servers."""
+    """`problems` are invalid entries; they are reported with the list of all servers."""
     servers = [
         ServerReport(
             name=status.name,

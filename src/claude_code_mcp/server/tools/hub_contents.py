@@ -1,8 +1,8 @@
-"""What the hub's servers have besides tools, as this server's own: resources, prompts, completions and skills.
+"""Offers the hub's resources, prompts, completions and skills as this server's own.
 
-Prompts are called `mcp__server__prompt`, like tools. Resources keep their addresses; of two servers with the same one,
-the first counts, and so it is with skills (SEP-2640), whose files are resources: an address that a skill itself names
-must stay what it is. A server that the policy denies as a whole is left out of everything.
+Prompts are called `mcp__server__prompt`, like tools. Resources keep their addresses; of two servers with the same
+address, the first wins. The same applies to skills (SEP-2640), whose files are resources: an address that a skill names
+must stay unchanged. A server that the policy denies entirely is omitted.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from ...hub.streams import JsonObject
 log = logging.getLogger(__name__)
 
 _LIST_TIMEOUT = 5.0
-"""Seconds that a server has to connect before what there is is listed without it."""
+"""Seconds that a server has to connect before the lists are returned without it."""
 
 ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 _ANY = "resources"
-"""Stands for anything that a server offers, where the policy is asked about the whole server."""
+"""Stands for everything that a server offers, for policy checks of the whole server."""
 _ABSENT = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002})
-"""With these a server says that it has no such skill; the last is what older ones say of resources."""
+"""The errors with which a server reports an unknown skill; the last is the older one for resources."""
 
 
 @dataclass(slots=True)
 class _Index:
-    """Where everything that was listed comes from."""
+    """The server of each listed item."""
 
     prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
     resources: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Index:
 
 
 class HubContents:
-    """Lists, reads and follows. Everything raises MCPError: with the server's own answer, or saying what is wrong."""
+    """Lists, reads and follows. All methods raise MCPError, with the server's own error or our explanation."""
 
     def __init__(self, hub: Hub, service: Service) -> None:
         self._hub = hub
@@ -122,7 +122,7 @@ class HubContents:
         return await self._answered(self._hub.complete(server, asked))
 
     async def skill(self, principal: str, uri: str) -> JsonObject:
-        """The entry of one skill. One that no server lists is asked for at each server that has skills at all."""
+        """The entry of one skill. An unlisted skill is requested from each server that has skills."""
         if self._find_server(uri) is None:
             await self.skills(principal)
         known = self._find_server(uri)
@@ -133,7 +133,7 @@ class HubContents:
             try:
                 answer = await self._answered(self._hub.request(server, "skills/get", {"uri": uri}))
             except MCPError as error:
-                # A server that cannot say is no server without the skill; another one may have it.
+                # A failing server may still have the skill; try the others too.
                 failed = failed if error.code in _ABSENT else error
                 continue
             entry: JsonObject = answer.get("skill") or {}
@@ -159,7 +159,7 @@ class HubContents:
         return found
 
     async def _server_of(self, principal: str, uri: str) -> str:
-        """The server that has listed the address, or else the one whose template begins most like it."""
+        """The server that listed the address, or the one whose template shares the longest prefix."""
         if self._find_server(uri) is None:
             await asyncio.gather(self.resources(principal), self.templates(principal), self.skills(principal))
         server = self._find_server(uri)
@@ -177,7 +177,7 @@ class HubContents:
         return beginnings[max(fitting, key=len)] if fitting else None
 
     async def follow(self, principal: str, uri: str) -> None:
-        """From now on the hub reports changes of the resource."""
+        """Make the hub report changes of the resource."""
         await self._answered(self._hub.follow(await self._server_of(principal, uri), uri))
 
     async def _answered(self, request: Awaitable[ResultT]) -> ResultT:

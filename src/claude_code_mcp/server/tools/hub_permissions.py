@@ -1,7 +1,7 @@
-"""Whether a client may call a tool of the hub's servers.
+"""Permissions for clients that call hub tools.
 
 The rules of the policy decide first. Where they neither allow nor deny the call, a person is asked through the client's
-dialogs. No session holds the question meanwhile, so a client that cannot ask is refused.
+dialogs. There is no session to hold the question, so a client that cannot ask is refused.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from .waiting import first_of
 
 
 def rule_on_call(service: Service, principal: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
-    """What the rules say of a call that no session makes; None if a person must be asked."""
+    """The rules' answer to a call made without a session; None if a person must be asked."""
     return service.answer_by_rule(principal, service.settings.default_cwd or "", tool, arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The answer to whether a call may be made, and `by` which channel it came: a rule is `policy`."""
+    """The decision on a call, and the channel `by` which it came; a rule is `policy`."""
 
     answer: Answer
     by: str
 
 
 class PermissionQuestions:
-    """The questions that are open, each for one call of one client."""
+    """The open questions, each for one call of one client."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class PermissionQuestions:
         """By question."""
 
     async def ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
-        """The answer of a person, or the question as the result of the call for a client that takes it so."""
+        """A person's answer, or the question as the result of the call for clients that expect that."""
         place = f"hub:{call.caller.key}"  # stands in for a session's id
         if call.state.permission is not None:
             return self._returned_answer(call, place, call.state.permission)
@@ -83,14 +83,14 @@ class PermissionQuestions:
             place, name, arguments, settle, suggestions=[always], of_client=True, check=check
         )
         self._rulings[question.id] = settled
-        # A client that takes the question as a result may never come back: then it is closed after its expiry.
+        # A client that got the question as a result may never return: then it is closed when it expires.
         asyncio.get_running_loop().call_later(
             2 * self._service.settings.permission_timeout, self._close_question, question.id
         )
         return question
 
     def _returned_answer(self, call: Call, place: str, question_id: str) -> Ruling | types.InputRequiredResult:
-        """The client came back: with the answer, for the next page of the question, or too late."""
+        """Handle a returning client: with the answer, for the next page of the question, or too late."""
         before = call.offsets.get(question_id)
         call.accept_forms(place)
         still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
@@ -102,7 +102,7 @@ class PermissionQuestions:
         return ruling
 
     async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Ruling:
-        """Waits for the answer. A dismissed dialog is a denial: no session waits here that could be answered later."""
+        """Waits for the answer. A dismissed dialog is a denial: no session waits that could be answered later."""
         settled = self._rulings[question.id]
         while not settled.done():
             await first_of(settled, call.dialogs.wait_for_change())

@@ -1,7 +1,7 @@
 """The tools of the hub's servers as this server's own.
 
-A call is made once it is permitted (`hub_permissions.py`). Every call is audited, when it was refused and when it is
-over. A result that is too long for a model's context is saved to a file, for clients that can read it.
+A call is made after it is permitted (`hub_permissions.py`). Every call is audited, when it is refused and when it ends.
+A result that is too long for a model's context is saved to a file, for clients that can read it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _KEPT = 7 * 86_400.0
 
 
 class HubProxy:
-    """Lists and calls the tools. What a person allowed a caller for good is remembered as long as the server runs."""
+    """Lists and calls the tools. Permanent permissions for a caller are remembered as long as the server runs."""
 
     def __init__(self, hub: Hub, service: Service) -> None:
         self._hub = hub
@@ -47,36 +47,36 @@ class HubProxy:
         self._allowed: set[tuple[str, str]] = set()
         self._questions = PermissionQuestions(service)
         self._tools: dict[str, dict[str, HubTool]] = {}
-        """By caller, as of its last listing: the tools by the names that they have here. A server may have other tools
-        on the connection of one caller than on that of another."""
+        """The tools by caller and name, as of the caller's last listing. A server may offer different tools on
+        different callers' connections."""
         self._index: tuple[list[HubTool], ToolIndex] = ([], ToolIndex(()))
-        """The words of the tools, and the tools that they were read from."""
+        """The search index, and the tools that it was built from."""
         self._rounds = CallRounds(service.settings.permission_timeout)
         self._counts: defaultdict[tuple[str, str], CallCounts] = defaultdict(CallCounts)
         """By principal and server."""
 
     def end_of(self, principal: str) -> None:
-        """The caller is gone: calls that wait for it are given up, and what it was allowed for good is forgotten."""
+        """Forget a removed caller: abandon calls that wait for it, and drop its permissions."""
         self._rounds.end_of(principal)
         self.client_left(Caller(principal))
         for key in [key for key in self._counts if key[0] == principal]:
             del self._counts[key]
 
     def client_left(self, caller: Caller) -> None:
-        """A client is gone: what was remembered for it is forgotten."""
+        """Forget everything about a disconnected client."""
         self._allowed = {entry for entry in self._allowed if entry[0] != caller.key}
         self._tools.pop(caller.key, None)
 
     async def listing(self, caller: Caller) -> list[types.Tool]:
-        """The tools that the caller may use, under the names they have here. A server that does not connect in time is
-        left out, and so is a tool that the policy denies whatever its arguments are."""
+        """The tools that the caller may use, under the names they have here. Omits servers that do not connect in time,
+        and tools that the policy denies for all arguments."""
         tools = await self._refresh(caller)
         return [
             entry.tool.model_copy(update={"name": name}) for name, entry in tools.items() if self._listed(caller, name)
         ]
 
     async def find(self, caller: Caller, query: str) -> list[types.Tool]:
-        """The tools that the caller may use and that have a word of the query, the best first; as in the listing."""
+        """The caller's tools that match a word of the query, best first; like the listing."""
         tools, index = await self._indexed(list((await self._refresh(caller)).values()))
         ranked = (tools[number] for number in index.ranked(query))
         return [
@@ -89,13 +89,13 @@ class HubProxy:
         return dict(Counter(entry.server for name, entry in tools.items() if self._listed(caller, name)))
 
     async def _indexed(self, tools: list[HubTool]) -> tuple[list[HubTool], ToolIndex]:
-        """The index of the tools, made anew where they have changed."""
+        """The index of the tools, rebuilt if they have changed."""
         index = self._index
         if index[0] != tools:
             texts = [
                 (f"{tool.server} {tool.tool.name}", tool.tool.description, tool.tool.input_schema) for tool in tools
             ]
-            # Kept with the tools that it was made of: others may have been listed while the thread ran.
+            # Stored with its tools: others may have been listed while the thread ran.
             index = self._index = tools, await asyncio.to_thread(ToolIndex, texts)
         return index
 
@@ -108,8 +108,8 @@ class HubProxy:
         return self._service.offers_tool(caller.principal, self._service.settings.default_cwd or "", name)
 
     async def knows(self, caller: Caller, name: str) -> bool:
-        """Whether there is such a tool. A server that is still starting, and whose it must be, is waited for. Raises
-        UpstreamUnavailable where that server cannot be had."""
+        """Whether the tool exists. Waits for its server if that is still starting. Raises UpstreamUnavailable if that
+        server is unavailable."""
         if name in self._tools.get(caller.key, {}):
             return True
         tools = await self._refresh(caller)
@@ -122,11 +122,9 @@ class HubProxy:
         return bool(waited_for) and name in await self._refresh(caller)
 
     async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> CallReply:
-        """Calls the tool, once that is permitted. Raises PermissionDenied if it is not, UpstreamUnavailable, and
-        MCPError if there is no such tool, or no longer when a person has permitted it."""
-        if (
-            call.state.paused_call is not None
-        ):  # the state is sealed for this very call, which was permitted when it began
+        """Call the tool after it is permitted. Raises PermissionDenied, UpstreamUnavailable, and MCPError if there is
+        no such tool, also if it disappeared before a person permitted it."""
+        if call.state.paused_call is not None:  # the state is sealed for this call, which was permitted when it started
             return await self._rounds.resume(call)
         unknown = MCPError(types.INVALID_PARAMS, f"Unknown tool: {name[:100]}")
         if not await self.knows(call.caller, name):
@@ -145,8 +143,8 @@ class HubProxy:
         return await self._rounds.run(call, ProxiedCall(call, entry.server, start))
 
     async def _ruling(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
-        """Whether the call is permitted and who says so; or the question to a person, as the result of the call."""
-        # The rules first: what a person has allowed for good may be denied since.
+        """The decision on the call and its channel; or the question to a person, as the result of the call."""
+        # The rules first: they may now deny what a person allowed permanently.
         answer = rule_on_call(self._service, call.principal, name, arguments)
         if answer is not None:
             return Ruling(answer, "policy")
@@ -190,11 +188,11 @@ class HubProxy:
         finally:
             report["duration_ms"] = round(1000 * (time.monotonic() - began))
             self._audit(call, entry, entry.name, arguments, ruling, report)
-        # A client elsewhere could not read a file of ours: it gets the result as the server gave it.
+        # A remote client cannot read our files: it gets the result unchanged.
         if call.principal != LOCAL or isinstance(result, types.InputRequiredResult):
             return result
         limit = self._service.settings.mcp_output_tokens * _CHARACTERS_PER_TOKEN
-        # A short text without structured content is what most results are; it needs no closer look.
+        # Most results are short text without structured content and need no further checks.
         if (report["size"] <= limit and result.structured_content is None) or not is_long(result, limit):
             return result
         promised = entry.tool.output_schema is not None
@@ -220,7 +218,7 @@ class HubProxy:
         self._service.audit(AuditEvent(AuditKind.HUB_CALLED, call.principal, details=details))
 
     def _save(self, text: str, ending: str) -> str:
-        """Keeps a long part of a result in a file, as Claude Code itself does, and returns its path."""
+        """Save a long part of a result to a file, as Claude Code itself does, and return its path."""
         directory = private_directory(self._service.settings.state_dir / "mcp" / "results")
         for old in directory.iterdir():
             with contextlib.suppress(OSError):  # another server may remove it at the same time

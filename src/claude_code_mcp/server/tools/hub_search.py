@@ -1,7 +1,7 @@
 """`claude_mcp_search` and `claude_mcp_call`: tools of the hub's servers, found and called on demand.
 
-With hundreds of tools a list of all costs a client more context than its work. Both tools go through the proxy that
-lists and calls them for other clients, so that the policy decides in the same way.
+With hundreds of tools, listing all of them costs a client more context than its work. Both tools go through the proxy
+that lists and calls them for other clients, so that the policy decides in the same way.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Found(ToolOutput):
 
 
 async def claude_mcp_search(call: Call, arguments: Search) -> Reply:
-    """The best tools for the query that the caller may use. Where none fits, what servers there are to ask about."""
+    """The best tools for the query that the caller may use. If none match, the available servers."""
     proxy = _proxy_of(call)
     found = await proxy.find(call.caller, arguments.query)
     shown = [

@@ -41,7 +41,7 @@ class ListedSession(ToolOutput):
     in_terminal: bool | None = None
     """Whether a person drives it in a terminal: it takes answers, but no messages."""
     last_status: str | None = None
-    """The status in which it was left, where it is not in memory."""
+    """Its last status, if it is not in memory."""
     created: str | None = None
     messages: int | None = None
     model: str | None = None

@@ -1,4 +1,4 @@
-"""`claude_manage_session`: everything that can be done to a session besides talking to it."""
+"""`claude_manage_session`: all management of a session."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -54,12 +54,12 @@ MARKS: Mapping[str, tuple[Mark, bool]] = {
     "archive": (Mark.ARCHIVED, True),
     "unarchive": (Mark.ARCHIVED, False),
 }
-"""The actions that mark a session, and what each sets."""
+"""The actions that mark a session, with the mark and its value."""
 
 
 class ManageSession(Arguments):
     session_id: SessionId
-    # Only a gateway offers to move a session, and takes it from there: alone the action would do half of it.
+    # Only a gateway offers moving a session and completes it: on its own this action does only the first half.
     action: Annotated[Action | Literal["move"], WithJsonSchema({"type": "string", "enum": [*get_args(Action)]})]
     text: str | None = Field(
         None,
@@ -74,7 +74,7 @@ class ManageSession(Arguments):
         None, description="delete, discard, rewind: the person has agreed; otherwise they are asked"
     )
     wait: SkipJsonSchema[bool | None] = None
-    """move: after the turn that is running."""
+    """move: after the running turn."""
 
 
 class Managed(ToolOutput):
@@ -82,7 +82,7 @@ class Managed(ToolOutput):
     message: str | None = None
     path: str | None = None
     source: Literal["worktree", "conversation"] | None = None
-    """diff: where the changes were seen. Only those of a worktree can be merged or discarded."""
+    """diff: the source of the changes. Only those of a worktree can be merged or discarded."""
     owner: str | None = None
     shared_with: Shares | None = None
     """With whom the session is shared now; for the actions about that."""
@@ -129,7 +129,7 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
 
 
 async def steer_limit(service: Service, caller: Caller, session_id: str, action: str, text: str | None) -> Managed:
-    """`on_limit` says what the session does at a usage limit; `continue` sends again at once what one has stopped."""
+    """`on_limit` sets the behavior at a usage limit; `continue` immediately resends what a limit stopped."""
     steps: dict[str, Literal["wait", "end", "now"]] = {"wait": "wait", "end": "end"}
     step = "now" if action == "continue" else steps.get(_needed(text))
     if step is None:
@@ -146,8 +146,8 @@ async def steer_limit(service: Service, caller: Caller, session_id: str, action:
 
 
 async def give_away(service: Service, caller: Caller, session_id: str, *, wait: bool, without_tree: bool) -> str:
-    """The first half of a move, asked for by a gateway, which then has another machine take the session; the id under
-    which it goes on."""
+    """The first half of a move, requested by a gateway, which then lets another machine take the session; returns its
+    current id."""
     give = service.relocation.give_away
     if give is None:
         raise InvalidArgument("action: sessions can be moved only in a fleet.", field="action")
@@ -176,7 +176,7 @@ async def _share(call: Call, arguments: ManageSession) -> Reply:
 
 
 async def _work(call: Call, arguments: ManageSession) -> Reply:
-    """Runs an action on what the session has changed: its worktree, or its checkpoints."""
+    """Run an action on the session's changes: its worktree or its checkpoints."""
     session_id, confirmed = arguments.session_id, bool(arguments.confirm)
     done: str | types.InputRequiredResult
     match arguments.action:
@@ -196,8 +196,8 @@ async def _work(call: Call, arguments: ManageSession) -> Reply:
 
 
 async def _diff(call: Call, session_id: str) -> Managed:
-    """The changes in its worktree, or by its calls; those that are too long to be returned are in a file."""
-    # First, whose session it is: nothing is looked up for anybody else.
+    """The changes in its worktree, or by its calls; a diff that is too long is saved to a file."""
+    # Check the owner first: nothing is looked up for other callers.
     session = await call.service.find(session_id, caller=call.caller)
     changes = await call.service.work.changes(session, caller=call.caller)
     if isinstance(changes, str):
@@ -220,8 +220,8 @@ async def _diff(call: Call, session_id: str) -> Managed:
 
 
 async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
-    """Remove the worktree. If work would be lost that is not merged or committed, a person must agree, or the caller
-    must say that one has."""
+    """Remove the worktree. If unmerged or uncommitted work would be lost, a person must agree, or the caller must state
+    that one has."""
     work = call.service.work
     if confirmed:
         return await work.discard(session_id, None, caller=call.caller)
@@ -231,12 +231,12 @@ async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | typ
         asked = await _asked(call, question, "Discard it", f"it has {lost}")
         if asked is not None:
             return asked
-    # With what the person has seen: `discard` counts again, and refuses if that is something else.
+    # With what the person saw: `discard` counts again, and refuses if it differs.
     return await work.discard(session_id, lost, caller=call.caller)
 
 
 async def _changes(call: Call, session_id: str) -> str:
-    """The messages that the files can be taken back to."""
+    """The messages that the files can be rewound to."""
     listed = await call.service.work.checkpoints(session_id, caller=call.caller)
     lines = []
     for changed in listed:
@@ -255,7 +255,7 @@ def _names(changed: ChangedFiles) -> str:
 async def _rewind(
     call: Call, session_id: str, message_id: str | None, *, confirmed: bool
 ) -> str | types.InputRequiredResult:
-    """Take the files back to a message. A person must agree, or the caller must say that one has."""
+    """Rewind the files to a message. A person must agree, or the caller must state that one has."""
     if message_id is None:
         raise InvalidArgument("text: the id of the message to rewind to; the action changes lists them.", field="text")
     work, agreed = call.service.work, None
@@ -270,13 +270,13 @@ async def _rewind(
         asked = await _asked(call, question, "Restore them", f"this changes {agreed}")
         if asked is not None:
             return asked
-    # With what the person has seen: `rewind` looks again, and refuses if that is something else.
+    # With what the person saw: `rewind` checks again, and refuses if it differs.
     changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
     return f"Restored: {changed}. The conversation is unchanged.{_names(changed)}"
 
 
 async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
-    """Ask a person. Returns the question where it goes back as the result of the call. Raises PermissionDenied unless
+    """Ask a person. Returns the question if it is returned as the result of the call. Raises PermissionDenied unless
     the person agrees."""
     answer = await call.confirmed(question, title)
     if isinstance(answer, types.InputRequiredResult):
@@ -307,7 +307,7 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
-    """Delete a session. A person must agree, or the caller must say that one has; otherwise PermissionDenied."""
+    """Delete a session. A person must agree, or the caller must state that one has; otherwise PermissionDenied."""
     if not arguments.confirm:
         page = await call.service.stored.read(arguments.session_id, caller=call.caller, size=1)
         question = f"Permanently delete {page.title[:200]!r} ({page.session_id})? It has {page.turns} turns."
@@ -320,7 +320,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             )
         if not answer:
             raise PermissionDenied("The user did not confirm; nothing was deleted.")
-    # Before the deletion: afterwards it is not known where its worktree is.
+    # Before the deletion: afterwards the location of its worktree is unknown.
     session = await call.service.find(arguments.session_id, caller=call.caller)
     left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)

@@ -9,12 +9,12 @@ _QUEUE_LENGTH = 20_000
 _QUEUE_BYTES = 16 << 20
 _PIECE_LENGTH = 100
 _PIECE_BYTES = 256 << 10
-"""What is sent at once: what has gathered, but no more than this, unless it is a single message."""
+"""The maximum size of a piece, unless it is a single message."""
 RawMessage = Mapping[str, Any]
 
 
 class Numbered(NamedTuple):
-    """A message with its place in the stream and its time (Unix seconds)."""
+    """A message with its number in the stream and its time (Unix seconds)."""
 
     sequence: int
     message: RawMessage
@@ -23,7 +23,7 @@ class Numbered(NamedTuple):
 
 
 class NotificationQueue:
-    """An asynchronous iterator over messages, in the pieces in which they are to be sent, for one reader.
+    """An asynchronous iterator over messages, grouped into pieces for sending, for one reader.
 
     When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
     """
@@ -50,13 +50,13 @@ class NotificationQueue:
         self._more.set()
 
     def close(self) -> None:
-        """Ends the iteration once everything is read."""
+        """End the iteration after everything is read."""
         self._closed = True
         self._more.set()
 
     async def all_read(self) -> None:
-        """Returns when the reader has come back for more and there is none, as of this very moment."""
-        while not self._read.is_set():  # more may have come between the reader's return and ours
+        """Return when the reader is waiting and the queue is empty."""
+        while not self._read.is_set():  # more may have arrived in the meantime
             await self._read.wait()
 
     def __aiter__(self) -> "NotificationQueue":
@@ -67,7 +67,7 @@ class NotificationQueue:
             self._read.set()
             if self._closed:
                 raise StopAsyncIteration
-            # Nothing is awaited between the look and `clear`: what is put in later sets it again.
+            # No await between the check and `clear`: a later item sets it again.
             self._more.clear()
             await self._more.wait()
         piece = [self._next()]

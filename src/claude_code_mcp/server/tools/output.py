@@ -11,7 +11,7 @@ from ...core import json_text
 
 
 class ToolOutput(BaseModel):
-    """The structured result of a tool: camelCase on the wire, absent fields left out."""
+    """The structured result of a tool: camelCase on the wire, absent fields omitted."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
@@ -41,14 +41,14 @@ def json_of(structured: Mapping[str, Any]) -> str:
 
 
 def declared(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> WithJsonSchema:
-    """The schema of an object that is passed on as it is: its fields, each with its type or its whole schema."""
+    """The schema of an object that is passed on unchanged: its fields, each with its type or complete schema."""
     fields = {**required, **(optional or {})}
     properties = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in fields.items()}
     return WithJsonSchema({"type": "object", "properties": properties, "required": [*required]})
 
 
 class ErrorInfo(ToolOutput):
-    """Why a call failed, or what of its result is missing."""
+    """Why a call failed, or what is missing in its result."""
 
     code: str
     message: str
@@ -64,4 +64,4 @@ Shares = Annotated[
         }
     ),
 ]
-"""With whom a session is shared, and what they may do."""
+"""The grantees of a session, and their access."""

@@ -1,9 +1,9 @@
-"""Results that are too long for one report: what is cut, and how the rest is read in pages.
+"""Results that are too long for one report: truncation, and reading the rest in pages.
 
 Every part has a name: `result`, `error`, `structuredOutput`, the id of an open question (its input, as JSON),
-`output:<number>` (one line of output) or `pendingInputs` (the list of open questions). A report names the parts it cut
-under `truncated`. The pages of a part, one after the other, are the whole part. Secrets are removed before the text is
-cut into pages.
+`output:<number>` (one line of output) or `pendingInputs` (the list of open questions). A report lists the parts that it
+truncated under `truncated`. The pages of a part together are the complete part. Secrets are removed before the text is
+split into pages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ...core.sessions.session import Session
 from .output import declared
 
 TruncatedPart = Annotated[dict[str, Any], declared({"part": "string", "nextOffset": "integer", "total": "integer"})]
-"""A part that is not in the report whole, and where its first unread character is."""
+"""A truncated part, and the offset of its first unread character."""
 PartPage = Annotated[
     dict[str, Any],
     declared({"name": "string", "text": "string", "offset": "integer", "total": "integer"}, {"nextOffset": "integer"}),
@@ -34,7 +34,7 @@ _OUTPUT = "output:"
 
 
 class ResultParts:
-    """Cuts the parts of one report to size and notes what it cut. Every part passes the redactor first."""
+    """Truncates the parts of one report and records what was truncated. Every part is redacted first."""
 
     def __init__(self, redactor: Redaction) -> None:
         self._redactor = redactor
@@ -42,14 +42,14 @@ class ResultParts:
 
     @property
     def truncated(self) -> list[dict[str, Any]] | None:
-        """Every part that is not here whole, and where its first unread character is."""
+        """Every truncated part, with the offset of its first unread character."""
         return self._cut or None
 
     def _note(self, part: str, next_offset: int, total: int) -> None:
         self._cut.append({"part": part, "nextOffset": next_offset, "total": total})
 
     def text(self, part: str, text: str, limit: int) -> str:
-        """The text if it is not too long, else its beginning and a mark."""
+        """The text if it is short enough, otherwise its start and a mark."""
         page = page_of(self._redactor.text(text), 0, limit)
         if page.next_offset is None:
             return page.text
@@ -61,7 +61,7 @@ class ResultParts:
         return self.text(f"{_OUTPUT}{event.seq}", event.line, limit)
 
     def data(self, part: str, value: Any, limit: int) -> Any:
-        """A JSON value if it is not too long, else nothing but a note."""
+        """A JSON value if it is short enough, otherwise only a note."""
         text = "" if value is None else as_json(self._redactor.data(value))
         if len(text) <= limit:
             return value
@@ -69,19 +69,19 @@ class ResultParts:
         return None
 
     def shortened(self, values: Sequence[Mapping[str, Any]], limit: int) -> list[Any]:
-        """JSON values that are only for information, with marks in them where they were cut: they cannot be read on."""
+        """JSON values for information only, with marks where they were truncated; the rest cannot be read."""
         clean: list[Any] = self._redactor.data(list(values))
         return list(cut_data(clean, limit, limit // 8)) if len(as_json(clean)) > limit else clean
 
     def questions(self, questions: Sequence[Question], start: int = 0) -> list[tuple[Question, dict[str, Any]]]:
-        """Open questions without secrets, each with its input: whole while the budget lasts, then cut and noted."""
+        """Open questions without secrets, each with its input: complete while the budget lasts, then truncated."""
         left, shown = _INPUT_BUDGET, []
         for question in questions[start : start + _MAX_QUESTIONS]:
             clean = without_secrets(question, self._redactor)
             tool_input, whole = shown_input(clean, room=left)
             size = len(clean.change.diff) if clean.change is not None else 0
             if size > left - input_size(clean) or not whole:
-                # Of the input everything can be read on; how it changes the file only helps to understand it.
+                # The complete input can be read in pages; the file change only helps to understand it.
                 clean = replace(clean, change=None)
             else:
                 left -= size
@@ -138,14 +138,14 @@ def _unknown(session: Session, part: str) -> InvalidArgument:
 
 
 def render_page(page: dict[str, Any]) -> str:
-    """The text of a page of a part, with a line on where it begins and ends."""
+    """The text of a page, with a line about its range."""
     until = page["offset"] + len(page["text"])
     rest = f"; the next begins at offset {page['nextOffset']}" if "nextOffset" in page else "; end"
     return f"{page['text']}\n[{page['name']}: characters {page['offset']} to {until} of {page['total']}{rest}]"
 
 
 def render_truncated(truncated: list[dict[str, Any]] | None) -> list[str]:
-    """The text lines that say what was cut, and how to read on."""
+    """The text lines that list truncated parts and how to read the rest."""
     return [
         f'[truncated: part "{cut["part"]}" has {cut["total"]}, read on with part and offset {cut["nextOffset"]}]'
         for cut in truncated or []

@@ -29,7 +29,7 @@ class PendingInput(ToolOutput):
 
 
 def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int = 0) -> list[PendingInput]:
-    """Open questions as callers see them, with their whole input where there is room for it."""
+    """Open questions as callers see them, with their complete input where it fits."""
     return [
         PendingInput(
             input_id=question.id,

@@ -34,8 +34,8 @@ def progress_callback(call: Call) -> ProgressFnT | None:
 
 @asynccontextmanager
 async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
-    """Within this context a client that asked for progress is notified of what the session does. All of it has been
-    sent when the context is left, unless by an exception."""
+    """Context in which a client that asked for progress is notified of the session's activity. Everything is sent
+    before a normal exit."""
     if not call.wants_progress:
         yield
         return
@@ -45,7 +45,7 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
         reporting = call.service.start_task(_report_progress(call, session.questions, events, ended))
         try:
             yield
-            # The result follows: who answered a moment ago is reported before it, without waiting for the interval.
+            # The result follows: a recent answer is reported before it, without waiting for the interval.
             events.close()
             ended.set()
             await asyncio.wait({reporting})
@@ -54,8 +54,8 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
 
 
 async def _report_progress(call: Call, questions: list[Question], events: Subscription, ended: asyncio.Event) -> None:
-    """Sends the open questions, then what happens: every question that is opened or answered, and of all other events
-    since the last notification the latest line, at a bounded rate until the call has `ended`."""
+    """Send the open questions, then progress until the call has `ended`: every opened or answered question, and the
+    latest line of all other events at a bounded rate."""
     report = call.context.session.report_progress
 
     def clean(line: str) -> str:

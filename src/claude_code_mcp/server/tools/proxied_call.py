@@ -1,10 +1,10 @@
-"""A client's call at a server of the hub, and everything that passes between client and server meanwhile.
+"""A client's call to a hub server, and the messages between client and server during it.
 
 On connections of the 2025 protocol a question of the server becomes a request to the client while the call waits, and
 one round is enough. On 2026-07-28 the call returns with the question and the client repeats it with the answer, each
-time as another round. The call at the server goes on in between: a server of the older protocol waits for its answer
-in the middle of it. Questions for the client's model (sampling) go the same way. Progress and log messages are sent on
-the stream of the round.
+time as another round. The call at the server continues in between: a server of the older protocol waits for its answer
+in the middle of it. Questions for the client's model (sampling) work the same way. Progress and log messages are sent
+on the stream of the round.
 """
 
 import asyncio
@@ -40,21 +40,20 @@ _CANCELLED = {"action": "cancel"}
 _ANSWERS = (types.ElicitResult, types.CreateMessageResult, types.CreateMessageResultWithTools)
 _LEVELS: tuple[str, ...] = get_args(types.LoggingLevel)
 _MAX_LOGGED = 1000
-"""Log messages that wait for the client of a call to read them; more are left out."""
+"""Log messages queued for the client of a call; more are dropped."""
 _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
 class CallRounds:
-    """Runs calls in rounds, and keeps those that wait for their clients to come back, each for `timeout` seconds."""
+    """Runs calls in rounds, and keeps paused calls for up to `timeout` seconds until their clients return."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._paused: dict[str, ProxiedCall] = {}
 
     async def resume(self, call: Call) -> CallReply:
-        """A later round, which goes on with the paused call that its state names. InvalidArgument if that was given
-        up."""
-        # Taken out: an answer is for one round, and the timer finds nothing any more.
+        """Run a later round, which continues the paused call in its state. InvalidArgument if that was abandoned."""
+        # Removed: an answer is for one round, and the timer must find nothing.
         proxied = self._paused.pop(call.state.paused_call or "", None)
         if proxied is None:
             raise InvalidArgument("This call is no longer waiting for an answer; call the tool again.")
@@ -62,7 +61,7 @@ class CallRounds:
         return await self.run(call, proxied)
 
     async def run(self, call: Call, proxied: "ProxiedCall") -> CallReply:
-        """One round of a call: until its result, or until a question that the client is to answer."""
+        """Run one round of a call, until its result or until a question for the client."""
         question = await proxied.wait(call)
         if question is None:
             return proxied.work.result()
@@ -75,7 +74,7 @@ class CallRounds:
         )
 
     def end_of(self, principal: str) -> None:
-        """Gives up the calls of a caller that wait for it."""
+        """Abandon a caller's paused calls."""
         for key in [key for key, proxied in self._paused.items() if proxied.principal == principal]:
             self._give_up(key)
 
@@ -86,10 +85,11 @@ class CallRounds:
 
 
 class ProxiedCall:
-    """One call at a server of the hub. What the server asks and reports meanwhile passes through `side` to the client.
+    """One call at a server of the hub. The server's requests and reports during the call pass through `side` to the
+    client.
 
-    Where the client takes questions as the result of a call, one ends the current `wait`, and the server waits until
-    `answer` is called.
+    If the client expects questions as the result of a call, a question ends the current `wait`, and the server waits
+    until `answer` is called.
     """
 
     def __init__(self, call: Call, server: str, start: Start) -> None:
@@ -100,7 +100,7 @@ class ProxiedCall:
         self._logged: deque[dict[str, Any]] = deque()
         self._sending: asyncio.Future[None] | None = None
         self._waited_for = False
-        """Whether a round is under way, on whose stream notifications can be sent."""
+        """Whether a round is running, on whose stream notifications can be sent."""
         level = _log_level(call)
         self.side = CallerSide(
             on_progress=self._report_progress if call.wants_progress else None,
@@ -115,14 +115,14 @@ class ProxiedCall:
         self.work.add_done_callback(_retrieve_exception)
 
     async def wait(self, call: Call) -> types.InputRequest | None:
-        """Waits, in the round `call`, for the end of the server's call (None) or for its next question. When this is
-        cancelled, so is the server's call."""
+        """In the round `call`, wait for the end of the server's call (None) or for its next question. Cancelling this
+        cancels the server's call."""
         self._call, self._waited_for = call, True
         self._send_logged()
         waiting: set[asyncio.Future[Any]] = {self.work, self._question}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            # What was logged before the result, or the question, is sent before it.
+            # Messages logged before the result or question are sent before it.
             if self._sending is not None:
                 await asyncio.wait([self._sending])
         except asyncio.CancelledError:
@@ -130,12 +130,12 @@ class ProxiedCall:
             raise
         finally:
             self._waited_for = False
-        # The end counts first: then no answer to a question is waited for any more.
+        # The end takes precedence: then no answer is awaited any more.
         return None if self.work.done() else self._question.result()
 
     def answer(self, response: object) -> None:
-        """The client came back with its response to the question."""
-        # Both futures are renewed before the answer is passed on: the server may ask again as soon as it has it.
+        """Pass on the client's response to the question."""
+        # Both futures are renewed before the answer is passed on: the server may immediately ask again.
         waiting, self._answer, self._question = self._answer, _future(), _future()
         waiting.set_result(_payload(response) if isinstance(response, _ANSWERS) else None)
 
@@ -156,16 +156,16 @@ class ProxiedCall:
         return await self._answered(types.ElicitRequest(params=question)) or _CANCELLED
 
     async def _answered(self, question: types.InputRequest) -> dict[str, Any] | None:
-        """Ends the current round with a question, and waits for the answer that the next round brings; None where it
-        brings none. Questions of one call that come together follow one another, a round for each."""
-        # Shielded here and below: the server may take its question back, and the client answers it all the same.
-        while self._question.done():  # the client has another one
+        """End the current round with a question, and wait for the answer from the next round; None if it brings none.
+        Simultaneous questions of one call are asked one per round."""
+        # Shielded here and below: the server may withdraw its question while the client still answers it.
+        while self._question.done():  # the client is answering another one
             await asyncio.shield(self._answer)
         self._question.set_result(question)
         return await asyncio.shield(self._answer)
 
     def _log(self, lowest: str, params: Mapping[str, Any]) -> None:
-        """Takes a log message for the client, which it gets on the stream of its call."""
+        """Queue a log message for the client, to be sent on the stream of its call."""
         level = params.get("level")
         wanted = level in _LEVELS and _LEVELS.index(level) >= _LEVELS.index(lowest)
         # Bounded: a client may be slower to read than a server to log.
@@ -181,12 +181,12 @@ class ProxiedCall:
 
     async def _send_all_logged(self) -> None:
         while self._logged and self._waited_for:
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client has left
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client disconnected
                 await sdk.send_notification(self._call.context, "notifications/message", self._logged.popleft())
 
 
 def _log_level(call: Call) -> str | None:
-    """From which level on the client wants log messages; None where it wants none."""
+    """The minimum level of log messages that the client wants; None for none."""
     if sdk.is_modern(call.context.protocol_version):
         level = (call.context.meta or {}).get(types.LOG_LEVEL_META_KEY)
         return level if level in _LEVELS else None
@@ -194,8 +194,8 @@ def _log_level(call: Call) -> str | None:
 
 
 def _sampler(call: Call, pause: Callable[[types.InputRequest], Awaitable[dict[str, Any] | None]]) -> AskPerson | None:
-    """Has the client's model answer, through a request or as a question that ends the round; None where it has none.
-    What the model is asked, and whether, is for the client to decide, as with every server of its own."""
+    """Returns a function that lets the client's model answer, through a request or as a question that ends the round;
+    None if it has no model. The client decides whether and what the model is asked, as with its own servers."""
     if not can_sample(call.context):
         return None
 
@@ -216,7 +216,8 @@ def _sampler(call: Call, pause: Callable[[types.InputRequest], Awaitable[dict[st
 
 
 def _client_asker(call: Call) -> AskPerson:
-    """Asks through a request to the client, on the stream of the call; cancels what the client does not take."""
+    """Ask through a request to the client, on the stream of the call; cancel requests that the client does not
+    support."""
 
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
         session, request_id = call.context.session, call.context.request_id
@@ -234,7 +235,7 @@ def _client_asker(call: Call) -> AskPerson:
 
 
 def _takes(call: Call, params: Mapping[str, Any]) -> bool:
-    """Whether the client has said that it takes a question of this kind: a form, or an address to open."""
+    """Whether the client declares support for this kind of question: a form, or a URL to open."""
     return can_open_addresses(call.context) if params.get("mode") == "url" else can_be_asked(call.context)
 
 
@@ -247,6 +248,6 @@ def _future() -> "asyncio.Future[Any]":
 
 
 def _retrieve_exception(work: "asyncio.Future[Any]") -> None:
-    """Keeps asyncio from logging the failure of a call that was given up."""
+    """Keep asyncio from logging the failure of an abandoned call."""
     if not work.cancelled():
         work.exception()

@@ -1,8 +1,8 @@
-"""`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end.
+"""`claude_code_query`: every message of a turn as a notification as it arrives, and a bundle of them at the end.
 
-Between the session's log and the client, `fragments.py` holds back the beginnings of secrets and
-`notification_queue.py` holds what the client has not read yet. Both are bounded: a client that stops reading costs no
-more than this and holds up no other client.
+Between the session's log and the client, `fragments.py` holds back the starts of secrets and `notification_queue.py`
+queues what the client has not read yet. Both are bounded: a client that stops reading costs no more than this and
+blocks no other client.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class _QueryStream:
     """One round of a query. Each event of the session is numbered and bundled as it happens, and queued for the client.
 
     The stream ends with the turn of its own message: later turns of the session, which others start, are not part of
-    it. Numbers, totals and the place in the log are handed from round to round through the state of the call.
+    it. Numbers, totals and the log position are passed from round to round through the state of the call.
     """
 
     def __init__(self, call: Call, session: Session, message: UserMessage, options: QueryOptions) -> None:
@@ -154,7 +154,7 @@ class _QueryStream:
         self._kept_bytes = 0
         self._queue = NotificationQueue()
         self._fragments = Fragments(call.service.redaction)
-        # Where an earlier round of this call has stopped.
+        # Where an earlier round of this call stopped.
         before = call.state.stream
         self._began = before.began if before is not None else _now()
         # A number of the log is meaningless once the session was unloaded and has a new log.
@@ -164,7 +164,7 @@ class _QueryStream:
         self._missed = before.missed if before is not None else 0
 
     def _state(self) -> RoundState:
-        """What the next round needs to go on from here."""
+        """The state that the next round needs to continue from here."""
         position = StreamPosition(
             epoch=self._session.events.epoch,
             reached=self._reached,
@@ -179,7 +179,7 @@ class _QueryStream:
         call, session = self._call, self._session
         call.follow(session.id)
         await call.detach(session.id, self._user_message.id)
-        # What an earlier round has sent is in the bundle again.
+        # Messages that an earlier round sent are in the bundle again.
         for event in session.events.after(0):
             if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
                 self._keep(event)
@@ -193,16 +193,15 @@ class _QueryStream:
         return questions or self._bundle()
 
     async def _stream(self) -> types.InputRequiredResult | None:
-        """Runs until the turn is over and everything is sent; returns earlier with questions that must go back to the
-        client."""
+        """Run until the turn is over and everything is sent; return earlier with questions for the client."""
         call, session, outcome = self._call, self._session, self._user_message.outcome
         with call.held_events.subscribe(session, self._reached) as round_:
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send())
                 consuming = tasks.create_task(self._consume(round_.events))
                 while await self._is_asked():
-                    # From here on nothing is numbered: what has a number is sent before the questions are returned,
-                    # and what happens meanwhile stays in the subscription.
+                    # No more numbering from here on: numbered messages are sent before the questions are returned, and
+                    # later events stay in the subscription.
                     consuming.cancel()
                     await asyncio.wait({consuming})
                     await first_of(outcome, self._queue.all_read())
@@ -215,7 +214,7 @@ class _QueryStream:
                         consuming = tasks.create_task(self._consume(round_.events))
                     if session.state is State.WAITING:  # the person dismissed it: another channel may answer
                         await first_of(outcome, call.dialogs.wait_for_change())
-                # Ends `_consume` behind what the subscription still holds, and with it the queue and `_send`.
+                # Ends `_consume` after the remaining events of the subscription, and with it the queue and `_send`.
                 round_.events.close()
         return None
 
@@ -229,12 +228,12 @@ class _QueryStream:
         return False
 
     async def _consume(self, events: Subscription) -> None:
-        """Numbers and bundles the events. Never waits for the client, so nothing is missed however slow it is."""
+        """Numbers and bundles the events. Never waits for the client, so a slow client misses nothing."""
         async for event in events:
             self._take(event)
             self._reached = event.seq
             if isinstance(event, TurnEnded) and event.number == self._user_message.turn:
-                break  # what follows belongs to the turn of another message
+                break  # later events belong to another message's turn
         self._queue.close()
 
     def _take(self, event: Event) -> None:
@@ -264,7 +263,7 @@ class _QueryStream:
         self._queue.put(Numbered(self._sequence, message, event.at, event.size))
 
     def _count_missed(self, count: int) -> None:
-        """Counts events that the log has dropped between two rounds, so that the numbers show the gap."""
+        """Count events that the log dropped between two rounds, so that the numbers show the gap."""
         self._sequence += count
         self._missed += count
 
@@ -321,7 +320,7 @@ class _QueryStream:
 
 
 def _is_for_clients(event: Message) -> bool:
-    """Whether a message is for clients: all but those between the CLI and its host."""
+    """Whether a message is for clients: all except those between the CLI and its host."""
     return event.type != "command_lifecycle"
 
 

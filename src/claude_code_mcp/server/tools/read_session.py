@@ -30,9 +30,9 @@ class SessionText(ToolOutput):
     turns: int | None = None
     next_cursor: str | None = None
     agents: list[str] | None = None
-    """Subagents, whose transcripts can be read too."""
+    """Subagents whose transcripts can be read."""
     left_behind: int | None = None
-    """Messages on branches that were given up."""
+    """Messages on abandoned branches."""
     error: ErrorInfo | None = None
 
     def text(self) -> str:

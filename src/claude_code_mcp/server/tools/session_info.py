@@ -45,7 +45,7 @@ class SessionInfo(ToolOutput):
     additional_directories: list[str] | None = None
     owner: str | None = None
     shared_with: Shares | None = None
-    # With `get`, what its last turn has come to: the fields of a session tool's report that `_DETAILS` names.
+    # With `get`, the outcome of its last turn: the report fields named in `_DETAILS`.
     notice: str | None = None
     worktree: WorktreeInfo | None = None
     result: str | None = None
@@ -73,13 +73,13 @@ class SessionInfos(ToolOutput):
 def session_infos(
     sessions: Iterable[tuple[Session, SessionSharing]], sensitive: bool, message: str | None = None
 ) -> SessionInfos:
-    """Rows of a list of sessions, each with whose it is; `sensitive` adds directories, prompts and agents."""
+    """The rows of a session list, each with its owner; `sensitive` adds directories, prompts and agents."""
     rows = [_session_info(session, sensitive, sharing) for session, sharing in sessions]
     return SessionInfos(sessions=rows, message=message)
 
 
 def session_details(session: Session, sensitive: bool, redactor: Redaction, sharing: SessionSharing) -> SessionInfos:
-    """One session with what its last turn has come to: its result and output, and what it waits for."""
+    """One session with the outcome of its last turn: result, output and open questions."""
     details = report(session, redactor)
     info = _session_info(session, sensitive, sharing)
     return SessionInfos(sessions=[info.model_copy(update={name: getattr(details, name) for name in _DETAILS})])

@@ -87,7 +87,7 @@ def limit_line(limit: LimitInfo) -> str:
 
 
 class SessionReport(ToolOutput):
-    """What every session tool returns. Only what applies is there: without a wait, the session and its status."""
+    """The result of every session tool. Contains only what applies: without a wait, the session and its status."""
 
     session_id: str | None = None
     previous_session_id: str | None = None
@@ -118,7 +118,7 @@ class SessionReport(ToolOutput):
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        """Open questions are in it with their whole input: some callers read nothing else."""
+        """Open questions are included with their complete input: some callers read nothing else."""
         if self.part is not None:
             return render_page(self.part)
         head = f"Session {self.session_id}: {self.status}"
@@ -153,11 +153,11 @@ class Acknowledgement(ToolOutput):
     session_id: str | None = None
     status: Status | None = None
     next_cursor: str | None = None
-    """Behind the history of a session that has come into memory with the call."""
+    """The cursor after the history of a session that the call loaded."""
 
 
 class Interruption(ToolOutput):
-    """What an interruption came to; `dropped_messages` are the beginnings of those that will never run."""
+    """The result of an interruption; `dropped_messages` are the starts of those that will never run."""
 
     session_id: str | None = None
     status: Status | None = None
@@ -189,9 +189,9 @@ def report(
     """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines with the one that is
     being written. Parts that are too long for it are cut and named in `truncated`.
 
-    A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
-    silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
-    the id under which the caller knows the session; `sharing` is its owner and with whom it is shared.
+    A cursor from before the session was last loaded gets all kept output and a notice: nothing is skipped silently.
+    With a `message`, status and result are those of that message once it has an outcome. `asked_as` is the id under
+    which the caller knows the session; `sharing` has its owner and grantees.
     """
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
@@ -243,7 +243,7 @@ def worktree_report(session: Session) -> dict[str, str] | None:
 
 
 def notices(session: Session, *more: str | None) -> str | None:
-    """What the caller should know about a session, in one text."""
+    """Notices about a session for the caller, as one string."""
     return " ".join(filter(None, (*more, session.not_recorded, *notices_of(session)))) or None
 
 
@@ -254,7 +254,8 @@ def position_of(session: Session, cursor: str) -> int | None:
 
 
 def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
-    """The event number behind which output is wanted (None without a cursor), and whether the cursor is of this log."""
+    """The event number after which output is requested (None without a cursor), and whether the cursor belongs to this
+    log."""
     if cursor is None or cursor == _FROM_THE_START:
         return (None if cursor is None else 0), True
     try:

@@ -61,7 +61,7 @@ class CreateSession(Arguments):
     checkpoints: bool | None = None
     on_limit: OnLimit | None = Field(None, description="wait: continue automatically after a usage limit resets")
     stay_on_machine: SkipJsonSchema[bool | None] = None
-    """Listed by the gateway of a fleet. Where there is none, every session does."""
+    """Listed by the gateway of a fleet. Without a fleet, every session stays."""
     message_key: Name | None = Field(None, description=ABOUT_KEY)
     wait_seconds: BareWait | None = None
 
@@ -115,7 +115,7 @@ async def create_session(call: Call, arguments: CreateSession) -> Reply:
 
 
 def session_options(arguments: CreateSession) -> SessionOptions:
-    """What a caller asks of a new session."""
+    """The options of a new session from the caller's arguments."""
     return SessionOptions(
         cwd=arguments.working_directory,
         model=arguments.model,
@@ -135,7 +135,7 @@ def session_options(arguments: CreateSession) -> SessionOptions:
 
 
 async def send_message(call: Call, arguments: SendMessage) -> Reply:
-    # The cursor behind which new output begins is taken before the message is sent: meanwhile the turn already runs.
+    # The cursor for new output is taken before the message is sent, because the turn starts right away.
     sessions = call.service.sessions(principal=call.principal)
     current = call.service.current_id(arguments.session_id)  # another one, if the conversation was cleared
     known = next((session for session in sessions if session.id == current), None)
@@ -160,11 +160,11 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     if session.runs_elsewhere and arguments.wait_seconds:
         stores, neighbours = session.deps.stores, call.service.neighbours
         await neighbours.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
-        # Looked up again: what that server has done since is only on disk.
+        # Looked up again: the other server's changes are only on disk.
         session = await call.service.find(arguments.session_id, caller=call.caller)
     late = _accept_answers(call, session)
     if session.runs_elsewhere:
-        pass  # what happens there is not in this log
+        pass  # events there are not in this log
     elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:
@@ -219,10 +219,10 @@ async def _result(
     asked_as: str | None = None,
     message: UserMessage | None = None,
 ) -> Reply:
-    """The result of a call that set a session going: an acknowledgement at once or, after a wait, a report of what came
-    of it: all output behind the cursor `since`, or all since the session came into memory.
+    """The result of a call that started work in a session: an acknowledgement at once or, after a wait, a report with
+    all output after the cursor `since`, or since the session was loaded.
 
-    A call that sent a `message` waits for the outcome of that message and reports that, whatever else the session does.
+    A call that sent a `message` waits for and reports the outcome of that message, whatever else the session does.
     """
     if call.resumed_session:
         since = call.state.since
@@ -248,13 +248,13 @@ async def _result(
 
 
 def _accept_answers(call: Call, session: Session) -> str:
-    """Shows the session's questions to this client and accepts the answers that the call brought; returns who was
-    faster if one came too late, in this round or an earlier one."""
+    """Show the session's questions to this client and accept the answers that the call brought; return who answered
+    first if one came too late, in this round or an earlier one."""
     return call.follow(session.id) or call.state.late
 
 
 def _notice(call: Call, session: Session, late: str) -> str | None:
-    """What became of questions that were shown here and answered elsewhere."""
+    """A notice about questions that were shown here and answered elsewhere."""
     taken_away = call.dialogs.taken_away(session.id)
     if late:
         return _LATE_NOTICE + late
@@ -264,8 +264,8 @@ def _notice(call: Call, session: Session, late: str) -> str | None:
 async def _wait(
     call: Call, session: Session, seconds: float | None, message: UserMessage | None, state: RoundState
 ) -> types.InputRequiredResult | None:
-    """Waits, if at all; returns the open questions where the client takes them as the result of a call. Unlike
-    `wait_for_turn`, without progress, and a cancelled wait leaves the turn as it is: it works in the background."""
+    """Wait, if requested; return the open questions if the client expects them as the result of a call. Unlike
+    `wait_for_turn`, sends no progress, and a cancelled wait leaves the turn running in the background."""
     if not seconds:
         return None
     await call.detach(session.id, message.id if message is not None else None)

@@ -1,7 +1,7 @@
 """One tool: its name, description, arguments and output, how it is listed and how it is called.
 
 `Tool.call` is the only way in. `compact_schema` keeps the schemas of `tools/list` short, because every caller pays for
-them with a part of its context.
+them with context.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Tool(Generic[ArgumentsT]):
     description: str
     arguments: type[ArgumentsT]
     output: type[ToolOutput] | None
-    """None where the result is another server's."""
+    """None if the result comes from another server."""
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
     app: bool = False

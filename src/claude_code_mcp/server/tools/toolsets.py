@@ -32,7 +32,7 @@ def _tool_makers(settings: Settings) -> Mapping[str, Callable[[], Mapping[str, T
 
 
 def unknown_tool(name: str, settings: Settings) -> str:
-    """That there is no such tool, and of one that this server could have, how it would be offered."""
+    """The error for an unknown tool; for one of an inactive toolset, how to enable it."""
     refusal = f"Unknown tool: {name[:100]}"
     found = next((toolset for toolset, make in _tool_makers(settings).items() if name in make()), None)
     if found is None or found in settings.toolsets:
@@ -42,13 +42,13 @@ def unknown_tool(name: str, settings: Settings) -> str:
 
 
 def offers_sessions(settings: Settings) -> bool:
-    """Whether clients have to do with sessions at all, and not only with the servers of the hub."""
+    """Whether clients can use sessions at all, and not only the hub's servers."""
     return bool({"sessions", "code", "query", "care"}.intersection(settings.toolsets))
 
 
 def tools_for_person() -> Mapping[str, Tool[Any]]:
-    """The tools to look after sessions and the hub, which the person at this machine may use whatever toolsets are
-    chosen: those are chosen for models."""
+    """The management tools for sessions and the hub, which the person at this machine may use regardless of the chosen
+    toolsets, which are meant for models."""
     return {**_CARE_TOOLS, **_hub_tools()}
 
 

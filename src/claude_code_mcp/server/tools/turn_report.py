@@ -1,4 +1,4 @@
-"""What a turn came to, as the `claude_code` tools report it."""
+"""The outcome of a turn, as the `claude_code` tools report it."""
 
 from typing import Annotated, Any
 
@@ -39,7 +39,7 @@ _ModelUsage = Annotated[
 
 
 class TurnReport(ToolOutput):
-    """What a turn came to; totals are the session's, the rest this call's."""
+    """The outcome of a turn; totals are the session's, the rest this call's."""
 
     session_id: str | None = None
     previous_session_id: str | None = Field(None, description="The id before /clear; it still works")
@@ -83,7 +83,7 @@ def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
             raise SessionBusy(outcome.detail, session_id=session.id)
         refused = session.start_error
         if refused is not None and refused.code != ClaudeCodeError.code:
-            raise refused  # the options were fine once, and are not any more
+            raise refused  # the options were accepted earlier, but no longer are
         raise ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
     if outcome.result:
         warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
@@ -131,7 +131,7 @@ def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
 
 
 def unfinished_report(session: Session, parts: ResultParts, settings: Settings) -> TurnReport:
-    """The report of a turn that goes on in the background or waits for an answer, with the tool to call next."""
+    """The report of a turn that continues in the background or waits for an answer, with the tool to call next."""
     waiting = session.state is State.WAITING
     how = how_to_answer(settings) if waiting else how_to_wait(settings)
     doing = "is waiting for an answer" if waiting else "is still working"

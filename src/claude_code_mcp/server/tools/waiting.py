@@ -1,7 +1,7 @@
 """How calls wait for a turn: bounded in time, and woken by questions.
 
-The turn belongs to the service and not to the call. A wait that runs out of time or loses its client leaves the turn
-alone, unless the client cancelled the call or the setting `on_disconnect` says otherwise.
+The turn belongs to the service and not to the call. A wait that times out or loses its client does not affect the turn,
+unless the client cancelled the call or the setting `on_disconnect` says otherwise.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ _SHOWN = (Output, QuestionOpened, QuestionSettled, Retrying, StateChanged, TurnS
 async def wait_for_turn(
     call: Call, session: Session, message: UserMessage, seconds: float
 ) -> types.InputRequiredResult | None:
-    """Waits for the outcome of the call's own message, as `wait_for_rest` does, with progress notifications.
+    """Wait for the outcome of the call's own message like `wait_for_rest`, with progress notifications.
 
-    Returns open questions where the client takes them as the result of a call. When the call is cancelled while it
-    waits, `waiting_cancelled` decides what becomes of the turn.
+    Returns open questions if the client expects them as the result of a call. If the call is cancelled while it waits,
+    `waiting_cancelled` decides what happens to the turn.
     """
     call.follow(session.id)
     await call.detach(session.id, message.id)
@@ -59,8 +59,8 @@ async def wait_for_turn(
 
 
 async def wait_for_rest(call: Call, session: Session, seconds: float, message: UserMessage | None = None) -> None:
-    """Waits until the session rests or has an open question, but at most `seconds`. While all open questions are left
-    to others the wait goes on. A call that has become a task waits as long as it takes.
+    """Wait until the session is idle or has an open question, but at most `seconds`. Continues while all open questions
+    are left to other channels. A call that became a task waits without a limit.
 
     With a `message`, waits for the outcome of that message instead, whatever else the session does.
     """
@@ -70,8 +70,8 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
         async with asyncio.timeout(None if call.detached else seconds):
             while outcome is None or not outcome.done():
                 await first_of(outcome, session.wait(None))
-                # Others answer if every open question is in a dialog that a person has before them, or if the person
-                # has closed the dialogs of a task and will answer somewhere else.
+                # Others answer if every open question has an open dialog, or if the person closed the dialogs of a task
+                # and will answer elsewhere.
                 left_to_others = dialogs.all_shown(session.id) or (
                     call.detached and not dialogs.undismissed(session.id)
                 )
@@ -82,8 +82,8 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
 
 
 async def wait_for_change(session: Session, position: int | None, seconds: float) -> None:
-    """Waits until something that a report shows has happened behind that event, but at most `seconds`. Does not wait if
-    it has happened already, or if the position is not known here."""
+    """Wait until something that a report shows happens after that event, but at most `seconds`. Does not wait if it
+    already happened, or if the position is unknown here."""
     if position is None:
         return
     with contextlib.suppress(TimeoutError), session.events.subscribe(position) as events:
@@ -96,8 +96,8 @@ async def wait_for_change(session: Session, position: int | None, seconds: float
 
 
 async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, Any, Any]) -> None:
-    """Waits for an outcome, if there is one, or for an event: whichever comes first. Then the wait for the event is
-    cancelled, never the outcome."""
+    """Wait for an outcome, if given, or for an event, whichever comes first. Then cancel the wait for the event, never
+    the outcome."""
     if outcome is None:
         await event
         return
@@ -109,10 +109,10 @@ async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, 
 
 
 def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> None:
-    """The call was cancelled while it waited. If the client cancelled it, its message is given up and the turn is
-    interrupted; if the client is gone, `on_disconnect` decides."""
-    # On HTTP in 2026-07-28 a client can cancel only by closing the stream of the response. A task runs on, as its
-    # client asked, and so does every call where the operator has set what becomes of turns whose client goes away.
+    """Handle a call that was cancelled while it waited. If the client cancelled it, its message is abandoned and the
+    turn interrupted; if the client disconnected, `on_disconnect` decides."""
+    # On HTTP in 2026-07-28 a client can cancel only by closing the stream of the response. A task continues, as its
+    # client asked, and so does every call if the operator has set `on_disconnect`.
     over_http = call.context.request is not None
     kept = call.detached or call.service.settings.on_disconnect is not None
     closed_to_cancel = over_http and sdk.is_modern(call.context.protocol_version) and not kept
@@ -129,18 +129,18 @@ def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> Non
 
 
 async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
-    """Interrupts what these sessions are doing and, to `stop` them, closes their processes too."""
+    """Interrupt the turns of these sessions and, with `stop`, also close their processes."""
     sessions = [session for session in service.sessions(principal=None) if session.id in session_ids]
     await asyncio.gather(*(session.interrupt() for session in sessions))
-    # Only after the turn has ended: a session at work cannot be parked.
+    # Only after the turn has ended: a busy session cannot be parked.
     for session in sessions:
         if stop and session.can_park:
             session.park()
 
 
 def open_questions(call: Call, session: Session, state: RoundState) -> types.InputRequiredResult | None:
-    """The open questions as the result of the call, where the client takes them so; None if there are none. `state`
-    comes back with the answers."""
+    """The open questions as the result of the call, if the client expects them so; None if there are none. `state` is
+    returned with the answers."""
     questions = call.dialogs.undismissed(session.id) if call.returns_questions else []
     if not questions:
         return None

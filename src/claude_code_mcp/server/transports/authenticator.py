@@ -1,4 +1,4 @@
-"""Authentication over HTTP beyond the operator's tokens: the interface, and what it can ask of the server.
+"""Authentication over HTTP in addition to the operator's tokens: the interface, and the services it can use.
 
 The server itself knows the tokens of the settings and of the tokens file (`callers.py`). A plug-in adds other ways to
 authenticate, such as access tokens of an OAuth issuer, as subclasses of `Authenticator`.
@@ -50,7 +50,7 @@ class HttpService(Protocol):
 
 
 class SignInPage(Protocol):
-    """A page for people, such as the console. A link signs in the browser that opens it, once."""
+    """A page for people, such as the console. A link signs in one browser, once."""
 
     @property
     def url(self) -> str: ...
@@ -59,21 +59,21 @@ class SignInPage(Protocol):
         """A link for this identity. Raises OSError."""
 
     def check_host(self, request: Request) -> str:
-        """The name that a request was sent to; RequestRefused if it is not a name of this server."""
+        """The host name of a request; RequestRefused if it is not a name of this server."""
 
     def refused(self) -> None:
-        """To be called for each sign-in that fails."""
+        """Call this for each failed sign-in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Where clients get access tokens (RFC 9728), told to a client without a valid one."""
+    """Where clients get access tokens (RFC 9728), sent to clients without a valid one."""
 
     issuer: str
     resource: str
     """The MCP endpoint, as the tokens name it."""
     scopes: tuple[str, ...] = ()
-    """What each token must be good for."""
+    """The scopes that each token must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class AdmittedCaller:
 
 
 class Authenticator:
-    """One way to authenticate. By default it admits nobody. Methods raise UpstreamUnavailable while they cannot tell,
+    """One way to authenticate. The default admits no one. Methods raise UpstreamUnavailable while they cannot decide,
     and RateLimited for an address that fails too often."""
 
     # -- start ------------------------------------------------------------------------------------------------
@@ -103,12 +103,12 @@ class Authenticator:
         return app
 
     async def follow(self) -> None:
-        """Follows changes, for as long as the server runs."""
+        """Watch for changes, for as long as the server runs."""
 
     # -- what it serves -----------------------------------------------------------------------------------------
 
     def challenge(self) -> Challenge | None:
-        """Where clients get tokens; None if it takes none."""
+        """Where clients get tokens; None if it does not use tokens."""
         return None
 
     def origin(self) -> str | None:
@@ -116,7 +116,7 @@ class Authenticator:
         return None
 
     def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
-        """Routes of its own. They check their callers themselves. Called once; blocks on the disk."""
+        """Its routes. They check their callers themselves. Called once; blocks on the disk."""
         return ()
 
     @property
@@ -125,7 +125,7 @@ class Authenticator:
         return False
 
     async def sign_out_address(self, identity: Identity) -> str | None:
-        """Where somebody also signs out who has signed in there."""
+        """Where a person who signed in there also signs out."""
         return None
 
     # -- who asks -----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Authenticator:
         return None
 
     async def by_request(self, request: Request) -> Identity | None:
-        """Whom the request itself names, such as by the header of a trusted proxy."""
+        """The identity that the request itself names, for example in a trusted proxy's header."""
         return None
 
     def is_named_in(self, request: Request) -> bool:
@@ -143,7 +143,7 @@ class Authenticator:
         return False
 
     def has(self, identity: Identity) -> bool:
-        """Whether this very person has been admitted since the server started."""
+        """Whether exactly this person has been admitted since the server started."""
         return False
 
     def must_be_named(self, identity: Identity) -> bool:
@@ -155,11 +155,11 @@ class Authenticator:
         return False
 
     def access_of(self, identity: Identity) -> AccessUntil | None:
-        """Until when this identity is admitted by what it has shown; None if it is not."""
+        """Until when this identity's credential admits it; None if it does not."""
         return None
 
     def scopes_of(self, identity: Identity) -> Collection[str]:
-        """What this identity may do."""
+        """The scopes of this identity."""
         return ()
 
     def knows(self, name: str) -> bool:
@@ -171,5 +171,5 @@ class Authenticator:
         return False
 
     def drop(self, names: Collection[str]) -> list[Identity]:
-        """Ends the admission of these names, which callers with tokens have now; returns who was admitted."""
+        """Revoke the admission of these names, which callers with tokens now have; return who was admitted."""
         return []

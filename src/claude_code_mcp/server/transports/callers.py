@@ -1,22 +1,21 @@
-"""The callers with tokens as they are now, and who else is let in over HTTP.
+"""The current callers with tokens, and everyone else who is admitted over HTTP.
 
-The one place that says who may call, for `/mcp`, `/metrics` and the console alike. The operator gives tokens out, one
-in the settings, others in a file. A token that could be guessed, a name that two have, and a name that this server uses
-for something else stop the start. The file is followed:
+The one place that decides who may call `/mcp`, `/metrics` and the console. The operator issues tokens, one in the
+settings, others in a file. A weak token, a duplicate name, and a reserved name prevent the start. The file is watched:
 
-- A change counts as soon as it is written. While the file is being read again nobody is let in by the list from before;
+- A change applies as soon as it is written. While the file is being read again, the old list admits no one;
   a request waits for that moment.
-- Of a caller that was taken out of the file, or has another token there, every request, stream and call ends at once.
-  Those who want to know (the MCP server, the console) are told by name.
-- A name that is new is let in if nothing had to be made for it when the server started; else it waits for a restart.
-- A file that cannot be used lets nobody in who is in it, and takes nobody for removed: requests are refused as
-  unavailable, what runs goes on for ten seconds, so that a file which is being edited cuts nobody off, and ends then.
-  The token of the settings does not depend on the file.
-- A file without any token has no callers. It never makes a server that began with tokens one that needs none.
+- If a caller is removed from the file or gets another token, all its requests, streams and calls end at once.
+  The MCP server and the console are notified by name.
+- A new name is admitted if it needs nothing that is created at server start; otherwise it waits for a restart.
+- An unusable file admits no one in it, and counts no one as removed: requests are refused as
+  unavailable, and running calls continue for ten seconds, so that editing the file cuts no one off, and then end. The
+  token of the settings does not depend on the file.
+- A file without tokens has no callers. It never turns a server that started with tokens into one without.
 
-Other callers come in by an `Authenticator`, such as with access tokens of an OAuth issuer. Each has a name of its own
-that no caller with a token has. Nobody signs in to the console with an access token. A stream that stands open ends
-with its token (`running_calls.py`); a call that runs then runs to its end.
+Other callers are admitted by an `Authenticator`, for example with access tokens of an OAuth issuer. Each has a unique
+name that no caller with a token has. An access token cannot sign in to the console. A standing stream ends with its
+token (`running_calls.py`); a running call then completes.
 """
 
 import asyncio
@@ -53,12 +52,12 @@ log = logging.getLogger(__name__)
 
 SCOPE = "claude-code"
 _SETTLED = 0.05
-"""Seconds without a change after which a file is taken for written."""
+"""Seconds without a change after which a file counts as written."""
 _EMPTIED = 2.0
-"""Seconds that a file must be empty to be taken for emptied: who truncates it to write it anew may be held up."""
+"""Seconds that a file must be empty to count as emptied: a program that truncates and rewrites it may be slow."""
 _MOST_READS = 20
 _GRACE = 10.0
-"""Seconds for which what runs goes on while the file cannot be used."""
+"""Seconds for which running calls continue while the file is unusable."""
 _CHANGED_MEANWHILE = object()
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
@@ -68,14 +67,14 @@ _UNAVAILABLE = "The tokens of this server cannot be read at the moment."
 
 @dataclass(frozen=True, slots=True)
 class CallersChange:
-    """What a new list says beside the one before."""
+    """The difference between a new list and the previous one."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     renewed: tuple[str, ...] = ()
-    """Those who have another token."""
+    """Callers with a new token."""
     waiting: tuple[str, ...] = ()
-    """New names that are let in after a restart."""
+    """New names that are admitted after a restart."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.renewed or self.waiting)
@@ -83,13 +82,13 @@ class CallersChange:
 
 Audit = Callable[[AuditEvent], None]
 OnEnded = Callable[[Identity, bool], None]
-"""Called for a caller whose token counts no more, and whether its name is gone with it."""
+"""Called for a caller whose token is no longer valid, and whether its name was removed."""
 Remove = Callable[[str], Awaitable[None]]
-"""Ends everything of a caller who was taken out of the file while no server ran."""
+"""Ends everything of a caller who was removed from the file while no server was running."""
 
 
 class CallersWithTokens:
-    """The callers with tokens of the operator's, as the settings and the file say now."""
+    """The callers with tokens from the settings and the file, as they are now."""
 
     def __init__(self, settings: Settings, principal: str = "default") -> None:
         """Reads the tokens: InvalidArgument if they cannot be used. `principal` has the token of the settings, if there
@@ -97,24 +96,24 @@ class CallersWithTokens:
         self._settings = settings
         self._principal = principal
         self._file = settings.http_tokens_file
-        # Looked at before it is read: a change between the two is noticed by `follow`.
+        # Checked before it is read: `follow` notices a change in between.
         self._facts: object = facts_of(self._file)
         self._tokens: Mapping[str, Identity] = _identities(load_tokens(settings, principal))
         self.names = tuple(identity.principal for identity in self._tokens.values())
-        """Those at the start."""
+        """The names at the start."""
         self._waiting: tuple[str, ...] = ()
         self.problem: str | None = None
         """Why the file cannot be used at the moment."""
         self._read = asyncio.Event()
         self._read.set()
         self.running = RunningCalls()
-        """What callers have open."""
+        """The running calls of callers."""
         self._on_ended: list[OnEnded] = []
         self.remove: Remove | None = None
         self._ending: asyncio.TimerHandle | None = None
 
     def _find(self, token: str) -> Identity | None:
-        """Every token is compared, so that the time tells nothing about which one fits."""
+        """Compare every token, so that the timing does not reveal which one matches."""
         candidate, found = token.encode("utf-8", "surrogatepass"), None
         for known, identity in self._tokens.items():
             if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
@@ -122,15 +121,16 @@ class CallersWithTokens:
         return found
 
     def _counts(self, identity: Identity) -> bool:
-        """Whether a caller of the last good list can be let in now: one of the file only if the file can be used."""
+        """Whether a caller of the last good list can be admitted now; callers in the file only while the file is
+        usable."""
         return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
 
     def knows(self, name: str) -> bool:
-        """Whether somebody of this name has a token, as far as is known."""
+        """Whether a caller of this name has a token, as far as known."""
         return any(identity.principal == name for identity in self._tokens.values())
 
     def displaced(self, names: Collection[str]) -> Iterable[Identity]:
-        """Callers without a token of the operator's who are none any more, now that these names are in the file."""
+        """Callers without an operator token whose names are now taken by the file."""
         return ()
 
     def on_ended(self, listener: OnEnded) -> None:
@@ -139,11 +139,11 @@ class CallersWithTokens:
     # -- the file -------------------------------------------------------------------------------------------------
 
     async def follow(self, service: HttpService) -> None:
-        """Reads the file again whenever it changes, for as long as this runs."""
+        """Reread the file whenever it changes. Never returns."""
         service.add_secrets(self._tokens)
         if self._file is None:
             return
-        # Until it is known who was taken out while no server ran: what they had shared is nobody's any more.
+        # Until the callers removed while no server was running are known: their shares must end.
         self._read.clear()
         try:
             await self._note_listed(service, self.remove)
@@ -155,11 +155,11 @@ class CallersWithTokens:
                     if self._facts is not _CHANGED_MEANWHILE:
                         await watched.wait()
         except Exception:
-            # A list that is not followed any more must let nobody in: it may name callers who are removed by now.
+            # An unwatched list must admit no one: it may name removed callers.
             log.exception("the tokens file is no longer watched")
             self._refuse("it is no longer watched; see the log", service.audit)
         finally:
-            # In any case, or requests would wait for ever; they find the `problem`.
+            # In any case, or requests would wait forever; they find the `problem`.
             self._read.set()
 
     async def _read_again(self, watched: WatchedFile, service: HttpService) -> None:
@@ -170,7 +170,7 @@ class CallersWithTokens:
             facts = await asyncio.to_thread(facts_of, self._file)
             if facts == self._facts:
                 break
-            # An editor may truncate the file before it writes: what counts is what stays for a moment.
+            # An editor may truncate the file before it writes: only a stable content counts.
             if is_empty(facts):
                 await watched.wait(_EMPTIED)
             else:
@@ -179,10 +179,10 @@ class CallersWithTokens:
                 await self._load(facts, service)
                 break
         else:
-            # What is there at this moment may be half of it: read as the list, it would remove callers for good.
+            # The current content may be incomplete: used as the list, it would remove callers permanently.
             self._facts = _CHANGED_MEANWHILE
             self._refuse(f"{self._file} keeps changing while it is read", service.audit)
-        # If something was noted meanwhile, the next round reads it, and requests go on waiting.
+        # If a change was noted in the meantime, the next round reads it, and requests keep waiting.
         if not watched.is_noted and self._facts is not _CHANGED_MEANWHILE:
             self._read.set()
 
@@ -191,7 +191,7 @@ class CallersWithTokens:
         try:
             read = await asyncio.to_thread(load_tokens, self._settings, self._principal, may_be_empty=True)
             if facts != await asyncio.to_thread(facts_of, self._file):
-                # What was read may be half of it, or nothing: the caller looks again at once.
+                # The content may be incomplete or empty: the caller checks again at once.
                 self._facts = _CHANGED_MEANWHILE
                 return
             service.add_secrets(read)
@@ -205,8 +205,8 @@ class CallersWithTokens:
         await self._note_listed(service)
 
     async def _note_listed(self, service: HttpService, remove: Remove | None = None) -> None:
-        """Notes in the state who is in the file, after `remove` was called for each who was in it when that was noted
-        last. If that fails, it is made up for at the next start."""
+        """Record in the state who is in the file, after calling `remove` for everyone who has left it since the last
+        record. A failure is made up for at the next start."""
         assert self._file is not None
         everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
         names, noted = everybody - {self._principal}, ListedCallers(service.state)
@@ -219,7 +219,7 @@ class CallersWithTokens:
             log.error("cannot record the callers in the tokens file: %s", error)
 
     async def _waiting_for_restart(self, tokens: Mapping[str, Identity], service: HttpService) -> tuple[str, ...]:
-        """The names in a new list that cannot be let in before a restart, sorted. The reasons are logged."""
+        """The names in a new list that cannot be admitted before a restart, sorted. The reasons are logged."""
         waiting = []
         for name in {identity.principal for identity in tokens.values()} - {*self.names}:
             reason = None if self.knows(name) else await service.why_restart_for(name)
@@ -229,7 +229,7 @@ class CallersWithTokens:
         return tuple(sorted(waiting))
 
     def _apply(self, tokens: Mapping[str, Identity], waiting: tuple[str, ...], audit: Audit) -> None:
-        """From here on the new list counts. Nothing is awaited: no request is answered in between."""
+        """Apply the new list. No await: no request is answered in between."""
         before, now = {*self._tokens.values()}, {*tokens.values()}
         names_before, names_now = {identity.principal for identity in before}, {identity.principal for identity in now}
         ended = before - now
@@ -249,12 +249,12 @@ class CallersWithTokens:
             audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
         for identity in ended:
             self.end(identity, "renewed" if identity.principal in names_now else "removed", audit)
-        # A name of the file is nobody else's: whoever has come by it with access tokens is that caller no more.
+        # A name in the file belongs to its token: a caller admitted under it with access tokens loses it.
         for identity in self.displaced(names_now):
             self.end(identity, "renewed", audit)
 
     def _refuse(self, problem: str, audit: Audit) -> None:
-        """The file cannot be used: whoever is in it is not let in from now on."""
+        """Refuse the callers in the file from now on, because it is unusable."""
         if self.problem != problem:
             log.error("no caller in the tokens file is admitted: %s", problem)
             audit(AuditEvent(AuditKind.TOKENS_UNUSABLE, "operator", details={"reason": problem}))
@@ -269,7 +269,7 @@ class CallersWithTokens:
             self._ending = None
 
     def _end_all(self, audit: Audit) -> None:
-        """What runs ends; the names stay, since nobody has said that they are gone."""
+        """End running calls; the names stay, because they were not removed."""
         for identity in [identity for identity in self._tokens.values() if not self._counts(identity)]:
             self.end(identity, "unusable", audit)
 
@@ -281,7 +281,7 @@ class CallersWithTokens:
 
 
 class Callers(CallersWithTokens):
-    """The callers of one server, and what of theirs runs over HTTP."""
+    """The callers of one server, and their running calls over HTTP."""
 
     def __init__(
         self, settings: Settings, principal: str = "default", authenticators: Sequence[Authenticator] = ()
@@ -290,9 +290,9 @@ class Callers(CallersWithTokens):
         super().__init__(settings, principal)
         self.authenticators = authenticators
         self.open = bool(authenticators)
-        """Whether people may come whom nobody has listed here."""
+        """Whether unlisted people may be admitted."""
         self.required = bool(self._tokens) or self._file is not None or self.open
-        """Whether nobody gets in without a token; that does not change while the server runs."""
+        """Whether a token is required; that does not change while the server runs."""
 
     # -- the server -----------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Callers(CallersWithTokens):
         return any(authenticator.offers_sign_in for authenticator in self.authenticators)
 
     async def sign_out_address(self, identity: Identity) -> str | None:
-        """Where somebody signs out of what they have signed in with; None if it is only here."""
+        """Where a person also signs out at their provider; None if signing out here is enough."""
         for authenticator in self.authenticators:
             address = await authenticator.sign_out_address(identity)
             if address is not None:
@@ -349,14 +349,14 @@ class Callers(CallersWithTokens):
     # -- who asks -------------------------------------------------------------------------------------------------
 
     async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
-        """Whose token this is; None if nobody's, or if it lacks a required scope, unless whoever asks looks at its
-        scopes. UpstreamUnavailable while that cannot be said, RateLimited for one that is nobody's, from an address
-        with too many of them. The request that is being answered belongs to that caller from then on, and ends when the
-        token counts no more."""
+        """The caller with this token; None if it is invalid or lacks a required scope, unless the caller of this method
+        checks scopes. UpstreamUnavailable while that cannot be decided, RateLimited for an invalid token from an
+        address with too many of them. The current request then belongs to that caller, and ends when the token becomes
+        invalid."""
         await self._read.wait()
-        # Nothing is awaited from here to `claim`: whoever is removed later is found among those who run.
+        # No await from here to `claim`: a caller removed later is found among the running ones.
         found, access = self._find(token), None
-        # Not shown to an issuer then: it may be a token of the file, which is nobody's business there.
+        # Not sent to an issuer then: it may be a token from the file, which must stay secret.
         if found is None and self.problem is not None:
             raise UpstreamUnavailable(_UNAVAILABLE)
         for authenticator in self.authenticators if found is None else ():
@@ -374,7 +374,8 @@ class Callers(CallersWithTokens):
         return found
 
     async def by_request(self, request: Request) -> Identity | None:
-        """Whom the request itself names, such as by a trusted proxy; None if it names nobody who is admitted."""
+        """The identity that the request itself names, for example through a trusted proxy; None if it names no admitted
+        one."""
         for authenticator in self.authenticators:
             found = await authenticator.by_request(request)
             if found is not None:
@@ -390,7 +391,7 @@ class Callers(CallersWithTokens):
         return any(authenticator.must_be_named(identity) for authenticator in self.authenticators)
 
     async def stands(self, identity: Identity) -> bool:
-        """Whether this caller still has this token. UpstreamUnavailable while that cannot be said."""
+        """Whether this caller still has this token. UpstreamUnavailable while that cannot be decided."""
         if not identity.has_operator_token:
             for authenticator in self.authenticators:
                 if await authenticator.stands(identity):
@@ -405,12 +406,12 @@ class Callers(CallersWithTokens):
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Whether a name is that of a caller with a token, also of one that waits for a restart."""
+        """Whether a name belongs to a caller with a token, including one that waits for a restart."""
         listed = {identity.principal for identity in self._tokens.values()}
         return name in {self._principal, *self.names, *self._waiting, *listed}
 
     def scopes_of(self, identity: Identity, all_scopes: Collection[str]) -> Collection[str]:
-        """What a caller may do by its newest access token; a token of the operator's is for everything."""
+        """The scopes of a caller's newest access token; an operator token has all scopes."""
         if identity.has_operator_token:
             return all_scopes
         authenticator = self._authenticator_of(identity)
@@ -420,7 +421,7 @@ class Callers(CallersWithTokens):
         return next((each for each in self.authenticators if each.has(identity)), None)
 
     def knows(self, name: str) -> bool:
-        """Whether a caller of this name has a token, or has been admitted, as far as is known."""
+        """Whether a caller of this name has a token or has been admitted, as far as known."""
         return super().knows(name) or any(authenticator.knows(name) for authenticator in self.authenticators)
 
     def displaced(self, names: Collection[str]) -> Iterable[Identity]:
@@ -432,14 +433,14 @@ class Callers(CallersWithTokens):
         return self.knows(name) or any(authenticator.remembers(name) for authenticator in self.authenticators)
 
     def claim(self, identity: Identity) -> None:
-        """The request that is being answered is that of somebody who has signed in. Nothing is awaited between the
-        check of the caller and this, so that no change comes between."""
+        """Assign the current request to a signed-in caller. No await between the check of the caller and this call, so
+        that no change comes in between."""
         authenticator = None if identity.has_operator_token else self._authenticator_of(identity)
         self.running.claim(identity, authenticator.access_of(identity) if authenticator is not None else None)
 
 
 class CallerTokens(TokenVerifier):
-    """What the MCP SDK asks about the token of a request."""
+    """The token verifier for the MCP SDK."""
 
     def __init__(
         self, callers: Callers, resource: str, refused: Callable[[], None], scopes: Collection[str] = ()
@@ -451,12 +452,12 @@ class CallerTokens(TokenVerifier):
         self._refused = refused
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        # The SDK looks at the scopes itself, and tells the client which one it lacks.
+        # The SDK checks the scopes itself, and reports the missing one to the client.
         identity = await self._callers.by_token(token, with_scopes=False)
         if identity is None:
             self._refused()
             return None
-        # By the subject the SDK tells connections of an old token from those of a new one under the same name.
+        # By the subject the SDK distinguishes connections of an old and a new token under the same name.
         return AccessToken(
             token=token,
             client_id=identity.principal,
@@ -470,9 +471,8 @@ class CallerTokens(TokenVerifier):
 
 
 def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty: bool = False) -> dict[str, str]:
-    """Callers by token, from the settings, where it is that of the `principal`, and from the file that they name;
-    InvalidArgument for weak, repeated or unreadable ones, and for a file without a token unless it `may_be_empty`.
-    Blocks on the disk."""
+    """Callers by token, from the settings (the token of `principal`) and from the tokens file; InvalidArgument for
+    weak, duplicate or unreadable tokens, and for a file without tokens unless it `may_be_empty`. Blocks on the disk."""
     tokens: dict[str, str] = {}
     if settings.http_token is not None:
         _add(tokens, principal, settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
@@ -488,17 +488,17 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
 
 
 TOKEN_FILE = "http-token"  # noqa: S105 - a name
-"""In the state directory, which no sandbox sees: the token that a server has created for itself."""
+"""The file in the state directory, invisible to sandboxes, with the token that a server created."""
 
 
 def created_token(state_dir: Path) -> tuple[str, bool]:
-    """The token that servers on this state directory have created, and whether that was now. Raises OSError,
+    """The token created by servers on this state directory, and whether it was created now. Raises OSError, and
     InvalidArgument for a file that others can read. Blocks on the disk."""
     file, made = private_directory(state_dir) / TOKEN_FILE, secrets.token_urlsafe(32)
     temporary = file.with_name(f"{TOKEN_FILE}.{secrets.token_hex(8)}")
     replace_file(temporary, f"{made}\n".encode())
     try:
-        # A link fails if another server was first: all have the same token then.
+        # Linking fails if another server was first: then all have the same token.
         os.link(temporary, file)
     except FileExistsError:
         try:
@@ -530,7 +530,7 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """The tokens in the file, by the names of those who have them. InvalidArgument if the file cannot be used."""
+    """The tokens in the file, by name. InvalidArgument if the file cannot be used."""
     try:
         lines = read_secret(path, _LARGEST).splitlines()
     except OSError as error:

@@ -1,8 +1,8 @@
 """The MCP server over Streamable HTTP: where it listens, its limits, who may call it, and its routes.
 
-Without this, a few hundred connections that send nothing use up all descriptors, and nobody is served any more. A
-connection beyond the limits, in all or of one address, is answered with 503 and closed at once; one whose head is not
-complete in time is closed. Peers that are trusted proxies stand for many people and have no limit of their own.
+Without limits, a few hundred silent connections would use up all descriptors and block everyone. A connection beyond
+the limits, total or per address, is answered with 503 and closed at once; one whose request head is not complete in
+time is closed. Trusted proxies represent many people and have no limit of their own.
 
 `/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` and `/ready` do not. Without a
 token the server listens on loopback only. Other routes, such as the console's, come from the caller of `http_app`.
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _HEAD_SECONDS = 20.0
 _KEPT_FREE = 128
-"""Descriptors that are left for files, sessions and MCP servers."""
+"""Descriptors reserved for files, sessions and MCP servers."""
 _WANTED_DESCRIPTORS = 65_536
 _ACCEPT_FAILED = "socket.accept() out of system resource"
 _REFUSAL = (
@@ -83,7 +83,7 @@ class ConnectionLimits:
             del self._open[host]
 
     def protocol(self, head_seconds: float = _HEAD_SECONDS) -> Callable[..., asyncio.Protocol]:
-        """The factory of the protocol that uvicorn makes for every connection: one that keeps to these limits."""
+        """The factory of the uvicorn protocol for every connection, which enforces these limits."""
 
         def make(*arguments: Any, **named: Any) -> asyncio.Protocol:
             return _LimitedProtocol(self, head_seconds, *arguments, **named)
@@ -103,7 +103,7 @@ class _LimitedProtocol(H11Protocol):
         peer = transport.get_extra_info("peername")
         host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         if not self._limits.admit(host):
-            # Not passed on to uvicorn, which would serve it; data that comes all the same is dropped below.
+            # Not passed on to uvicorn, which would serve it; data that still arrives is dropped below.
             transport.write(_REFUSAL)
             transport.close()
             return
@@ -123,7 +123,7 @@ class _LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        # Of one that was refused uvicorn knows nothing.
+        # Uvicorn does not know refused connections.
         if self._admitted is not None:
             self._limits.release(self._admitted)
             self._admitted = None
@@ -140,13 +140,13 @@ class _LimitedProtocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        # A request whose head is there has its own time.
+        # A request with a complete head has its own time limit.
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
 
 def raise_descriptor_limit() -> int:
-    """Raises the soft limit on descriptors of this process as far as it may; returns how many it may have."""
+    """Raise this process's soft descriptor limit as far as possible; return the limit."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -210,7 +210,7 @@ class Address:
 
     @property
     def unspecified(self) -> bool:
-        """Whether it stands for all addresses of this machine."""
+        """Whether it means all addresses of this machine."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -242,7 +242,7 @@ def own_addresses(address: Address) -> list[str]:
 
 
 def check_exposure(address: Address, callers: Callers, settings: Settings) -> None:
-    """InvalidArgument for a server that other machines can reach and that has no token, or whose authenticators cannot
+    """Raise InvalidArgument for a server without a token that other machines can reach, or whose authenticators cannot
     work there."""
     callers.check(address)
     if not address.loopback and not callers.required:
@@ -260,7 +260,7 @@ def check_exposure(address: Address, callers: Callers, settings: Settings) -> No
 
 
 def endpoint_url(settings: Settings, address: Address) -> str:
-    """Where clients reach the MCP endpoint of a server that listens there."""
+    """The URL of the MCP endpoint of a server that listens there."""
     return f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
 
 
@@ -281,10 +281,9 @@ class HttpServer:
         listener: socket.socket | None = None,
     ) -> None:
         """Binds the socket, or takes a `listener` that is bound to the address; requests wait there until `serve`.
-        `make_app` is given the address with the port that it has; what the server `serves` is for the log; `callers`
-        are those whom it admits. Where a request is from is the peer's address, unless the peer is one of the proxies
-        of the settings, which say so in a header. InvalidArgument if it cannot listen there; whatever `make_app` raises
-        leaves nobody listening."""
+        `make_app` gets the address with the actual port; `serves` is for the log; `callers` are those that it admits. A
+        request's origin is the peer's address or, if the peer is a configured proxy, the address in its header.
+        InvalidArgument if it cannot listen there; if `make_app` raises, the socket is closed."""
         self._serves = serves
         self._without_token = callers is not None and not callers.required
         self._socket = listener if listener is not None else _listen(address)
@@ -292,7 +291,7 @@ class HttpServer:
         self.url = self.address.url
         self.own_addresses = own_addresses(self.address)
         try:
-            # Inside the middleware of authenticators, which looks at the peer itself.
+            # Inside the middleware of authenticators, which uses the peer's own address.
             app: Any = ProxyHeadersMiddleware(make_app(self.address), [*settings.http_proxies])  # type: ignore[arg-type]
             app = app if callers is None else callers.wrap(app)
         except BaseException:
@@ -308,7 +307,7 @@ class HttpServer:
                 timeout_graceful_shutdown=1,
                 ws="none",
                 http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, settings.http_proxies).protocol(),  # type: ignore[arg-type]
-                # asyncio goes on accepting so many times after a failure: more would hold up everything else.
+                # asyncio keeps accepting this many times after a failure: more would block everything else.
                 backlog=_ACCEPTED_AT_ONCE,
             )
         )
@@ -342,7 +341,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the application: uvicorn would raise the one that ended it again, before the sessions are
+    """Leaves signals to the application: uvicorn would re-raise the signal that stopped it before the sessions are
     closed."""
 
     @contextmanager
@@ -354,10 +353,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpBackend(Protocol):
-    """What is served over HTTP: an `McpServer`, or whatever else answers for one."""
+    """The server behind HTTP: an `McpServer`, or a substitute for one."""
 
     def join_calls(self, running: RunningCalls, /) -> None:
-        """Told which calls of callers run, before the first of them comes."""
+        """Gets the running calls of callers, before the first call."""
 
     @property
     def service(self) -> HttpService: ...
@@ -379,7 +378,7 @@ class Probes:
     """Checks of `/health` and `/ready` in addition to the server's own; each returns a problem, or None."""
 
     health: Callable[[], Awaitable[str | None]] = _no_problem
-    """A problem that a restart of this process may solve."""
+    """A problem that restarting this process may solve."""
     ready: Callable[[], Awaitable[str | None]] = _no_problem
     """A problem that keeps this process from serving its clients now."""
 
@@ -392,8 +391,8 @@ def http_app(
     more: Callable[[], Sequence[BaseRoute]] = tuple,
     probes: Probes = Probes(),  # noqa: B008 - it cannot be changed
 ) -> Starlette:
-    """The ASGI application; `more` makes routes that check their callers themselves. All that a caller has open here
-    ends with its token."""
+    """The ASGI application; `more` creates routes that check their callers themselves. A caller's open streams end with
+    its token."""
     security, server, service = _security(settings, address), mcp_server.server(), mcp_server.service
 
     def audit_refusal() -> None:
@@ -403,7 +402,7 @@ def http_app(
         await mcp_server.end_caller(name, partial(callers.running.calls_over, name))
 
     def end_caller(identity: Identity, removed: bool) -> None:
-        # In tasks: this is called while the list of callers is exchanged, when nothing may be awaited.
+        # In tasks: this is called while the list of callers is replaced, without an await.
         service.start_task(end_connections(server, identity.principal, identity.credential))
         if removed:
             service.start_task(remove(identity.principal))
@@ -445,14 +444,14 @@ def http_app(
 
 
 def _auth(challenge: Challenge | None, address: Address) -> AuthSettings:
-    """If clients get access tokens from an issuer, it is published, and clients that are refused are told where (RFC
-    9728); the verifier checks the audience itself.
+    """If clients get access tokens from an issuer, it is published, and refused clients are pointed to it (RFC 9728);
+    the verifier checks the audience itself.
 
     Otherwise tokens are issued by the operator. There is no authorization server, so none is advertised: a client that
     was pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer
     all the same; without a resource it does not publish it."""
     if challenge is not None:
-        # As texts: clients compare issuers letter by letter, and an address that was parsed has a slash at its end.
+        # As strings: clients compare issuers literally, and parsing would add a trailing slash.
         return AuthSettings.model_validate(
             {
                 "issuer_url": challenge.issuer,
@@ -483,8 +482,8 @@ def _security(settings: Settings, address: Address) -> TransportSecuritySettings
 
 
 def host_check(settings: Settings, address: Address) -> Callable[[str], bool]:
-    """Whether a browser may reach this server under the name in its Host header: the address itself, what the settings
-    name and, where it is served on this machine, the names of this machine for itself."""
+    """Returns a check whether a browser may reach this server under a Host header: the address itself, the names in the
+    settings and, if served locally, this machine's own names."""
     public = [urlsplit(settings.web_url).netloc] if settings.web_url else []
     names = {address.netloc, *settings.http_allowed_hosts, *public}
     local = _LOCAL_NAMES if address.loopback or address.unspecified else ()
@@ -502,7 +501,7 @@ def plain_app(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 def _without_redirects(app: Starlette) -> Starlette:
-    """Starlette would lead from a path with a slash too many to the one without, at whatever Host the request names."""
+    """Disable redirects: Starlette would redirect a path with a trailing slash, to whatever Host the request names."""
     app.router.redirect_slashes = False
     return app
 
@@ -516,8 +515,8 @@ async def _health(_: Request) -> Response:
 
 
 def _health_of(problem: str | None) -> Response:
-    """It runs, and has an answer of 200 even if nobody is let in: a restart would not help. What the problem is, with
-    the names of files, is in the log."""
+    """The process runs, so the status is 200 even if no one can be admitted: a restart would not help. The problem,
+    with file names, is in the log."""
     if problem is None:
         return JSONResponse({"status": "ok", "version": __version__})
     reason = "the tokens file cannot be used"
@@ -552,7 +551,7 @@ def _unavailable(problem: str) -> Response:
 
 
 async def _no_registration(_: Request) -> Response:
-    """Clients that are refused try to register here, even if nothing points to it, and show people the answer."""
+    """Refused clients try to register here even without being pointed to it, and show the answer to people."""
     text = "this server has no sign-in; send the header `Authorization: Bearer TOKEN` with a token from its operator"
     return PlainTextResponse(text, 404)
 
@@ -560,14 +559,14 @@ async def _no_registration(_: Request) -> Response:
 def metrics_route(
     render: Callable[[str | None], bytes], service: HttpService, address: Address, callers: Callers
 ) -> Route:
-    """The route of `/metrics`. It takes its own token if there is one, else that of any caller, and needs none where
-    callers need none. `render` is told which caller it is that looks; None for the operator."""
+    """The route of `/metrics`. It requires its own token if there is one, otherwise any caller's token, or none if
+    callers need none. `render` gets the caller who reads it; None for the operator."""
     settings = service.settings
     own = settings.metrics_token.get_secret_value().encode() if settings.metrics_token is not None else None
     origin_check = TransportSecurityMiddleware(_security(settings, address))
 
     async def viewer(token: str) -> tuple[bool, str | None]:
-        """Whether somebody with this token may look, and which caller that is."""
+        """Whether the holder of this token may read metrics, and which caller that is."""
         if own is not None:
             return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), own), None
         if not callers.required:

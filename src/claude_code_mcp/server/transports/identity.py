@@ -7,7 +7,7 @@ _OPERATOR_TOKEN = "token:"  # noqa: S105 - a prefix
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A principal, and the credential that lets it in: a reference to a secret or a person, never the secret itself."""
+    """A principal, and the credential that admits it: a reference to a secret or a person, never the secret itself."""
 
     principal: str
     credential: str

@@ -1,13 +1,13 @@
-"""Everything that callers have running over HTTP, how it ends with what lets them in, and how often they may ask.
+"""The running calls of callers over HTTP: they end with the caller's access, and their rate is limited.
 
-- A caller that is removed: every request, stream and call of it is cancelled at once (`end`).
-- A session that is no longer shared with a caller: what of theirs has to do with it is cancelled.
-- A token that expires or is revoked: what only stands open to be told of changes, an event stream of `/mcp` or of the
-  console, ends with the very token that it was opened with. A call that works goes on to its end: half of what it does
-  would be worse than the rest of it.
+- If a caller is removed, all its requests, streams and calls are cancelled at once (`end`).
+- If a session is no longer shared with a caller, the caller's requests that use it are cancelled.
+- If a token expires or is revoked, streams that only wait for changes, an event stream of `/mcp` or of the
+  console, end with the token that opened them. A running call completes: half of its work would be worse than the rest
+  of it.
 
-A stream is looked at when its token expires and, where the issuer is asked about tokens, as often as an answer counts.
-While the issuer cannot be asked the stream goes on until its token would expire.
+A stream is checked when its token expires and, if tokens are introspected, as often as a result is valid. While the
+issuer is unreachable the stream continues until its token would expire.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _ENDING = 10.0
 """Seconds that a call may take to end once it was cancelled."""
 _LAST_WORD = 1.0
-"""Seconds that a client may take to read the end of a stream."""
+"""Seconds that a client has to read the end of a stream."""
 _WINDOW = 60.0
 _MOST_ADDRESSES = 2000
 
@@ -43,12 +43,12 @@ _current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", def
 
 @dataclass(frozen=True, slots=True)
 class AccessUntil:
-    """What has let a request in: until when that counts (Unix seconds), and how often it is looked at meanwhile."""
+    """How long a request is admitted (Unix seconds), and how often that is checked."""
 
     expires_at: float
     look_every: float
     still_good: Callable[[], Awaitable[float | None]]
-    """Until when it counts by now; None if it does not. UpstreamUnavailable while that cannot be said."""
+    """Until when it is now valid; None if it is not. UpstreamUnavailable while that is unknown."""
 
 
 @dataclass(eq=False)
@@ -58,21 +58,21 @@ class RunningCall:
     identity: Identity | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     address: str = ""
-    """Where the request is from."""
+    """The address that the request came from."""
     standing: bool = False
-    """Whether it only waits for something to be told, and ends with its `access`."""
+    """Whether it only waits for notifications, and so ends with its `access`."""
     access: AccessUntil | None = None
     borrowed: set[str] = field(default_factory=set)
-    """The sessions of others that it has to do with."""
+    """The other owners' sessions that it uses."""
     due: float | None = None
-    """When it is to be looked at, by the monotonic clock."""
+    """When it is to be checked, by the monotonic clock."""
 
 
 NotingBorrowed = Callable[[Callable[[str], None]], contextlib.AbstractContextManager[None]]
 
 
 def caller_address() -> str:
-    """Where the request that is being answered is from; empty outside of one."""
+    """The address that the current request came from; empty outside a request."""
     call = _current_call.get()
     return call.address if call is not None else ""
 
@@ -86,21 +86,21 @@ class RunningCalls:
         self._standing_changed = asyncio.Event()
         self.requests = MinuteLimit(lambda _: None)
         self.noting_borrowed: NotingBorrowed = lambda _: contextlib.nullcontext()
-        """A context in which its argument is called with each session of somebody else that is used."""
+        """A context in which its argument is called with each session used through a share."""
 
     def claim(self, identity: Identity, access: AccessUntil | None = None) -> None:
-        """The request that is being answered is this caller's. Nothing is awaited between the check of the caller and
-        this, so that no change comes between. RateLimited if the caller has sent too many."""
+        """Assign the current request to this caller. No await between the check of the caller and this call, so that no
+        change comes in between. RateLimited if the caller has sent too many."""
         call = _current_call.get()
         if call is not None:
-            # Once for each request, however often it looks who its caller is.
+            # Once for each request, however often its caller is looked up.
             if call.identity is None:
                 self.requests.take(identity.principal)
             call.identity, call.access = identity, access
             self._schedule(call)
 
     def stand(self) -> None:
-        """The request that is being answered is a stream which only stands open: it ends with its token."""
+        """Mark the current request as a standing stream, which ends with its token."""
         call = _current_call.get()
         if call is not None:
             call.standing = True
@@ -108,7 +108,7 @@ class RunningCalls:
 
     @contextlib.contextmanager
     def running(self, identity: Identity | None = None) -> Iterator[RunningCall]:
-        """What is done within this context ends with the caller: it is cancelled, and the context left quietly."""
+        """Context whose work ends with the caller: it is cancelled, and the context exits without an exception."""
         call = RunningCall(identity)
         self._running.add(call)
         try:
@@ -120,8 +120,8 @@ class RunningCalls:
 
     @contextlib.contextmanager
     def running_tool(self) -> Iterator[RunningCall]:
-        """The same for a call of a tool, whoever makes it: calls on a connection of the older protocol outlive the
-        request that brought them."""
+        """The same for a tool call: calls on a connection of the older protocol outlive the request that brought
+        them."""
         token = get_access_token()
         with (
             self.running(None if token is None else Identity(token.client_id, token.subject or "")) as call,
@@ -130,26 +130,26 @@ class RunningCalls:
             yield call
 
     def end(self, identity: Identity) -> int:
-        """Cancels everything of a caller; returns how much that was."""
+        """Cancel everything of a caller; return the number of cancelled calls."""
         calls = [call for call in self._running if call.identity == identity]
         for call in calls:
             call.scope.cancel()
         return len(calls)
 
     def end_borrowed(self, session_id: str, may_go_on: Callable[[str], bool]) -> None:
-        """Cancels what has to do with a session of somebody else, of principals who may not use it any more."""
+        """Cancel calls that use another owner's session, of principals who may no longer use it."""
         for call in [call for call in self._running if session_id in call.borrowed]:
             if call.identity is not None and not may_go_on(call.identity.principal):
                 call.scope.cancel()
 
     def borrowed_moved(self, old: str, new: str) -> None:
-        """What has to do with a session of somebody else has to do with the id that it goes on with."""
+        """Update calls that use another owner's session to its new id."""
         for call in self._running:
             if old in call.borrowed:
                 call.borrowed.add(new)
 
     async def calls_over(self, name: str) -> None:
-        """Returns when no request and no call of a caller runs; after a while even if one does not end."""
+        """Return when a caller has no running requests or calls, or after a timeout."""
         with anyio.move_on_after(_ENDING):
             while any(call.identity is not None and call.identity.principal == name for call in self._running):
                 self._one_over.clear()
@@ -164,18 +164,18 @@ class RunningCalls:
             self._standing_changed.set()
 
     async def end_streams_with_tokens(self) -> None:
-        """Ends each stream when its token does, for as long as this runs."""
+        """End each stream when its token does. Never returns."""
         while True:
             self._standing_changed.clear()
             standing = [(call.due, call) for call in self._running if call.due is not None]
             due = min((moment for moment, _ in standing), default=None)
             if due is None or due > time.monotonic():
-                # A stream that begins meanwhile may be due earlier: the event wakes this.
+                # A new stream may be due earlier: the event wakes this.
                 with anyio.move_on_after(None if due is None else due - time.monotonic()):
                     await self._standing_changed.wait()
                 continue
             async with anyio.create_task_group() as looks:
-                # Side by side: an issuer that is slow about one token holds up no other.
+                # Concurrently: a slow issuer must not delay other checks.
                 for moment, call in standing:
                     if moment <= time.monotonic():
                         looks.start_soon(self._look_at, call)
@@ -186,15 +186,15 @@ class RunningCalls:
         try:
             until = await access.still_good()
         except UpstreamUnavailable:
-            # Not known is not revoked; and its own end it has in any case.
+            # Unknown does not mean revoked; and the token expires in any case.
             until = access.expires_at
         except Exception:
-            # A stream that cannot be looked at ends, and the others go on being looked at.
+            # A stream that cannot be checked ends; the others are still checked.
             who = call.identity.principal if call.identity is not None else f"a caller at {call.address}"
             log.exception("could not re-check the access of %s; closing its stream", who)
             until = None
         if call.access is not access:
-            return  # claimed anew meanwhile
+            return  # claimed again in the meantime
         if until is None or until <= time.time():
             call.due = None
             call.scope.cancel()
@@ -214,7 +214,7 @@ class RunningCalls:
             answer = _Answer(send)
             with self.running() as call, self.noting_borrowed(call.borrowed.add):
                 call.address = (scope.get("client") or ("",))[0]
-                # What is got and does not end by itself is an event stream.
+                # A GET response that does not end is an event stream.
                 call.standing = scope["method"] == "GET"
                 token = _current_call.set(call)
                 try:
@@ -231,7 +231,7 @@ class RunningCalls:
                     await JSONResponse({"error": error.message}, 503, {"Retry-After": "1"})(scope, receive, send)
                 finally:
                     _current_call.reset(token)
-            # Outside of the scope, which was cancelled: within it nothing could be sent any more.
+            # Outside the cancelled scope: within it nothing more could be sent.
             if call.scope.cancelled_caught:
                 await answer.end(scope, receive)
 
@@ -239,7 +239,7 @@ class RunningCalls:
 
 
 class _Answer:
-    """The answer to a request, which may have to end before it is complete."""
+    """The response to a request, which may have to end before it is complete."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -252,8 +252,8 @@ class _Answer:
         await self._send(message)
 
     async def end(self, scope: Scope, receive: Receive) -> None:
-        """Tells the client, or ends the stream that it reads. One that does not read is not waited for: the server
-        closes a connection whose answer is not complete."""
+        """Send the client an error, or end its stream. Does not wait for a client that does not read: the server closes
+        a connection with an incomplete response."""
         with anyio.move_on_after(_LAST_WORD):
             if not self.started:
                 headers = {"WWW-Authenticate": 'Bearer error="invalid_token"', "Connection": "close"}
@@ -268,13 +268,13 @@ class _Answer:
 
 
 class FailureLimit:
-    """Counts failures of each address: after so many within a minute no more tries are allowed until it is over."""
+    """Counts failures per address: after too many within a minute, further attempts are refused until it is over."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
         self._failed: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """Since when an address fails, and how often."""
+        """When an address started failing, and how often."""
 
     def is_over(self, address: str) -> bool:
         """Whether an address has failed too often."""
@@ -295,13 +295,13 @@ class FailureLimit:
         now, address = self._clock(), _network_of(address)
         since, count = self._failed.pop(address, (now, 0))
         self._failed[address] = (since, count + 1) if now - since < _WINDOW else (now, 1)
-        # The one that failed longest ago goes first, since each failure puts its address at the end.
+        # Evicts the address that failed longest ago: each failure moves its address to the end.
         while len(self._failed) > _MOST_ADDRESSES:
             self._failed.popitem(last=False)
 
 
 def _network_of(address: str) -> str:
-    """All addresses of one IPv6 network count as one: whoever has one of them has them all."""
+    """Addresses of one IPv6 network count as one: a client has all of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -2,8 +2,8 @@
 stdin or stdout is no pipe.
 
 The SDK's own transport reads and writes through threads, which more than doubles the time of a call, and a thread that
-reads a terminal keeps the process from ending. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither
-a stray print nor a child can touch the protocol.
+reads a terminal keeps the process from ending. While serving, fd 1 is redirected to stderr and fd 0 to /dev/null, so
+that neither a stray print nor a child can disturb the protocol.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _READ_AHEAD = 64
 _ANSWER_GRACE = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
 MOST_UNREAD = 2000
-"""Requests that are taken from a client which does not read the answers."""
+"""Maximum requests accepted from a client that does not read the answers."""
 _FLUSH_TIMEOUT = 1.0
-"""Seconds that a slow client has for what was written before the end."""
+"""Seconds that a slow client has to read everything written before the end."""
 
 Inbox = ReceiveStream[SessionMessage | Exception]
 Outbox = SendStream[SessionMessage]
@@ -47,8 +47,8 @@ Outbox = SendStream[SessionMessage]
 
 @asynccontextmanager
 async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
-    """The two streams of the transport, beginning with the input that the greeting has left unread. Requests that the
-    greeting has answered already are passed on, but their answers are not sent a second time."""
+    """The two streams of the transport, starting with the input that the greeting left unread. Requests that the
+    greeting already answered are passed on, but not answered a second time."""
     async with _open_connection(greeted.unread) as connection, line_streams(connection, greeted.answered) as streams:
         yield streams
 
@@ -57,8 +57,8 @@ async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Out
 async def line_streams(
     connection: "LineConnection", answered: Iterable[types.RequestId] = (), *, direct: bool = False
 ) -> AsyncIterator[tuple[Inbox, Outbox]]:
-    """The two streams of a connection that speaks in lines; answers to requests that are `answered` are not sent. With
-    `direct`, messages are written by the tasks that send them: for connections whose `send` does not wait as a rule."""
+    """The two streams of a line-based connection; requests in `answered` are not answered again. With `direct`,
+    messages are written by the sending tasks, for connections whose `send` usually does not wait."""
     async with anyio.create_task_group() as tasks:
         inbox_in, inbox = message_streams()
         outbox: LineOutbox
@@ -78,10 +78,10 @@ class ClientOutput(Protocol):
     def write(self, data: bytes) -> None: ...
 
     async def drain(self) -> None:
-        """Waits while the client is slow. ConnectionError when it is gone."""
+        """Wait while the client is slow. ConnectionError if it has disconnected."""
 
     async def close(self) -> None:
-        """Ends it when all is written, or after a while in any case."""
+        """Close it after everything is written, or after a timeout."""
 
 
 class LineConnection:
@@ -90,7 +90,7 @@ class LineConnection:
     def __init__(self, reader: asyncio.StreamReader | None = None) -> None:
         self.reader = reader or asyncio.StreamReader(limit=MAX_LINE)
         self.open = anyio.CancelScope()
-        """Cancelled when the client reads no more: then there is nobody to serve."""
+        """Cancelled when the client stops reading: then there is no one to serve."""
         self.unanswered = Unanswered()
         self.output: ClientOutput
 
@@ -116,12 +116,12 @@ class LineConnection:
     async def send_unqueued(self, item: SessionMessage) -> None:
         """The same, for an outbox without a queue."""
         await self.send(item)
-        # After it was written: at the end of the input this is what is waited for.
+        # After it was written: the end of input waits for this.
         self.unanswered.sent(item.message)
 
     async def write(self, message: types.JSONRPCMessage) -> None:
-        """Sends a message, or nothing when nobody reads any more. One that cannot be written is left out: if it was an
-        answer, an error has taken its place."""
+        """Send a message, unless the client stopped reading. A message that cannot be written is dropped; an answer is
+        replaced by an error."""
         try:
             line = sound_line(message)
         except ValueError as error:
@@ -163,7 +163,7 @@ class _PipeOutput(FlowControlMixin):
 
     async def close(self) -> None:
         self._stdout.close()
-        # Shielded: what was written goes out also when the server was cancelled.
+        # Shielded: written data is sent even if the server was cancelled.
         with anyio.move_on_after(_FLUSH_TIMEOUT, shield=True):
             await self._closed.wait()
         if not self._closed.is_set():
@@ -194,11 +194,11 @@ class _ThreadOutput:
             await self._ended.wait()
 
     def _work(self) -> None:
-        with suppress(OSError):  # nobody reads any more
+        with suppress(OSError):  # the client stopped reading
             while (data := self._lines.get()) is not None:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
-        with suppress(RuntimeError):  # the loop has not waited for us
+        with suppress(RuntimeError):  # the loop is already closed
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
@@ -234,7 +234,7 @@ def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
 
 
 class Unanswered:
-    """The requests that the client may still wait for."""
+    """The requests that the client may still be waiting for."""
 
     def __init__(self) -> None:
         self._ids: set[types.RequestId] = set()
@@ -266,7 +266,7 @@ class Unanswered:
     async def none_left(self) -> None:
         """Returns when every request is answered or cancelled."""
         while self._ids:
-            # Nothing is awaited between the look and `clear`: an answer that is sent later sets it again.
+            # No await between the check and `clear`: a later answer sets it again.
             self._idle.clear()
             await self._idle.wait()
 
@@ -284,14 +284,14 @@ async def _receive(
                     if (refusal := _refusal(line)) is not None:
                         await connection.write(refusal)
                 else:
-                    # Noted before it is passed on: the answer may be there before `send` returns.
+                    # Noted before it is passed on: the answer may arrive before `send` returns.
                     connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
                 # Back-pressure: nothing more is read from a client that does not read its answers.
                 if connection.unanswered.count >= MOST_UNREAD:
                     with suppress(ConnectionError):
                         await connection.output.drain()
-            # The input has ended, and with `inbox` the server would: requests that are being worked on get a moment.
+            # The input has ended, and closing `inbox` would end the server: running requests get a moment.
             with anyio.move_on_after(_ANSWER_GRACE):
                 await connection.unanswered.none_left()
 
@@ -306,7 +306,7 @@ async def _send(
                 answered.discard(message.id)
             else:
                 await connection.send(item)
-            # After it was written: at the end of the input this is what is waited for.
+            # After it was written: the end of input waits for this.
             connection.unanswered.sent(message)
 
 
@@ -359,8 +359,8 @@ async def _connect_pipes(connection: LineConnection, stdin: int, stdout: int) ->
 
 
 def _start_threads(connection: LineConnection, stdin: int, stdout: int) -> None:
-    """The threads have descriptors of their own, which stay open: a number that is closed under a thread may soon
-    belong to another file."""
+    """The threads use duplicate descriptors, which stay open: a descriptor closed under a thread could be reused for
+    another file."""
     if sys.platform != "win32":
         for descriptor in (stdin, stdout):
             os.set_blocking(descriptor, True)
@@ -370,14 +370,14 @@ def _start_threads(connection: LineConnection, stdin: int, stdout: int) -> None:
 
 @contextmanager
 def _redirected(fd: int, instead: str | None) -> Iterator[int]:
-    """A private duplicate of a standard descriptor, which meanwhile leads elsewhere: to `instead`, or to stderr.
+    """A private duplicate of a standard descriptor, which is redirected in the meantime: to `instead`, or to stderr.
 
-    At the end the descriptor is restored, blocking mode included: asyncio makes the open file non-blocking, which
-    every process that shares it would see.
+    At the end the descriptor is restored, including blocking mode: asyncio makes the open file non-blocking, which
+    affects every process that shares it.
     """
     private, blocking = os.dup(fd), None if sys.platform == "win32" else os.get_blocking(fd)
     elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)
-    # What was printed before must not come out behind the redirection.
+    # Earlier output must not appear after the redirection.
     if sys.stdout is not None:
         sys.stdout.flush()
     os.dup2(elsewhere, fd)

@@ -1,8 +1,8 @@
-"""What systemd hands to a service and is told by it: the socket that it listens on, and that it is ready.
+"""The systemd protocols: socket activation and readiness notification.
 
-A server that is started for a socket (`serve --http systemd`) takes over the one that systemd has bound. Clients that
-come while it starts or is restarted wait there and are not refused. All of this is in the environment, and is taken
-out of it: sessions and MCP servers must not speak for the service.
+A socket-activated server (`serve --http systemd`) uses the socket that systemd bound. Clients that connect while it
+starts or restarts wait there and are not refused. The variables are removed from the environment: sessions and MCP
+servers must not act as the service.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from collections.abc import MutableMapping
 from ...core.errors import InvalidArgument
 
 ADDRESS = "systemd"
-"""What stands for the socket of systemd where an address is expected."""
+"""The address that means systemd's socket."""
 _FIRST = 3
-"""The descriptor of the first socket that is handed over."""
+"""The descriptor of the first passed socket."""
 
 
 def inherited_listener(environment: MutableMapping[str, str] | None = None) -> socket.socket:
-    """The listening socket that this process was started for. InvalidArgument if there is none, or several, or one that
-    no client of HTTP could come to."""
+    """The listening socket that this process was started for. InvalidArgument if there is none, more than one, or one
+    that HTTP clients cannot reach."""
     environment = os.environ if environment is None else environment
     handed_over = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
-    # The number says for whom they are: a process in between may have passed the variables on, and not the sockets.
+    # The pid says who they are for: an intermediate process may have passed on the variables but not the sockets.
     if handed_over["LISTEN_PID"] != str(os.getpid()) or handed_over["LISTEN_FDS"] != "1":
         raise InvalidArgument(
             f"--http {ADDRESS}: systemd passed no socket or more than one. Start it with a socket unit that has one "
@@ -40,16 +40,16 @@ def inherited_listener(environment: MutableMapping[str, str] | None = None) -> s
 
 
 class Notifier:
-    """Tells systemd how the service stands; does nothing where it was not started by systemd."""
+    """Reports the service's state to systemd; a no-op if it was not started by systemd."""
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         address = environment.pop("NOTIFY_SOCKET", "")
-        # A name that begins with @ is no file, and for the kernel it begins with a zero.
+        # A name that starts with @ is an abstract socket, which starts with a zero byte.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
     def send(self, *states: str) -> None:
-        """Such as `READY=1`. Nobody depends on it here: a failure is the service manager's to notice."""
+        """Such as `READY=1`. Failures are ignored: the service manager notices them."""
         if self._address and hasattr(socket, "AF_UNIX"):
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying:
                 notifying.sendto("\n".join(states).encode(), self._address)

@@ -1,7 +1,7 @@
-"""The shared server's side of the socket: every connection is a client with an MCP session of its own.
+"""The shared server's side of the socket: every connection is a client with its own MCP session.
 
-Each begins with the hello of `startup/shared/hello.py`. The first hello has the settings of the server, so connections
-wait for the server that is made of them. Whoever has another user id, other settings or another protocol is refused.
+Each starts with the hello of `startup/shared/hello.py`. The first hello contains the settings of the server, so
+connections wait until it is created from them. A client with another user id, settings or protocol is refused.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ _ASKED_OF_THE_SOCKET = frozenset({"status", "stop", "restart"})
 STOPPING = hello.STOPPING + b"\n"
 Status = Callable[[], Mapping[str, Any]]
 Asks = Mapping[str, Callable[[], Awaitable[Any]]]
-"""What commands may ask for, beside the status; each answer is written as JSON."""
+"""Additional queries of commands; each answer is written as JSON."""
 
 
 class SocketBackend(Protocol):
-    """What is served at a socket: an `McpServer`, or whatever else answers for one."""
+    """The server behind a socket: an `McpServer`, or a substitute for one."""
 
     async def serve(self, inbox: Inbox, outbox: Outbox, environment: ClientEnvironment | None = None) -> None:
         """Serves one connection until the client ends it."""
@@ -69,13 +69,13 @@ class SharedSocket:
 
     @property
     def name(self) -> str:
-        """Tells this server from the others of its user."""
+        """Distinguishes this server from the user's others."""
         return self._place.socket
 
     # -- the life of the server -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Accepts until `end`; then the socket is removed and every client hears the farewell and is closed."""
+        """Accepts until `end`; then the socket is removed, and every client gets the farewell and is closed."""
         accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
         async def serve_each() -> None:
@@ -91,8 +91,7 @@ class SharedSocket:
             try:
                 await self._ended.wait()
             finally:
-                # In this order: nobody can come any more when the farewell
-                # is written, and all have it before they are closed.
+                # In this order: no one can connect when the farewell is written, and all get it before they are closed.
                 accepting.close()
                 with suppress(OSError):
                     os.unlink(self._place.socket)
@@ -109,25 +108,25 @@ class SharedSocket:
                 self._first.set_result(None)
 
     def end_for(self, version: str) -> None:
-        """Ends so that a newer version can be started, which older clients leave to a newer one for a moment."""
+        """Stop for a newer version; for a moment older clients leave the start to a newer one."""
         self.end(hello.HANDOVER + b" " + version.encode() + b"\n")
 
     async def first_hello(self) -> hello.Hello | None:
-        """What the first client has said, which has the settings; None if the server is to end before."""
+        """The first client's hello, which contains the settings; None if the server ends before."""
         return await self._first
 
     def settle_settings(self, client_hello: hello.Hello) -> None:
-        """The settings are those of this hello, whoever comes first."""
+        """Fix the settings to those of this hello, whichever client connects first."""
         if not self._first.done():
             self._first.set_result(client_hello)
 
     def open(self, server: SocketBackend, status: Status, asks: Asks) -> None:
-        """From now on connections are served."""
+        """Start serving connections."""
         self._status, self._asks = status, asks
         self._server.set_result(server)
 
     async def refuse(self, reason: str) -> None:
-        """Tells every client that has come why there is no server, and ends."""
+        """Tell every connected client why there is no server, and stop."""
         self._server.set_result(reason)
         with anyio.move_on_after(_CLOSE_TIMEOUT):
             while self._clients:
@@ -135,30 +134,30 @@ class SharedSocket:
         self.end()
 
     async def _change(self) -> None:
-        # Those who call this have looked at the clients, with nothing awaited since: no change is missed.
+        # Callers check the clients without an await before this: no change is missed.
         self._changed.clear()
         await self._changed.wait()
 
     async def unused(self, seconds: float, needed: Callable[[], Awaitable[bool]]) -> None:
-        """Returns when there has been no client for so long and it is not needed otherwise."""
+        """Return when there was no client for `seconds` and the server is not `needed`."""
         while True:
             while self._clients:
                 await self._change()
             with anyio.move_on_after(seconds):
                 while not self._clients:
                     await self._change()
-            # The clients last, with nothing awaited behind it: one may have come while the other was looked at.
+            # The clients last, without an await afterwards: one may have connected during the other check.
             if not await needed() and not self._clients:
                 return
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits for anything but a reading request, which its front repeats."""
+        """Whether no client waits for anything except a read-only request, which its front repeats."""
         return not any(client.unanswered.working for client in self._clients)
 
     async def none_working(self) -> None:
-        """Returns when the requests that do something now are answered."""
-        # A copy: clients come and go during the wait.
+        """Return when the requests with effects are answered."""
+        # A copy: clients connect and disconnect during the wait.
         for client in list(self._clients):
             await client.unanswered.none_working()
 
@@ -169,7 +168,7 @@ class SharedSocket:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         output = _SocketOutput(writer)
-        # By the kernel's word, not by that of the hello, which anybody may have written.
+        # As reported by the kernel, not by the hello, which anyone could write.
         pid = place.peer_pid(writer.get_extra_info("socket"))
         try:
             if place.peer_is_ours(writer.get_extra_info("socket")):
@@ -194,9 +193,9 @@ class SharedSocket:
         self._clients.add(client)
         self._changed.set()
         try:
-            # Whoever comes first decides: the server is made of these settings.
+            # The first client decides: the server is created from its settings.
             self.settle_settings(client.hello)
-            # Shielded: a client that leaves must not cancel what all of them wait for.
+            # Shielded: a client that disconnects must not cancel what all of them wait for.
             server = await asyncio.shield(self._server)
             refused = server if isinstance(server, str) else self._objection(client.hello)
             client.output.write(hello.Welcome(os.getpid(), refused).line())
@@ -208,7 +207,7 @@ class SharedSocket:
 
     def _objection(self, client_hello: hello.Hello) -> str:
         if client_hello.protocol != hello.PROTOCOL:
-            # It may be a newer version: then this server makes way for it.
+            # It may be a newer version: then this server hands over to it.
             self._control(client_hello.version)
             return f"it is version {__version__}, which uses a different protocol"
         first = self._first.result()
@@ -225,11 +224,12 @@ class SharedSocket:
     # -- commands ---------------------------------------------------------------------------------------------
 
     async def _command(self, client: "_Client") -> None:
-        """Answers what a command asks, by default with the status. After `stop` and `restart` the connection stays
-        open until this process is gone."""
+        """Answer a command's query, by default with the status. After `stop` and `restart` the connection stays open
+        until this process has exited."""
         client.output.write(hello.Welcome(os.getpid()).line())
         if client.hello.ask not in _ASKED_OF_THE_SOCKET and self._first.done() and not self._ended.is_set():
-            # A server is being made. Before the first client has come, none is, and nobody may wait for one.
+            # A server is being created. Before the first client connects there is none, and commands must not wait for
+            # one.
             await asyncio.shield(self._server)
         ask = self._asks.get(client.hello.ask)
         answer = self.status() if ask is None else await ask()
@@ -238,7 +238,7 @@ class SharedSocket:
         farewell = {"stop": STOPPING, "restart": hello.RESTARTING + b"\n"}.get(client.hello.ask)
         if farewell is not None:
             client.output.keep()
-            # Kept: a connection that nobody refers to would be closed.
+            # Kept: an unreferenced connection would be closed.
             self._watching_the_end.append(client)
             self.end(farewell)
 
@@ -270,7 +270,7 @@ class _Client(LineConnection):
         *,
         believed: bool = False,
     ) -> None:
-        """`believed` says whether a person may be at the other end, if the client says so."""
+        """`believed` says whether the client's claim of a person is trusted."""
         super().__init__(reader)
         self.hello = client_hello
         self.output: _SocketOutput = output
@@ -279,7 +279,7 @@ class _Client(LineConnection):
         self._control = control
 
     async def serve(self, server: SocketBackend) -> None:
-        """One MCP session, until the client leaves."""
+        """Serve one MCP session until the client disconnects."""
         environment = ClientEnvironment(self.hello.directory, self.hello.environment, self.hello.identity)
         async with line_streams(self) as (inbox, outbox):
             await server.serve(inbox, outbox, environment)
@@ -307,19 +307,19 @@ class _Client(LineConnection):
 
 
 class _Working(Unanswered):
-    """Knows of the unanswered requests which of them do something."""
+    """Tracks which unanswered requests have effects."""
 
     def __init__(self, believed: bool) -> None:
         super().__init__()
         self._believed = believed
         self._working = Unanswered()
         self.has_person = False
-        """Whether the client has said that a person is at its terminal, who can answer questions."""
+        """Whether the client declared that a person at its terminal can answer questions."""
 
     def received(self, message: types.JSONRPCMessage) -> None:
         super().received(message)
         if isinstance(message, types.JSONRPCRequest) and not self._believed:
-            _disbelieve_person(message.params or {})  # before anybody else sees the message
+            _disbelieve_person(message.params or {})  # before any other code sees the message
         if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
             self.has_person = _announces_person(message.params or {})
         if not isinstance(message, types.JSONRPCRequest) or not _only_reads(message):
@@ -338,7 +338,7 @@ class _Working(Unanswered):
 
 
 def _announces_person(params: Mapping[str, Any]) -> bool:
-    """Whether the parameters of `initialize`, which anybody may have written, announce a person who can answer."""
+    """Whether the untrusted parameters of `initialize` announce a person who can answer."""
     for name in ("capabilities", "experimental", hello.PERSON):
         found = params.get(name)
         if not isinstance(found, Mapping):
@@ -348,7 +348,7 @@ def _announces_person(params: Mapping[str, Any]) -> bool:
 
 
 def _disbelieve_person(params: Mapping[str, Any]) -> None:
-    """Has a request say, in the handshake or in its own envelope, that no person can answer; in place."""
+    """Remove the claim of a person from a request, in the handshake or its own envelope; in place."""
     meta = params.get("_meta")
     envelope = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, Mapping) else None
     for capabilities in (params.get("capabilities"), envelope):
@@ -377,7 +377,7 @@ class _SocketOutput:
         await self._writer.drain()
 
     def keep(self) -> None:
-        """Leaves the connection open until the process ends, which its other end waits for."""
+        """Keep the connection open until the process exits, which the other end waits for."""
         self._kept = True
 
     async def close(self) -> None:
