@@ -113,8 +113,8 @@ def test_without_a_script_the_model_says_so() -> None:
         ('SCRIPT:[{"blocks": [{"delay": 1}]}]', "step 0, block 0 has unknown keys: delay"),
         ('SCRIPT:[{"tool": "Bash", "input": "ls"}]', "a tool call needs a name and an input object"),
         ('SCRIPT:[{"delay": "long"}]', "delay must be a non-negative number"),
-        ('SCRIPT:[{"usage": 3}]', "usage wants an object"),
-        ('SCRIPT:[{"model": 3}]', "model wants a string"),
+        ('SCRIPT:[{"usage": 3}]', "usage must be an object"),
+        ('SCRIPT:[{"model": 3}]', "model must be a string"),
     ],
 )
 def test_a_bad_script_is_answered_with_what_is_wrong(bad: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Channels: servers of the hub through which people reach sessions from elsewhere, such as a chat.
+"""Channels: hub servers through which people reach sessions from elsewhere, such as a chat.
 
 Off unless the operator names a server. One that declares `claude/channel` may push messages into a session; one that
 declares `claude/channel/permission` is sent open questions and may answer them. The first answer wins, as everywhere.
@@ -36,10 +36,9 @@ no id is a word."""
 
 
 class ChannelRelay:
-    """One channel of the broker for all servers that may answer, and the entry for messages to sessions.
+    """One broker channel for all servers that may answer, and the receiver of messages to sessions.
 
-    The hub is given `on_notification` when it is made, which is before there is a service: until `connect` everything
-    is ignored.
+    The hub gets `on_notification` when it is created, before there is a service: until `connect` everything is ignored.
     """
 
     name = "channel"
@@ -70,7 +69,7 @@ class ChannelRelay:
     # -- questions to servers ---------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
-        """Sends only what can be answered with yes or no; a plan and a choice need more than that."""
+        """Send only questions that can be answered with yes or no, not plans and choices."""
         if question.kind is not QuestionKind.PERMISSION:
             return
         request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
@@ -87,7 +86,7 @@ class ChannelRelay:
         params = _request(request_id, without_secrets(question, self._service.redaction))
         try:
             await self._hub.connect(names=[server])
-            # Connecting takes a while: somebody else may have answered.
+            # Connecting takes a while: the question may have been answered.
             if request_id in self._offered and self._declares(server, _PERMISSION):
                 await self._hub.notify(server, REQUEST, params)
         except ClaudeCodeError as error:
@@ -101,13 +100,13 @@ class ChannelRelay:
     # -- notifications from servers ---------------------------------------------------------------------------
 
     def on_notification(self, server: str, method: str, params: dict[str, Any]) -> None:
-        """Takes every notification of every server of the hub; acts on the two kinds that channels send."""
+        """Receive every notification of every hub server; act on the two kinds that channels send."""
         if not self._connected or method not in (MESSAGE, ANSWER):
             return
         allowed = self._messages if method == MESSAGE else self._permissions
         capability = _CHANNEL if method == MESSAGE else _PERMISSION
-        # Both: the operator decides who may, and the server itself
-        # that it is one. Any other could speak in a person's name.
+        # Both: the operator must allow it and the server must declare it. Any other server could act in a person's
+        # name.
         if server not in allowed or not self._declares(server, capability):
             log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
             self._service.audit(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
@@ -122,7 +121,7 @@ class ChannelRelay:
         if question is None or behavior not in ("allow", "deny"):
             log.info("an answer from the channel %s matches no open question", server)
             return
-        # Nobody can allow what they were not shown; to deny needs no more than the description.
+        # Allowing requires that all of it was shown; denying needs only the description.
         if behavior == "allow" and not is_whole(without_secrets(question, self._service.redaction)):
             log.warning("the channel %s was not shown all of question %s and can only deny it", question.id, server)
             return
@@ -164,7 +163,8 @@ def _new_request_id() -> str:
 
 
 def _request(request_id: str, question: Question) -> dict[str, Any]:
-    """The question with its whole input. One that is too large for that says so, and cannot be allowed from here."""
+    """The question with its complete input. One that is too large says so, and cannot be allowed through this
+    channel."""
     tool_input, whole = shown_input(question)
     description = question.description
     if not whole:
@@ -178,8 +178,9 @@ def _request(request_id: str, question: Question) -> dict[str, Any]:
 
 
 def _framed(server: str, content: str, meta: object) -> str:
-    """The message in a frame that says where it is from, as Claude Code frames it, with what the server knows about it
-    (`chat_id`, `message_id`, `file_path`). Tags in the message are defused, so that it cannot leave the frame."""
+    """The message in a frame that says where it is from, as Claude Code frames it, with the server's metadata
+    (`chat_id`, `message_id`, `file_path`). Tags in the message are escaped, so that it cannot break out of the
+    frame."""
     known = meta if isinstance(meta, Mapping) else {}
     attributes = {"source": server, **{key: value for key, value in known.items() if _is_attribute(key, value)}}
     frame = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
@@ -189,7 +190,7 @@ def _framed(server: str, content: str, meta: object) -> str:
 
 def _is_attribute(key: object, value: object) -> bool:
     """Whether an entry of `meta` becomes an attribute of the frame: its key must be a name, since any other could end
-    the tag, and it must not be `source`, which is ours to set."""
+    the tag, and it must not be `source`, which we set."""
     is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
     return is_name and isinstance(value, str | int | float)
 

@@ -1,11 +1,11 @@
-"""One established connection to a server: requests, cached lists, and the questions of the server to people.
+"""One established connection to a server: requests, cached lists, and the server's questions to people.
 
-Servers of the protocol with a handshake ask in the middle of a call (`CallsInFlight`). Those of 2026-07-28 return a
-result that says what they need, and the request is sent again with the answers (`request_with_input`).
+Servers of the handshake protocol ask during a call (`CallsInFlight`). Those of 2026-07-28 return a result that requests
+input, and the request is sent again with the answers (`request_with_input`).
 
-A server with a handshake announces changed lists by itself, and is asked for each resource. One of 2026-07-28 tells
-only on a stream that it is asked for (`subscriptions/listen`), which it may end at any time: it is asked again then,
-with growing pauses, and everything that was listed before counts as stale (`ServerChanges`).
+A server with a handshake announces changed lists unasked, and resources after a subscription. One of 2026-07-28
+announces changes only on a requested stream (`subscriptions/listen`), which it may end at any time: the stream is
+requested again, with growing pauses, and all earlier lists count as stale (`ServerChanges`).
 """
 
 import asyncio
@@ -46,12 +46,12 @@ async def cancel_elicitation(params: JsonObject) -> JsonObject:
 
 
 class MovedElsewhere(Exception):
-    """The call was given up on a connection that several callers share; it is to be sent again on another."""
+    """The call was abandoned on a connection that several callers share; send it again on another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who makes a request, and in which directory; None where that does not matter."""
+    """The caller of a request, and its directory; None where that does not matter."""
 
     name: str = ""
     directory: str | None = None
@@ -60,21 +60,21 @@ class Requester:
 ANONYMOUS = Requester()
 
 OnLog = Callable[[JsonObject], None]
-"""Takes the params of a log message (`notifications/message`); must not wait."""
+"""Receives the params of a log message (`notifications/message`); must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallerSide:
-    """What reaches whoever waits for a request, until it is answered; None stands for what they cannot take."""
+    """The callbacks of a waiting caller, until its request is answered; None for unsupported ones."""
 
     on_progress: ProgressFnT | None = None
     ask: AskPerson | None = None
-    """Puts a question to a person: from the params of `elicitation/create` to its result."""
+    """Asks a person: from the params of `elicitation/create` to its result."""
     sample: AskPerson | None = None
-    """Has the caller's model answer: from the params of `sampling/createMessage` to its result."""
+    """Asks the caller's model: from the params of `sampling/createMessage` to its result."""
     on_log: OnLog | None = None
     log_level: str | None = None
-    """From which level on log messages are wanted, where a request has to say so."""
+    """The minimum level of log messages, if a request must name one."""
 
 
 NO_SIDE = CallerSide()
@@ -82,7 +82,7 @@ NO_SIDE = CallerSide()
 
 @dataclass(eq=False, slots=True)
 class CallInFlight:
-    """One request that waits for its answer, who made it, and what reaches them meanwhile."""
+    """One request in flight, its caller, and the caller's callbacks."""
 
     requester: Requester
     side: CallerSide
@@ -91,28 +91,28 @@ class CallInFlight:
 
 
 class CallsInFlight:
-    """Who can be asked, and told, for the calls in flight on one connection.
+    """Routes a server's questions and logs to the calls in flight on one connection.
 
-    A server that asks in mid-call does not say for which call. Over HTTP the question comes in the context of its
-    call. On a pipe it is clear when all calls in flight are of one caller. Otherwise the question waits until they are:
-    the call that it belongs to does not end without an answer. When every call waits for an answer, none of them would
-    end; then all of them are given up with `MovedElsewhere`. A question never reaches the wrong person. All of this is
-    for the first question of a server only: callers that come later have connections of their own.
+    A server that asks during a call does not name the call. Over HTTP the question arrives in the context of its call.
+    On a pipe it is clear if all calls in flight have the same caller. Otherwise the question waits until they do: its
+    own call does not end without an answer. If every call waits for an answer, none would end; then all of them are
+    abandoned with `MovedElsewhere`. A question never reaches the wrong person. This matters only for a server's first
+    question: later callers get separate connections.
     """
 
     def __init__(self, on_question: Callable[[], Awaitable[None]]) -> None:
         self._on_question = on_question
         self._calls: list[CallInFlight] = []
         self._served: set[str] = set()
-        """The names of all who have made a call on this connection."""
+        """The names of all callers on this connection."""
         self._unclear = 0
         self._changed = asyncio.Event()
 
     @contextmanager
     def during_call(self, requester: Requester, side: CallerSide) -> Iterator[None]:
-        """Within the block, what the server asks and tells may go to `side`.
+        """Context in which the server's questions and messages may go to `side`.
 
-        Raises MovedElsewhere where the call was given up.
+        Raises MovedElsewhere if the call was abandoned.
         """
         call = CallInFlight(requester, side)
         token = _current_call.set(call)
@@ -170,9 +170,9 @@ class CallsInFlight:
             return types.ErrorData(code=types.INTERNAL_ERROR, message="The answer is not valid.")
 
     def pass_on_log(self, params: JsonObject, context: Context | None) -> None:
-        """Hands a log message to the caller that it is for: the one in whose `context` it came or, on a pipe, the only
-        one that has ever made a call there. One that may be about somebody else's call is for nobody, also if that call
-        is over: a server may log later."""
+        """Pass a log message to its caller: the one in whose `context` it arrived or, on a pipe, the only caller there
+        has ever been. A message that may concern another caller's call is dropped, even if that call is over: a server
+        may log later."""
         call = context.get(_current_call) if context is not None else None
         if call is None and len(self._served - {ANONYMOUS.name}) == 1:
             call = next((call for call in self._calls if call.side.on_log is not None), None)
@@ -180,9 +180,9 @@ class CallsInFlight:
             call.side.on_log(params)
 
     async def _asked_side(self, takes: Callable[[CallerSide], bool]) -> CallerSide:
-        """The side of the call that the server asks about. Raises TimeoutError where it stays unclear which that is."""
+        """The side of the call that the server asks about. Raises TimeoutError if that stays unclear."""
         possible = list(self._calls)  # calls that begin later cannot be the one that asks
-        # Learned before it is answered: whoever comes next has a connection of its own already.
+        # Recorded before the answer: the next caller already gets a separate connection.
         await self._on_question()
         call = _current_call.get() or await self._asking_call(possible, takes)
         return call.side if call is not None else NO_SIDE
@@ -190,7 +190,7 @@ class CallsInFlight:
     async def _asking_call(
         self, possible: list[CallInFlight], takes: Callable[[CallerSide], bool]
     ) -> CallInFlight | None:
-        """The call that a question on a pipe belongs to, once that is clear; None if there is none, or no more.
+        """The call that a question on a pipe belongs to, once that is clear; None if there is none (any more).
 
         Raises TimeoutError after `_LONGEST_UNCLEAR` seconds.
         """
@@ -207,7 +207,7 @@ class CallsInFlight:
                     return None
                 self._changed.clear()
                 await asyncio.wait_for(self._changed.wait(), max(0.0, deadline - loop.time()))
-                # A call that has ended meanwhile cannot be the one that asks.
+                # A call that has ended in the meantime cannot be the one that asks.
                 possible = [call for call in possible if call in self._calls]
         finally:
             self._unclear -= 1
@@ -216,16 +216,16 @@ class CallsInFlight:
 
 
 def wants_input(result: JsonObject) -> bool:
-    """Whether a result is not final, but says what the server needs to know first."""
+    """Whether a result is not final but requests input."""
     return result.get("resultType") == "input_required"
 
 
 async def request_with_input(send: SendAgain, side: CallerSide, roots: Callable[[], JsonObject]) -> JsonObject:
-    """Sends a request, and again with the answers of the caller's `side` for as long as its result wants input.
+    """Send a request, and repeat it with the answers of the caller's `side` while its result requests input.
 
-    A refusal that says which addresses a person has to open first (-32042) is the same: they are shown, and the
-    request is sent again once the person has agreed to all of them. Raises MCPError where the server wants something
-    else, where the person did not agree, or after `_MAX_ROUNDS` rounds.
+    An error that names URLs for a person to open first (-32042) is handled the same way: they are shown, and the
+    request is sent again once the person has agreed to all of them. Raises MCPError if the server requests something
+    else, if the person did not agree, or after `_MAX_ROUNDS` rounds.
     """
     answers: JsonObject = {}
     for _ in range(_MAX_ROUNDS):
@@ -277,7 +277,7 @@ LISTS = {
     "templates": ("list_resource_templates", "resource_templates"),
     "prompts": ("list_prompts", "prompts"),
 }
-"""From what a server lists to the SDK's method for it, and where its result has the items."""
+"""Maps a kind of list to the SDK's method and the result field with the items."""
 LIST_CHANGES = {
     "notifications/tools/list_changed": ("tools",),
     "notifications/prompts/list_changed": ("prompts",),
@@ -287,11 +287,11 @@ LIST_CHANGES = {
 
 _MAX_PAGES = 100
 _TASK_TTL_MS = 86_400_000
-"""For how long a server is asked to keep a task: as long as anybody may wait for it."""
+"""How long a server is asked to keep a task: as long as a caller may wait for it."""
 _CANCEL_TIMEOUT = 2.0
 _UNCHANGED: TypeAdapter[Any] = TypeAdapter(Any)
 _HOP_PREFIX = "io.modelcontextprotocol/"
-"""Keys of `_meta` with this prefix are about one connection, and are not passed on to the next."""
+"""Keys of `_meta` with this prefix concern one connection, and are not forwarded to the next."""
 
 
 class _AnyRequest(types.Request[dict[str, Any] | None, str]):
@@ -299,9 +299,9 @@ class _AnyRequest(types.Request[dict[str, Any] | None, str]):
 
 
 class UpstreamClient:
-    """Made by the task that owns the connection, and used by any task.
+    """The client of one connection: created by the task that owns it, used by any task.
 
-    Lists are fetched once and kept until they are forgotten; callers that ask at the same time share one answer.
+    Lists are fetched once and cached until invalidated; concurrent callers share one answer.
     """
 
     def __init__(self, session: ClientSession, config: ServerConfig, calls: CallsInFlight) -> None:
@@ -312,7 +312,7 @@ class UpstreamClient:
         self._fetching = {kind: asyncio.Lock() for kind in LISTS}
         self._version = dict.fromkeys(self._fetching, 0)
         self._task_tools: set[str] = set()
-        """The tools that run only as tasks of the server's."""
+        """The tools that run only as tasks of the server."""
         self.capabilities = session.server_capabilities or types.ServerCapabilities()
         self.server_info = session.server_info
         self.protocol_version = session.protocol_version or ""
@@ -331,11 +331,11 @@ class UpstreamClient:
     async def request(
         self, method: str, params: JsonObject, side: CallerSide = NO_SIDE, requester: Requester = ANONYMOUS
     ) -> JsonObject:
-        """Sends a request of any method and returns its result unchanged; what the server asks and tells meanwhile goes
-        to `side`. A tool that runs only as a task is called as one, and its result waited for.
+        """Send a request of any method and return its result unchanged; the server's questions and messages in the
+        meantime go to `side`. A tool that runs only as a task is called as one, and its result awaited.
 
-        Raises MCPError with what the server answered, or for params that cannot be written, and MovedElsewhere where
-        the request is to be sent again on a connection of the caller's own.
+        Raises MCPError with the server's error or for params that cannot be written, and MovedElsewhere if the request
+        must be sent again on a separate connection.
         """
         params = _for_next_hop(writable_params(params))
         if side.log_level is not None and self.is_modern:
@@ -351,10 +351,10 @@ class UpstreamClient:
                 request, _UNCHANGED, progress_callback=side.on_progress
             )
             return result
-        raise MovedElsewhere  # the block does so by itself; a type checker cannot know
+        raise MovedElsewhere  # the context raises it already; a type checker cannot know
 
     async def _run_task(self, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """Calls a tool as a task (2025-11-25) and returns the task's result. Who is cancelled cancels the task."""
+        """Calls a tool as a task (2025-11-25) and returns the task's result. Cancelling the caller cancels the task."""
         task_params = {**params, "task": {"ttl": _TASK_TTL_MS}}
         created = await send_unchecked(self._session, "tools/call", task_params, on_progress)
         task = created.get("task")
@@ -365,13 +365,13 @@ class UpstreamClient:
             # Answered when the task has ended.
             return await send_unchecked(self._session, "tasks/result", task_id)
         except asyncio.CancelledError:
-            # Shielded: the task would run on with nobody to take its result.
+            # Shielded: otherwise the task would keep running without a receiver.
             with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(MCPError):
                 await send_unchecked(self._session, "tasks/cancel", task_id)
             raise
 
     async def set_log_level(self, level: str) -> None:
-        """Has a server with a handshake log from this level on; one that cannot, or refuses, is left as it is."""
+        """Set the log level of a server with a handshake; errors are ignored."""
         if self.capabilities.logging is not None and not self.is_modern:
             with suppress(MCPError):
                 await self.request("logging/setLevel", {"level": level})
@@ -382,7 +382,7 @@ class UpstreamClient:
         await self._session.send_notification(notification)  # type: ignore[arg-type] # any method may go out
 
     def forget_lists(self, *kinds: str) -> list[str]:
-        """Forgets lists that are stale, those being fetched too; returns which of them were known to anybody."""
+        """Invalidate stale lists, including those being fetched; return which of them any caller had seen."""
         known = [kind for kind in kinds if kind in self._lists or self._fetching[kind].locked()]
         for kind in kinds:
             self._lists.pop(kind, None)
@@ -390,7 +390,7 @@ class UpstreamClient:
         return known
 
     async def tools(self) -> list[types.Tool]:
-        """The tools that the configuration lets through, as it names them."""
+        """The tools that the configuration allows, under their configured names."""
         return [] if self.capabilities.tools is None else await self._list("tools")
 
     async def resources(self) -> list[types.Resource]:
@@ -410,8 +410,8 @@ class UpstreamClient:
         return [] if self.capabilities.prompts is None else await self._list("prompts")
 
     async def skills(self) -> list[JsonObject]:
-        """The entries of `skills/list` that name a skill, as the server gave them; asked for anew each time, since no
-        server tells when they change."""
+        """The entries of `skills/list` that name a skill, unchanged; fetched again each time, because servers do not
+        announce changes."""
         items: list[JsonObject] = []
         params: JsonObject = {}
         for _ in range(_MAX_PAGES if SKILLS in (self.capabilities.extensions or {}) else 0):
@@ -425,13 +425,13 @@ class UpstreamClient:
 
     async def _list(self, kind: str) -> list[Any]:
         method, attribute = LISTS[kind]
-        async with self._fetching[kind]:  # callers at the same time share one answer
+        async with self._fetching[kind]:  # concurrent callers share one answer
             if kind in self._lists:
                 return self._lists[kind]
             version = self._version[kind]
             items: list[Any] = []
             cursor = None
-            # Bounded: a server may turn pages for ever.
+            # Bounded: a server may return pages forever.
             for _ in range(_MAX_PAGES):
                 page = await getattr(self._session, method)(params=types.PaginatedRequestParams(cursor=cursor))
                 items += getattr(page, attribute)
@@ -448,7 +448,7 @@ class UpstreamClient:
 
 
 def is_skill(entry: object) -> bool:
-    """Whether an entry names a skill by the address of its `SKILL.md`, and says what files it has."""
+    """Whether an entry names a skill by the address of its `SKILL.md`, and lists its files."""
     if not isinstance(entry, dict) or not isinstance(entry.get("frontmatter"), dict):
         return False
     files = entry.get("resources")
@@ -456,7 +456,7 @@ def is_skill(entry: object) -> bool:
 
 
 def _for_next_hop(params: JsonObject) -> JsonObject:
-    """The params without what `_meta` says about the connection that they came on."""
+    """The params without the `_meta` entries about their connection."""
     meta = params.get("_meta")
     if not meta:
         return params
@@ -469,36 +469,36 @@ def _for_next_hop(params: JsonObject) -> JsonObject:
 
 
 _LISTEN_TIMEOUT = 5.0
-"""Seconds that somebody who follows a resource waits for the server to listen to it."""
+"""Seconds that a follower of a resource waits for the server's subscription."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
 _LASTING = 10.0
-"""Seconds after which a stream counts as one that worked: the pauses begin anew when it has ended."""
+"""Seconds after which a stream counts as successful, which resets the pauses."""
 _REFUSALS = frozenset({types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS})
-"""With these a server says that it has no such stream, and would say so again."""
+"""The errors of a server that does not support such streams."""
 
 
 class ServerChanges:
-    """What is followed at one server, on the connection that there is and on each that comes after it."""
+    """The subscriptions at one server, on the current connection and all later ones."""
 
     def __init__(self, forget_lists: Callable[..., None], log_level: Callable[[], str | None]) -> None:
-        """`forget_lists` is called with the lists that may have changed with nobody told; `log_level` says from which
-        level on a server is to log, if anybody has said that."""
+        """`forget_lists` is called with lists that may have changed without notice; `log_level` returns the requested
+        log level, if any."""
         self._forget_lists = forget_lists
         self._log_level = log_level
         self._followed: set[str] = set()
         self._follow_changed = asyncio.Event()
         self._listening = anyio.CancelScope()
         self._listened_to: set[str] = set()
-        """The resources whose changes the open stream tells of."""
+        """The resources whose changes the open stream announces."""
         self._stream_changed = asyncio.Event()
-        """Of the next time that a stream is opened or ends."""
+        """Set the next time that a stream is opened or ends."""
 
     async def follow(self, client: UpstreamClient, uri: str) -> None:
-        """Asks for changes of a resource. Returns when the server has agreed, or after `_LISTEN_TIMEOUT` seconds where
-        it is still to be asked on a stream. Raises MCPError where it refuses."""
+        """Subscribe to a resource. Returns when the server has confirmed, or after `_LISTEN_TIMEOUT` seconds if a
+        stream is still pending. Raises MCPError if it refuses."""
         if not client.is_modern:
             await client.request("resources/subscribe", {"uri": uri})
-            # Only what the server has taken: every new connection is asked for it again.
+            # Only confirmed subscriptions: every new connection repeats them.
             self._followed.add(uri)
             return
         if uri not in self._followed:
@@ -511,18 +511,18 @@ class ServerChanges:
                 await self._stream_changed.wait()
 
     async def follow_again(self, client: UpstreamClient) -> None:
-        """Asks a server with a handshake for the changes that an earlier connection was asked for, and to log."""
+        """Repeat the subscriptions and the log level of earlier connections, at a server with a handshake."""
         level = self._log_level()
         if level is not None:
             await client.set_log_level(level)
         for uri in sorted(self._followed):
-            # One that is refused now must not keep the others from being followed.
+            # A refusal must not prevent the other subscriptions.
             with suppress(MCPError):
                 await client.request("resources/subscribe", {"uri": uri})
 
     async def listen(self, client: Client) -> None:
-        """Keeps a stream open to a server without a handshake; what comes on it arrives as notifications. A server that
-        has none is asked again only when there is something else to ask for."""
+        """Keep a stream open to a server without a handshake; its messages arrive as notifications. A server without
+        streams is asked again only when the subscriptions change."""
         pause = _FIRST_PAUSE
         while True:
             # Before the set is read: an address that is added from here on sets it again.
@@ -545,7 +545,7 @@ class ServerChanges:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _read_stream(self, client: Client) -> None:
-        """Opens one stream and reads it to its end; waits where there is nothing to ask for."""
+        """Open one stream and read it to its end; wait while there is nothing to subscribe to."""
         capabilities = client.server_capabilities
         tools, prompts, resources = (
             bool(offered and offered.list_changed)
@@ -562,7 +562,7 @@ class ServerChanges:
             resource_subscriptions=sorted(asked_for),
         ) as subscription:
             self._now_listening_to(asked_for)
-            self._forget_lists(*LISTS)  # changes from before the stream were announced to nobody
+            self._forget_lists(*LISTS)  # changes before the stream were not announced
             async for _ in subscription:
                 pass
 

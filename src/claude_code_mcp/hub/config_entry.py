@@ -2,11 +2,11 @@
 
 VS Code has `servers` beside `inputs`, and asks a person for `${input:id}`; here that is the variable of the same name
 (`${input:api-key}` is `${API_KEY}`), or the default of the input. Windsurf has `serverUrl`, Gemini CLI `httpUrl`, and
-VS Code and Cursor `envFile`. Everything but `read_env_file` is pure.
+VS Code and Cursor `envFile`. Everything except `read_env_file` is pure.
 
-There is one class for each `type`. A class says everything that depends on the type and is not the transport itself:
-which fields the entry has, whether the server runs on this machine, what is secret in it and what of it may be shown.
-`parse_entry` makes one from JSON.
+There is one class for each `type`. A class has everything that depends on the type except the transport: the fields of
+the entry, whether the server runs on this machine, its secrets, and what may be shown. `parse_entry` makes one from
+JSON.
 
 References to variables in an entry, `${NAME}`, `${NAME:-default}` and `${env:NAME}`, are replaced by `expand`.
 """
@@ -40,11 +40,11 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9]")
 _MAX_BYTES = 64 << 20
 _MAX_ENV_BYTES = 1 << 20
 SECTIONS = ("mcpServers", "servers")
-"""The keys under which servers are configured, the first that is there counts."""
+"""The keys under which servers are configured; the first one present counts."""
 
 
 def section_of(content: Mapping[str, Any]) -> tuple[str, Any]:
-    """The key under which a file has its servers, and what stands there."""
+    """The key under which a file has its servers, and its value."""
     nested = content.get("mcp")  # VS Code's settings.json has all of it one level down
     if isinstance(nested, dict) and not any(key in content for key in SECTIONS):
         content = nested
@@ -60,7 +60,7 @@ def input_defaults(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
-    """An entry of another program, or one of ours, as one of ours."""
+    """Translate an entry of another program, or ours, to our format."""
 
     def variable(found: re.Match[str]) -> str:
         name = _NO_LETTER.sub("_", found[1]).upper()
@@ -78,7 +78,7 @@ def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with all of its texts changed, but not the names in it."""
+    """A JSON value with all its strings changed, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -87,7 +87,7 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """All texts in a JSON value, without the names in it."""
+    """All strings in a JSON value, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -99,7 +99,7 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 def read_text(file: Path, most: int = _MAX_BYTES) -> str:
-    """The text of a file. OSError for one that is no regular file, ValueError for one that is no text."""
+    """The text of a file. OSError if it is not a regular file, ValueError if it is not text."""
     return read_regular(file, most).decode("utf-8-sig")
 
 
@@ -125,12 +125,12 @@ def _unquoted(value: str) -> str:
 
 
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*+))?(\}|\Z)")
-"""A reference to a variable, or the beginning of one that is never closed: that reaches to the end, so that it is not
-read again from each beginning in it."""
+"""A reference to a variable, or an unterminated one: that extends to the end, so that it is not scanned again from each
+start within it."""
 
 
 _OF_DIRECTORY = ("workspaceFolder", "PWD", "CLAUDE_PROJECT_DIR")
-"""References to the directory of whoever uses the server; replaced when it is connected to, by `for_directory`."""
+"""References to the directory of the server's user; replaced when connecting, by `for_directory`."""
 _SCRIPT = re.compile(r"\.(?:[cm]?[jt]s|py|sh|rb|jar|json|toml|ya?ml|db|sqlite3?)$", re.IGNORECASE)
 _CONTAINER_PROGRAMS = ("docker", "podman", "nerdctl")
 """Their arguments with a slash are names of images."""
@@ -162,7 +162,7 @@ def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
     name, default, _ = reference.groups()
     if name in _OF_DIRECTORY:
         return reference.group()
-    # Our own variables hold tokens, and a file could send them anywhere: they count as not set.
+    # Our own variables hold tokens, and a file could send them anywhere: they count as unset.
     value = None if is_own(name) else environment.get(name)
     if value is not None and (value or default is None):
         return value
@@ -174,7 +174,7 @@ def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
 IDE_TOOLS = ("executeCode", "getDiagnostics")
 """The tools of an IDE's server that are meant for a model; the rest serve the IDE's own windows."""
 _TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
-"""What other programs call a type."""
+"""The names of types in other programs."""
 
 
 class _Entry(BaseModel):
@@ -182,7 +182,7 @@ class _Entry(BaseModel):
 
 
 class OAuthConfig(_Entry):
-    """How to sign in, where the server's own metadata does not say enough."""
+    """How to sign in if the server's own metadata is insufficient."""
 
     client_id: str | None = None
     client_secret: str | None = None
@@ -190,7 +190,7 @@ class OAuthConfig(_Entry):
     callback_port: int | None = Field(None, gt=0, lt=65536)
     """The loopback port of the redirect address, where the authorization server allows only one."""
     auth_server_metadata_url: str | None = None
-    """Where the metadata of the authorization server is, in place of what the server says; https, or on loopback."""
+    """The URL of the authorization server's metadata, overriding the server's; https, or on loopback."""
     xaa: bool = False
     """Cross-app access: show an assertion of the organisation's identity provider instead of asking a person."""
     issuer: str | None = None
@@ -216,28 +216,28 @@ class TlsConfig(_Entry):
 
 
 class ToolOverride(_Entry):
-    """What is said of a tool in place of what its server says."""
+    """Replacements for a tool's name and description."""
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.-]{1,100}$")
     description: str | None = None
 
 
 class CallLimits(_Entry):
-    """How much each client of this server, by its principal, may call an MCP server."""
+    """Limits on calls to an MCP server for each client of this server, by principal."""
 
     calls_at_once: int | None = Field(None, gt=0)
     calls_per_minute: int | None = Field(None, gt=0)
 
 
 class _ServerConfig(_Entry):
-    """What entries of all types have. A new type needs its fields, `type`, and what differs of the rest below."""
+    """The fields of all types. A new type needs its fields, `type`, and overrides of the methods below."""
 
     type: str
     disabled: bool = False
     include_tools: tuple[str, ...] | None = Field(None, validation_alias=AliasChoices("includeTools", "enabledTools"))
     """Only these tools, by their own names."""
     exclude_tools: tuple[str, ...] = Field((), validation_alias=AliasChoices("excludeTools", "disabledTools"))
-    """All but these."""
+    """All except these."""
     tool_overrides: dict[str, ToolOverride] = {}
     """Other names and descriptions for tools, by their own names."""
     limits: CallLimits = CallLimits()
@@ -256,16 +256,16 @@ class _ServerConfig(_Entry):
         return {"type": self.type}
 
     def secrets_redactor(self) -> Redactor:
-        """Takes the secrets of this server out of what it says and what is said about it."""
+        """Removes this server's secrets from its output and from messages about it."""
         return Redactor(self.secrets(), shortest=SHORTEST_OF_ONE_SERVER)
 
     def allows(self, tool: str) -> bool:
-        """Whether `includeTools` and `excludeTools` let a tool through, by its own name."""
+        """Whether `includeTools` and `excludeTools` allow a tool, by its own name."""
         return tool not in self.exclude_tools and (self.include_tools is None or tool in self.include_tools)
 
     def own_name(self, tool: str) -> str | None:
-        """The server's own name for a tool that is called so here; None where none is that may be used. One that has
-        another name here cannot be called by its own: rules of a policy are for the names that are shown."""
+        """The server's own name for a tool with this name here; None if there is no such usable tool. A renamed tool
+        cannot be called by its own name: policy rules apply to the visible names."""
         own = next((own for own, override in self.tool_overrides.items() if override.name == tool), tool)
         renamed = self.tool_overrides.get(own)
         hidden = renamed is not None and renamed.name not in (None, tool)
@@ -280,7 +280,7 @@ class StdioConfig(_ServerConfig):
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     unset: dict[str, str] = {}
-    """Variables of `env` that the program does not get, and why: their value refers to one that is not set."""
+    """Variables of `env` that the program does not get, with the reason: their value refers to an unset variable."""
     cwd: str | None = None
 
     @field_validator("args", "env", mode="before")
@@ -368,7 +368,7 @@ class WebSocketIdeConfig(_IdeConfig):
 
 
 class SdkConfig(_ServerConfig):
-    """A server in this very process, known by name."""
+    """A server in this process, by name."""
 
     type: Literal["sdk"]
     name: str | None = None
@@ -380,7 +380,7 @@ class SdkConfig(_ServerConfig):
 
 IdeConfig = SseIdeConfig | WebSocketIdeConfig
 OAuthServerConfig = HttpConfig | SseConfig
-"""The types whose servers may want a token from an authorization server."""
+"""The types whose servers may require a token from an authorization server."""
 ServerConfig = StdioConfig | HttpConfig | SseConfig | WebSocketConfig | SseIdeConfig | WebSocketIdeConfig | SdkConfig
 _ADAPTER: TypeAdapter[ServerConfig] = TypeAdapter(Annotated[ServerConfig, Field(discriminator="type")])
 _TYPES = [get_args(config.model_fields["type"].annotation)[0] for config in get_args(ServerConfig)]
@@ -399,9 +399,9 @@ def parse_entry(
 ) -> ServerConfig:
     """Makes an entry from JSON: expands variables, finds out the type, validates. Raises InvalidEntry.
 
-    An `envFile` is read, from `directory` if it is relative, and `env` comes before it. Blocks on the disk for that.
-    A value of `env` that refers to a variable that is not set leaves that one out, and the program is used all the
-    same: most such variables may be missing. Anywhere else such a reference is a fault.
+    An `envFile` is read, relative to `directory`, and `env` overrides it. Blocks on the disk for that. A value of `env`
+    that refers to an unset variable is omitted, and the program is used anyway: most such variables are optional.
+    Anywhere else such a reference is an error.
 
     An IDE's server offers only `IDE_TOOLS` unless the entry lists others.
     """
@@ -421,7 +421,7 @@ def parse_entry(
 
 
 def _without_unset(entry: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The entry without values of `env` that cannot be expanded, and why each cannot."""
+    """The entry without `env` values that cannot be expanded, and the reason for each."""
     env, unset = entry.get("env"), dict[str, str]()
     if not isinstance(env, dict):
         return entry, unset
@@ -449,13 +449,13 @@ def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, A
 
 
 def depends_on_directory(config: ServerConfig) -> bool:
-    """Whether the server is another one in another directory: the entry refers to it, or names a relative path."""
+    """Whether the server depends on the directory: the entry refers to it, or names a relative path."""
     refers = any(_refers_to_directory(text) for text in texts_in(config.model_dump(mode="json")))
     return refers or names_relative_path(config)
 
 
 def names_relative_path(config: ServerConfig) -> bool:
-    """Whether the entry of a program names a path that leads from where it runs."""
+    """Whether a program's entry names a path relative to its working directory."""
     if not isinstance(config, StdioConfig) or (config.cwd is not None and os.path.isabs(config.cwd)):
         return False
     if config.cwd is not None and _refers_to_directory(config.cwd):
@@ -467,7 +467,7 @@ def names_relative_path(config: ServerConfig) -> bool:
 
 
 def for_directory(config: ServerConfig, directory: str) -> ServerConfig:
-    """The entry as it is for users in a directory: references to it replaced, and a relative path leading from it."""
+    """The entry for users in a directory: references to it replaced, and relative paths resolved from it."""
     if not depends_on_directory(config):
         return config
     entry = _replace_directory(config.model_dump(mode="json"), directory)
@@ -485,8 +485,8 @@ def _refers_to_directory(text: str) -> bool:
 
 
 def _is_relative_path(argument: str) -> bool:
-    """Whether an argument, or the value of an option, looks like a path that is not absolute. It is better to take a
-    name for a path than a path for a name: the one costs a connection, the other serves the wrong directory."""
+    """Whether an argument, or the value of an option, looks like a path that is not absolute. When in doubt it is a
+    path: a wrong guess costs a connection, the opposite error serves the wrong directory."""
     name, separator, value = argument.partition("=")
     path = value if separator and name.startswith("-") else argument
     if path in (".", ".."):
@@ -501,7 +501,7 @@ def _has_slash(path: str) -> bool:
 
 
 def fingerprint(name: str, config: ServerConfig) -> str:
-    """A hash that is the same for the same name and configuration, and reveals neither."""
+    """A hash of the name and configuration that reveals neither."""
     content = json.dumps([name, config.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

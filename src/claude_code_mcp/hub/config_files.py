@@ -1,21 +1,20 @@
-"""Which servers the hub has: their files and order, who approved them, and where their programs run.
+"""Determines the hub's servers: their files and order, their approvals, and where their programs run.
 
 Claude Code keeps approvals in `~/.claude.json` under the project, which is the root of the git repository if it is in
-one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a file of the
-project, and a checkout can bring one along: it counts only for a project that `~/.claude.json` says a person trusts.
-The shared `.claude/settings.json` of a project never approves, it can only reject.
+one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a project file, and
+a checkout can contain one: it counts only for a project that is trusted according to `~/.claude.json`. The shared
+`.claude/settings.json` of a project can only reject, never approve.
 
-The hub starts programs outside of every sandbox. A program may run what it finds where it is started:
-`npx` and `uvx` read configuration there, and Python modules. So where sandboxed sessions can write to directories, no
-program is started in one of these, and none that lies in one. References to the directory of a session
-(`${workspaceFolder}`) are still replaced, as words of the command line.
+The hub starts programs outside every sandbox. A program may execute files in its working directory: `npx` and `uvx`
+read configuration and Python modules there. So no program is started in, or from, a directory that sandboxed sessions
+can write to. References to the directory of a session (`${workspaceFolder}`) are still replaced in the command line.
 
-What the arguments of a configured program name is the operator's to judge: a script of a project among them is run.
+The operator is responsible for the arguments of a configured program: a project script among them is run.
 
-Order, the first that has a name wins: what the organisation provides, our own file, `~/.claude.json` for this project,
-`.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry that cannot
-be used hides nothing and breaks nothing: it becomes a problem that names the file and the entry. One that the
-organisation does not allow is there, barred, with the reason.
+Order, the first entry with a name wins: the organisation's servers, the hub's own file, `~/.claude.json` for this
+project, `.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry
+that cannot be used hides nothing and breaks nothing: it becomes a problem that names the file and the entry. One that
+the organisation does not allow is listed as barred, with the reason.
 
 `hub_servers` is the only place that decides which files count; the server and the commands both ask it.
 """
@@ -53,7 +52,7 @@ ALL_PROJECTS = "*"
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """What has been approved and rejected for one project."""
+    """The approvals and rejections for one project."""
 
     trusts_all: bool = False
     approved: frozenset[str] = frozenset()
@@ -69,7 +68,7 @@ class Approvals:
 
 
 def read_approvals(trusted: Sequence[Mapping[str, Any]], untrusted: Sequence[Mapping[str, Any]]) -> Approvals:
-    """What files say together: all may reject, only trusted ones approve."""
+    """Combine files: all may reject, only trusted ones approve."""
     return Approvals(
         any(content.get("enableAllProjectMcpServers") is True for content in trusted),
         _names(trusted, "enabledMcpjsonServers"),
@@ -84,12 +83,12 @@ def _names(contents: Iterable[Mapping[str, Any]], key: str) -> frozenset[str]:
 
 
 def is_trusted(claude: Mapping[str, Any], places: Iterable[Path]) -> bool:
-    """Whether Claude Code's file says that a person trusts one of these directories."""
+    """Whether one of these directories is trusted according to Claude Code's file."""
     return any(project_entry(claude, place).get(_TRUSTED) is True for place in places)
 
 
 def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
-    """What Claude Code's file says of one directory."""
+    """The entry of one directory in Claude Code's file."""
     projects = claude.get("projects")
     entry = projects.get(str(place).replace(os.sep, "/")) if isinstance(projects, dict) else None
     if entry is None and isinstance(projects, dict):
@@ -98,8 +97,8 @@ def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
 
 
 def is_trusted_by_operator(project: Path, directories: Iterable[str]) -> bool:
-    """Whether the operator trusts a project: one of the directories of the settings is it or is above it, or they name
-    all. Blocks on the disk."""
+    """Whether the operator trusts a project: a configured directory is the project or an ancestor, or all are trusted.
+    Blocks on the disk."""
     for directory in directories:
         if directory == ALL_PROJECTS or project.is_relative_to(Path(directory).expanduser().resolve()):
             return True
@@ -121,7 +120,7 @@ def _main_tree(root: Path) -> list[Path]:
     target = Path(named_in(link, GIT_FILE) or root)
     if target.parent.name != "worktrees" or target.parent.parent.name != ".git":
         return []
-    # The other end must lead back: a checkout could name the repository of another project, to have its approvals.
+    # The other end must point back: a checkout could name another project's repository to get its approvals.
     leads_back = named_in(target / "gitdir") == os.path.realpath(link)
     return [target.parent.parent.parent] if leads_back else []
 
@@ -130,7 +129,7 @@ def _main_tree(root: Path) -> list[Path]:
 
 
 _MOST_LINKS = 40
-"""More of them no system follows."""
+"""No system follows more."""
 
 
 class NotStarted(Exception):
@@ -139,17 +138,17 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlace:
-    """Where programs run. Without directories that are open to sessions: as configured, else where the server runs."""
+    """Where programs run. Without directories open to sessions: as configured, otherwise the server's directory."""
 
     directory: str | None = None
     """Where a program runs that is configured with no directory; None is that of the server."""
     open_to_sessions: Sequence[str] = ()
-    """Real paths of the directories that sandboxed sessions can write to; the root where callers choose them, who
-    cannot choose a directory of the server's or one with programs of the system."""
+    """Real paths of the directories that sandboxed sessions can write to; the root if callers choose them, except
+    server directories and system program directories, which callers cannot choose."""
 
     def placed(self, config: ServerConfig, directory: str) -> ServerConfig:
-        """The entry as it is for users in `directory`; NotStarted if its program must not run. Looks at the path of
-        a program and of its directory, so that nothing can come between this and the start."""
+        """The entry as it is for users in `directory`; NotStarted if its program must not run. Checks the paths of the
+        program and its directory immediately before the start."""
         placed = for_directory(config, directory)
         if not self.open_to_sessions or not isinstance(config, StdioConfig) or not isinstance(placed, StdioConfig):
             return placed
@@ -165,15 +164,15 @@ class ProgramPlace:
         return placed
 
     def is_open(self, path: str | Path) -> bool:
-        """Whether a sandboxed session can write to what this path leads to, or have it lead elsewhere: a link that it
-        can replace is its own, whatever that leads to now. Blocks on the disk."""
+        """Whether a sandboxed session can write to the target of this path, or redirect it: a link that it can replace
+        counts as its own, whatever its target. Blocks on the disk."""
         if not self.open_to_sessions or self._is_ours(path):
             return False
         places = [Path(os.path.realpath(path)), *_passed(path)]
         return any(place.is_relative_to(directory) for place in places for directory in self.open_to_sessions)
 
     def _is_ours(self, path: str | Path) -> bool:
-        """Whether it lies in the directory for programs, by its name and in fact."""
+        """Whether it is in the programs directory, by path and after resolving links."""
         if self.directory is None:
             return False
         real = os.path.realpath(self.directory)
@@ -182,7 +181,7 @@ class ProgramPlace:
 
 
 def _passed(path: str | Path) -> Iterator[Path]:
-    """Everything that the system looks at on its way along a path, links and what they lead to."""
+    """Every path component that the system visits when resolving a path, including links and their targets."""
     place = Path(os.path.abspath(path))
     waiting, place, links = list(reversed(place.parts[1:])), Path(place.anchor), 0
     while waiting and links <= _MOST_LINKS:
@@ -202,7 +201,7 @@ def _passed(path: str | Path) -> Iterator[Path]:
 
 
 AS_CONFIGURED = ProgramPlace()
-"""Where no session is in a sandbox."""
+"""Used if no session is sandboxed."""
 
 
 # -- config files -----------------------------------------------------------------------------------------------------
@@ -228,14 +227,14 @@ class ConfigScope(StrEnum):
     LOCAL = "local"
     """`~/.claude.json`, for one project."""
     PROJECT = "project"
-    """`.mcp.json` in the project or above it: its authors are not trusted, so somebody must have approved it."""
+    """`.mcp.json` in the project or above it: its authors are not trusted, so it needs an approval."""
     USER = "user"
     """`~/.claude.json`, for all projects."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """Something in a file that cannot be used; `entry` is None where it is the whole file."""
+    """An unusable part of a file; `entry` is None if it is the whole file."""
 
     file: Path
     entry: str | None
@@ -257,25 +256,25 @@ class ConfiguredServer:
     scope: ConfigScope
     file: Path | None = None
     barred: str | None = None
-    """Why it is not to be used until it is enabled; None when it may be used."""
+    """Why it must not be used until enabled; None if it may be used."""
     locked: bool = False
-    """Whether only a change of the configuration can lift that, and no call of a tool: the server was never approved
-    by a person, or it is this very server."""
+    """Whether only a configuration change can lift that, not a tool call: the server was never approved by a person, or
+    it is this server itself."""
     written: object = field(default=None, compare=False, repr=False)
-    """Its entry as it stands in the file, which an organisation's lists are about too."""
+    """Its entry as in the file, which an organisation's lists also apply to."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
-    """All servers by name, and everything that was wrong."""
+    """All servers by name, and all problems."""
 
     servers: Mapping[str, ConfiguredServer] = field(default_factory=dict)
     problems: Sequence[ConfigProblem] = ()
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether a whole file is missing from it, as in the middle of an edit. One that sandboxed sessions can write
-        to is never missed: what it says counts for nothing."""
+        """Whether an unreadable file is missing from it, as during an edit. Files that sandboxed sessions can write to
+        are never missing, because they do not count."""
         return any(problem.entry is None and not problem.open_to_sessions for problem in self.problems)
 
 
@@ -292,7 +291,7 @@ class ConfigPaths:
     programs: ProgramPlace = AS_CONFIGURED
     """Which directories are open to sandboxed sessions."""
     managed: Path = field(default_factory=lambda: managed_directory())  # noqa: PLW0108 - looked up when it is called
-    """Where the organisation's settings are, which count whatever else is read."""
+    """The directory of the organisation's settings, which always count."""
 
 
 def hub_servers(
@@ -330,11 +329,11 @@ def hub_paths(
 
 
 def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, trust_project: bool = False) -> HubConfig:
-    """Everything that the files say. Without trust, servers of `.mcp.json` count only when a person approved them for
-    the project: a checkout must not be able to start programs by itself. An approval is of a name, as in Claude Code;
-    so it says nothing of a file that sandboxed sessions can write to, whose entries do not count at all: they are
-    shown, barred, where nothing else has their name. A person who wants one copies it into our own file, which is an
-    approval of what it says. Nor do such settings of a project count, which one session would write for all."""
+    """Read all files. Without trust, servers of `.mcp.json` count only if a person approved them for the project: a
+    checkout must not be able to start programs. An approval is by name, as in Claude Code; so it does not cover a file
+    that sandboxed sessions can write to. Such entries do not count: they are listed as barred unless another entry has
+    their name. Copying one into the hub's file approves its contents. Project settings that sandboxed sessions can
+    write to do not count either, because one session would write them for all."""
     reader = _Reader(environment, _open_files(paths))
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
@@ -362,8 +361,8 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
 
 
 def with_later_denials(configuration: HubConfig, paths: ConfigPaths, environment: Mapping[str, str]) -> HubConfig:
-    """The configuration as it was read, without what the organisation, the user or the project no longer allows.
-    Nothing else is read again, and nothing is allowed that was not. Blocks on the disk."""
+    """The configuration without servers that the organisation, the user or the project no longer allows. Nothing else
+    is read again, and nothing new is allowed. Blocks on the disk."""
     roots = project_roots(paths.project) if paths.project else []
     organisation = _organisation(_Reader(environment, _open_files(paths)), paths, roots, environment)
     servers = dict(configuration.servers)
@@ -376,15 +375,15 @@ def with_later_denials(configuration: HubConfig, paths: ConfigPaths, environment
 
 
 def denial_files(paths: ConfigPaths) -> list[Path]:
-    """The files whose changes may deny servers, whatever the project. Blocks on the disk."""
+    """The files whose changes may deny servers, for any project. Blocks on the disk."""
     settings = paths.user_settings
     files = managed_files(paths.managed, settings.parent if settings is not None else None)
     return [*files, *([settings] if settings is not None else [])]
 
 
 def project_files(paths: ConfigPaths) -> list[Path]:
-    """The `.mcp.json` of the project and of all directories above it, the nearest first. One above that belongs to
-    another user is left out: anybody may write to a directory such as /tmp."""
+    """The `.mcp.json` of the project and of all directories above it, the nearest first. Files above that belong to
+    another user are skipped: anyone may write to a directory such as /tmp."""
     if paths.project is None:
         return []
     above = [directory / ".mcp.json" for directory in paths.project.parents]
@@ -392,7 +391,7 @@ def project_files(paths: ConfigPaths) -> list[Path]:
 
 
 def watched_files(paths: ConfigPaths) -> list[Path]:
-    """The files whose changes may change the servers, those that are not there yet too."""
+    """The files whose changes may change the servers, including files that do not exist yet."""
     files = [paths.own_file, paths.own_file.resolve(), *filter(None, (paths.claude_file, paths.user_settings))]
     files += managed_files(paths.managed, paths.user_settings.parent if paths.user_settings is not None else None)
     if paths.project is not None:
@@ -417,7 +416,7 @@ def _open_files(paths: ConfigPaths) -> frozenset[Path]:
 def _organisation(
     reader: "_Reader", paths: ConfigPaths, roots: Sequence[Path], environment: Mapping[str, str]
 ) -> Organisation:
-    """What the organisation says; where Claude Code's own files are read, also what the user and the project say."""
+    """The organisation's lists; if Claude Code's own files are read, also the user's and the project's."""
     config_dir: Path | None = None
     user: Mapping[str, Any] = {}
     projects: list[Mapping[str, Any]] = []
@@ -442,7 +441,7 @@ def _approvals(
     if paths.project is None:
         return Approvals()
     trusted = [*(project_entry(claude, root) for root in roots), reader.read(paths.user_settings)]
-    # A session that can write to the project would approve by its settings what lies above it, or reject it.
+    # A session that can write to the project could use its settings to approve or reject servers above it.
     local = [reader.settled(file) for file in _project_settings(roots, "settings.local.json")]
     shared = [reader.settled(file) for file in _project_settings(roots, "settings.json")]
     by_person = is_trusted(claude, [*roots, *paths.project.parents]) and not paths.programs.is_open(paths.project)
@@ -452,7 +451,7 @@ def _approvals(
 
 
 def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
-    """Locks the servers at an address, which is the one that we serve at ourselves."""
+    """Lock the servers at an address, which is our own."""
     servers = {
         name: replace(server, barred=_ITSELF, locked=True) if _leads_to(server.config, host, port) else server
         for name, server in configuration.servers.items()
@@ -461,7 +460,7 @@ def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
 
 
 class _Reader:
-    """Reads files and their entries; what cannot be used becomes a problem, and takes nothing else down."""
+    """Reads files and their entries; an unusable one becomes a problem and affects nothing else."""
 
     def __init__(self, environment: Mapping[str, str], open_files: Collection[Path] = ()) -> None:
         self._environment = environment
@@ -471,7 +470,7 @@ class _Reader:
         self.problems: list[ConfigProblem] = []
 
     def read(self, file: Path | None) -> Mapping[str, Any]:
-        """The object in a file; empty where there is none. A file is read once: all that is said of it must fit."""
+        """The object in a file; empty if there is none. A file is read only once, for consistency."""
         if file is None:
             return {}
         if file not in self._contents:
@@ -479,7 +478,7 @@ class _Reader:
         return self._contents[file]
 
     def settled(self, file: Path) -> Mapping[str, Any]:
-        """The object in a file, if no sandboxed session can write to that; else it is as if it were not there."""
+        """The object in a file; empty if sandboxed sessions can write to it."""
         return {} if file in self.open_files else self.read(file)
 
     def _read(self, file: Path) -> Mapping[str, Any]:
@@ -519,9 +518,8 @@ class _Reader:
 
 
 def _bar(server: ConfiguredServer, approvals: Approvals, open_files: Collection[Path] = ()) -> ConfiguredServer:
-    """The server, with the reason under `barred` where it is not to be used, and locked where only a person can lift
-    that."""
-    # What locks comes first: an entry must not get out of the lock by calling itself disabled.
+    """The server, with the reason in `barred` if it must not be used, and locked if only a person can lift that."""
+    # Locks come first: an entry must not escape the lock by declaring itself disabled.
     if server.locked:
         return server
     config = server.config

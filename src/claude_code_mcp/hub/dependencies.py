@@ -1,11 +1,11 @@
-"""What all connections of a hub share: what its owner provides, and what is remembered of servers between runs.
+"""Shared parts of a hub's connections: what its owner provides, and what is remembered about servers between runs.
 
-A few local servers, which cost a process each, and more remote ones are connected to at the same time. Only the
-beginning of an attempt is throttled, not the connection.
+A few local servers, which each cost a process, and more remote ones connect concurrently. Only the start of an attempt
+is throttled, not the connection.
 
-A server shows only in use that it cannot take a probe, that it asks for roots, or that it asks questions; and what it
-offers is known only once it has started, which takes some servers long. All of that is kept, so that it is learned
-once. A memory that cannot be read counts as empty; one that cannot be written is kept for the life of the hub.
+Only use shows that a server does not support probing, requests roots or asks questions; and its offer is known only
+after it has started, which can take long. All of that is stored, so that it is learned once. Unreadable memory counts
+as empty; memory that cannot be written lasts as long as the hub.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ from .streams import JsonObject
 from .transports import ChildEnvironment, ServeInProcess, unmarked
 
 _LONGEST_HOLD = 1.0
-"""Seconds after which a slot is released although the server is not connected yet: a server that hangs must not hold
-up those behind it."""
+"""Seconds after which a slot is released even if the server is not connected: a hanging server must not block those
+behind it."""
 
 
 class ConnectSlot:
-    """The place of one server among those that are connecting. Released once, by the first of several who may."""
+    """The slot of one connecting server. Released once, by the first of several possible callers."""
 
     def __init__(self, places: anyio.Semaphore) -> None:
         self._places = places
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self) -> None:
-        """Waits for a place, and keeps it until `release`, but no longer than `_LONGEST_HOLD`."""
+        """Wait for a slot, and hold it until `release`, but no longer than `_LONGEST_HOLD`."""
         await self._places.acquire()
         self._timer = asyncio.get_running_loop().call_later(_LONGEST_HOLD, self.release)
 
     def release(self) -> None:
-        """Does nothing where the slot is not held, or no longer."""
+        """Release the slot; a no-op if it is not held (any more)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -57,7 +57,7 @@ class ConnectSlot:
 
 
 class ConnectThrottle:
-    """Places for local and for remote servers."""
+    """The slots for local and for remote servers."""
 
     def __init__(self, local: int, remote: int) -> None:
         self._local = anyio.Semaphore(local)
@@ -68,7 +68,7 @@ class ConnectThrottle:
 
 
 OnNotification = Callable[[str, str, JsonObject], None]
-"""Is called with server, method and params of every notification that a server sends."""
+"""Called with server, method and params of every notification from a server."""
 
 
 def ignore_notification(server: str, method: str, params: JsonObject) -> None:
@@ -89,13 +89,13 @@ class HubDeps:
     environment: Mapping[str, str]
     """What the programs of stdio servers inherit."""
     database: Database
-    """Where it is remembered which servers need a sign-in, and what else they have shown of themselves."""
+    """Stores which servers need a sign-in, and their traits."""
     vault: Vault
     """Where tokens are kept."""
     claude_directory: Path
     """Where IDEs leave their lock files: `~/.claude`."""
     directory: str = field(default_factory=_own_directory)
-    """The directory of callers that are in none of their own."""
+    """The directory of callers without one."""
     child_environment: ChildEnvironment = unmarked
     """Makes the environment of a server's program, with the mark by which leftover processes are found."""
     on_notification: OnNotification = ignore_notification
@@ -104,23 +104,23 @@ class HubDeps:
     identity_provider: IdentityProvider | None = None
     """The organisation's, for servers with `xaa`."""
     client_document: str | None = None
-    """The address of our Client ID Metadata Document, by which authorization servers know us that take such."""
+    """The URL of our Client ID Metadata Document, for authorization servers that support it."""
     uses_claude_sign_ins: bool = True
     """Whether a server that Claude Code is signed in to needs no other sign-in."""
     programs: ProgramPlace = AS_CONFIGURED
     """Where the programs of servers run, and those that print headers."""
     renewals: Renewals = field(default_factory=Renewals)
     principal: str = ""
-    """Whose the hub is alone, with a memory of its own; empty for one that is shared."""
+    """The only user of the hub, with separate memory; empty for a shared hub."""
 
     def documents(self, kind: str) -> Documents:
-        """What this hub remembers of one kind."""
+        """This hub's memory of one kind."""
         return Documents(self.database, f"{kind} for {self.principal}" if self.principal else kind)
 
 
 def usual_vault(state_directory: Path, principal: str = "") -> Vault:
-    """The system's keyring, or where there is none files below the state directory. Principals see each other's
-    secrets neither here nor there."""
+    """The system's keyring, or files in the state directory if there is none. Principals cannot see each other's
+    secrets."""
     return KeyringVault(FileVault(state_directory / "credentials"), principal)
 
 
@@ -130,11 +130,11 @@ def usual_vault(state_directory: Path, principal: str = "") -> Vault:
 log = logging.getLogger(__name__)
 
 _LARGEST = 4 << 20
-"""Bytes; what a server offers beyond that is not kept."""
+"""Bytes; a larger offer is not stored."""
 
 
 class Offer(BaseModel):
-    """What a server said of itself and listed when it was last connected to."""
+    """A server's information and lists at its last connection."""
 
     capabilities: types.ServerCapabilities = types.ServerCapabilities()
     server_info: types.Implementation | None = None
@@ -144,17 +144,17 @@ class Offer(BaseModel):
 
 
 class Traits(BaseModel):
-    """What is known of one server."""
+    """The known traits of one server."""
 
     handshake_only: bool = False
-    """It ends or stays mute when it is probed, and must be greeted with `initialize`."""
+    """It exits or stays silent when probed, and needs `initialize`."""
     asks_for_roots: bool = False
     asks_questions: bool = False
     offer: Offer | None = None
 
 
 class ServerMemory:
-    """The traits of servers by fingerprint. `load` reads them; what was not loaded is read when it is first needed."""
+    """The traits of servers by fingerprint. `load` reads them; others are read on first use."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -162,18 +162,18 @@ class ServerMemory:
         self._writing = asyncio.Lock()
 
     async def load(self, keys: Iterable[str]) -> None:
-        """Reads what is known of these servers, off the event loop."""
+        """Read the traits of these servers, off the event loop."""
         wanted = [key for key in keys if key not in self._known]
         self._known |= await asyncio.to_thread(lambda: {key: self._read(key) for key in wanted})
 
     def traits(self, key: str) -> Traits:
-        """What is known of a server; always the same object, which `learn` changes."""
+        """The traits of a server; always the same object, which `learn` changes."""
         if key not in self._known:
             self._known[key] = self._read(key)
         return self._known[key]
 
     def learn(self, key: str, **changes: Any) -> bool:
-        """Changes what is known, for this hub; `save` writes it. Tells whether anything is new."""
+        """Change the traits for this hub; `save` writes them. Returns whether anything is new."""
         known = self.traits(key)
         news = {name: value for name, value in changes.items() if getattr(known, name) != value}
         for name, value in news.items():
@@ -181,10 +181,10 @@ class ServerMemory:
         return bool(news)
 
     async def save(self, key: str) -> None:
-        """Keeps what is known of a server."""
-        # One at a time: an older state must not be written behind a newer one.
+        """Store the traits of a server."""
+        # One at a time: an older state must not overwrite a newer one.
         async with self._writing:
-            # A copy: more may be learned while the thread writes.
+            # A copy: the traits may change while the thread writes.
             await asyncio.to_thread(self._write, key, self.traits(key).model_copy())
 
     def _read(self, key: str) -> Traits:

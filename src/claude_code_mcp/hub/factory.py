@@ -1,5 +1,5 @@
-"""Makes the hub of this machine: which servers it has, where tokens are kept, and how the programs of servers are
-marked, so that none is left behind when this process ends."""
+"""Creates the hub of this machine: its servers, token storage, and the marks on server programs by which leftovers are
+found when this process ends."""
 
 import asyncio
 import logging
@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 OnUpdate = Callable[[HubConfig], None]
 OpenToSessions = Callable[[str], Collection[str]]
-"""The directories that sandboxed sessions can write to, by that in which sessions work by default. Blocks."""
+"""Returns the directories that sandboxed sessions can write to, given the default directory. Blocks."""
 _LINGER = 60.0
-"""Seconds for which a hub that nobody uses is kept: clients are restarted, and sessions parked and resumed."""
+"""Seconds for which an unused hub is kept: clients restart, and sessions are parked and resumed."""
 
 
 def hub_configuration(
@@ -55,8 +55,8 @@ def hub_configuration(
     project: str | None = None,
     serving_at: tuple[str, int] | None = None,
 ) -> HubConfig:
-    """The servers of a project, by default of the directory that we were started in; those that lead to the host and
-    port that we serve at ourselves are locked. Blocks on the disk."""
+    """The servers of a project, by default of our start directory; servers at our own address are locked. Blocks on the
+    disk."""
     return HubSource(settings, environment, project, serving_at).read()
 
 
@@ -75,8 +75,8 @@ class HubSource:
         return servers if self.serving_at is None else bar_address(servers, *self.serving_at)
 
     def renewed(self, before: HubConfig) -> HubConfig:
-        """What a hub with that configuration is to have now. While a file cannot be read, as in the middle of an edit,
-        the servers stay as they are; what is denied meanwhile is denied all the same."""
+        """The new configuration of a hub with that configuration. While a file cannot be read, as during an edit, the
+        servers stay unchanged; new denials apply anyway."""
         try:
             read = self.read()
             paths = hub_paths(self.settings, self.environment, self._project())
@@ -94,7 +94,7 @@ class HubSource:
         return watched_files(paths) if paths is not None else []
 
     def programs(self) -> ProgramPlace:
-        """Where its programs run: in a directory of ours, if sandboxed sessions can write to others."""
+        """Where its programs run: in our own directory, if sandboxed sessions can write to others."""
         if self.open_to_sessions is None:
             return AS_CONFIGURED
         default = default_directory(self.settings)
@@ -103,15 +103,17 @@ class HubSource:
         return ProgramPlace(own, tuple(sorted(paths)))
 
     def _project(self) -> Path:
-        if self.project is None and self.settings.hub == "all":  # otherwise no directory counts, and ours may be gone
+        if (
+            self.project is None and self.settings.hub == "all"
+        ):  # otherwise no directory counts, and ours may have been removed
             return Path(own_directory())
         return Path(self.project or "")
 
 
 @dataclass
 class LaterDenials:
-    """A source that only takes away: what an organisation denies while a hub is open whose users may be in several
-    projects, so that no project's files can be followed for it."""
+    """A source that only removes servers: applies an organisation's denials to a hub whose users may be in several
+    projects, so that no project's files can be watched for it."""
 
     source: HubSource
 
@@ -135,8 +137,7 @@ class LaterDenials:
 async def following(
     hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials, on_update: OnUpdate | None = None
 ) -> AsyncIterator[None]:
-    """Within this context the hub, which has this configuration, is as its files say, also when they change;
-    `on_update` is called with the configuration that it then has."""
+    """Context in which the hub follows changes of its files; `on_update` is called with the new configuration."""
     task = asyncio.create_task(_follow(hub, configuration, source, on_update))
     try:
         yield
@@ -149,21 +150,21 @@ async def following(
 async def _follow(
     hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials, on_update: OnUpdate | None
 ) -> None:
-    """Follows the files, and the directories that they will be in where these are missing. Which files count is looked
-    up again after each change: a directory of settings may have another one."""
+    """Watch the files, and the parent directories of missing ones. The list of files is determined again after each
+    change: a settings directory may have a new one."""
     follower, changed, seen = FileFollower(), asyncio.Event(), None
     paths: Sequence[Path] = ()
     while True:
         paths, targets, _ = await asyncio.to_thread(_look_at, source, paths)
         async with _waking(follower, targets, changed):
             while True:
-                # Looked at once at the beginning too: a change may have come between reading and following.
+                # Also checked once at the start: a change may have happened between reading and watching.
                 paths, found, now = await asyncio.to_thread(_look_at, source, paths)
-                # Other files count now: they are followed before anything is read from them.
+                # Other files count now: watch them before reading them.
                 if found != targets:
                     break
                 if (paths, now) != seen:
-                    # Noted before it is read: what changes while it is read is another change.
+                    # Noted before it is read: changes during the read count as another change.
                     seen = paths, now
                     configuration = await _update(hub, configuration, source)
                     if on_update is not None:
@@ -173,7 +174,7 @@ async def _follow(
 
 
 def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
-    """The files that count now, what is to be followed for them, and what is different when one of them is."""
+    """The current files, the paths to watch for them, and their fingerprint."""
     with suppress(ClaudeCodeError, OSError):  # our directory is gone
         before = source.files()
     return before, {followable(str(path)) for path in before}, [facts_of(path) for path in before]
@@ -181,7 +182,7 @@ def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[
 
 @asynccontextmanager
 async def _waking(follower: FileFollower, targets: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:
-    """Within this context `changed` is set whenever one of these has changed."""
+    """Context in which `changed` is set whenever one of these changes."""
 
     async def wait_for(file: Following) -> None:
         while True:
@@ -200,7 +201,7 @@ async def _waking(follower: FileFollower, targets: Collection[str], changed: asy
 
 
 async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials) -> HubConfig:
-    """Has the hub be as the files say now; returns what it is then."""
+    """Apply the current files to the hub; return the new configuration."""
     read = await asyncio.to_thread(source.renewed, configuration)
     for problem in read.problems:
         if problem not in configuration.problems:
@@ -214,8 +215,8 @@ async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterD
 def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
     """The environment of a server's program, and the mark in it by which leftover processes are found.
 
-    `nested` counts the program as one level below us; the programs of a command are not, since one of them may be this
-    very server.
+    `nested` counts the program as one level below us; a command's programs are not, since one of them may be this
+    server itself.
     """
     mark = new_mark()
     environment = build_environment(variables, {}, mark)
@@ -234,9 +235,9 @@ def make_hub(
     principal: str = "",
     programs: ProgramPlace = AS_CONFIGURED,
 ) -> Hub:
-    """A hub for these servers, connected to none of them yet. `serving` is False for the hub of a command. A hub for
-    one `principal` alone has tokens and a memory of its own, and does not use what Claude Code is signed in to."""
-    directory = settings.state_dir / "mcp"  # where `claude-code-mcp mcp login` leaves its tokens too
+    """A hub for these servers, not connected yet. `serving` is False for a command's hub. A hub for one `principal` has
+    separate tokens and memory, and does not use Claude Code's sign-ins."""
+    directory = settings.state_dir / "mcp"  # `claude-code-mcp mcp login` also stores its tokens there
     if principal:
         directory = directory / "principals" / quote(principal, safe="")
     vault = usual_vault(directory, principal)
@@ -284,13 +285,13 @@ class _SharedHub:
     """Set when the hub is open, and not before."""
 
     async def open(self, follow: Callable[[Hub], AbstractAsyncContextManager[None]]) -> Hub:
-        """The hub, entered for the first who wants it, and following its files from then on. What goes wrong is raised
-        for all who wait; whoever comes after that tries again."""
+        """Open the hub for its first user and follow its files from then on. A failure is raised for all waiters; later
+        callers try again."""
         if self._context is None and not self.adopted:
             if self._opening is None or self._opening.done():  # over, and not open: it has failed
                 self._opening = asyncio.create_task(self._enter(follow))
-            # In a task of its own, and shielded: the first may be cancelled, and a hub that was entered by half can
-            # neither be used by the next one nor be entered again.
+            # In a separate, shielded task: the first caller may be cancelled, and a half-opened hub can be neither used
+            # nor opened again.
             await asyncio.shield(self._opening)
         return self.hub
 
@@ -302,19 +303,19 @@ class _SharedHub:
 
     async def close(self) -> None:
         if self._opening is not None:
-            # Nobody may want it any more, but what is opened must be closed.
+            # It may no longer be needed, but an opened hub must be closed.
             await asyncio.wait([self._opening])
         if self._context is not None:
             await self._context.aclose()
 
 
 class Hubs:
-    """One hub for each environment and configuration that clients have, shared by those that have the same.
+    """One hub for each environment and configuration of clients, shared by equal ones.
 
-    Two clients with other credentials never share the connection to a server: `${VARIABLES}` in its configuration may
-    be theirs, and its program inherits their environment. A hub is opened for its first user, a connection or the
-    process of a session, and closed `linger` seconds after it has lost the last. The files are read for every user, so
-    that a client which comes after they were changed gets what they say now; a hub of our own file follows it too.
+    Clients with different credentials never share a connection to a server: `${VARIABLES}` in its configuration may be
+    theirs, and its program inherits their environment. A hub is opened for its first user, a connection or a session's
+    process, and closed `linger` seconds after its last. The files are read for every user, so that a client after a
+    change gets the new configuration; a hub of the hub's own file also follows it.
     """
 
     def __init__(
@@ -334,13 +335,12 @@ class Hubs:
         self._closed = False
 
     def adopt(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
-        """Has clients with this environment and configuration use this hub, which is open, and which its owner
-        closes."""
+        """Let clients with this environment and configuration use this open hub, which its owner closes."""
         key = _key(environment, configuration)
         self._hubs[key] = _SharedHub(hub, users=1, adopted=True, key=key)
 
     def updated(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
-        """The hub has another configuration now: clients that have the same are to find it."""
+        """Note a hub's new configuration, so that clients with the same one find it."""
         key, shared = _key(environment, configuration), next((s for s in self._hubs.values() if s.hub is hub), None)
         if shared is not None and key not in self._hubs:
             self._hubs[key] = self._hubs.pop(shared.key)
@@ -356,10 +356,10 @@ class Hubs:
         key = _key(client.variables, configuration)
         if key not in self._hubs:
             programs = await asyncio.to_thread(source.programs)
-            if self._closed:  # what is opened from now on would be closed by nobody
+            if self._closed:  # anything opened from now on would never be closed
                 raise UpstreamUnavailable("The MCP servers are not available: the server is closing.", state="closing")
-            # Looked at again: another client that has the same may have come while the disk was read, and the hub of
-            # one of the two would be used by nobody else and closed by nobody.
+            # Checked again: an equal client may have arrived during the disk read, and one of the two hubs would be
+            # neither shared nor closed.
             if key not in self._hubs:
                 for problem in configuration.problems:
                     log.warning("an MCP server is skipped: %s", problem)
@@ -373,7 +373,7 @@ class Hubs:
             followed = source if settings.hub == "own" else LaterDenials(source)
             return following(hub, configuration, followed, renewed)
 
-        # Counted before it is awaited: a hub that is being opened must not be closed as unused.
+        # Counted before the await: a hub that is being opened must not be closed as unused.
         shared.users += 1
         try:
             yield await shared.open(follow)
@@ -383,7 +383,7 @@ class Hubs:
                 asyncio.get_running_loop().call_later(self._linger, self._close_unused, shared)
 
     def _close_unused(self, shared: _SharedHub) -> None:
-        """Runs a while after the last user has left; there may be another one by now, or this was done already."""
+        """Runs some time after the last user has left; there may be a new user by now, or it may already be closed."""
         if not shared.users and self._hubs.get(shared.key) is shared:
             del self._hubs[shared.key]
             closing = asyncio.ensure_future(shared.close())
@@ -391,7 +391,7 @@ class Hubs:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Closes all hubs, those in use too. No other is opened afterwards."""
+        """Close all hubs, including those in use. No other is opened afterwards."""
         self._closed = True
         hubs = [shared for shared in self._hubs.values() if not shared.adopted]
         self._hubs.clear()
@@ -399,7 +399,7 @@ class Hubs:
 
 
 def _key(environment: Mapping[str, str], configuration: HubConfig) -> tuple[object, ...]:
-    """What tells two hubs apart."""
+    """The key that distinguishes hubs."""
     servers = (
         (name, fingerprint(name, server.config), server.scope, server.barred, server.locked)
         for name, server in sorted(configuration.servers.items())

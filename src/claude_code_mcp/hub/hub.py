@@ -1,8 +1,8 @@
 """The hub: one connection to every configured MCP server, shared by all sessions, clients and commands.
 
-This is the public face of the package. `Hub` finds the server and checks what the configuration allows;
-`server_pool.py` has the servers and says who shares a connection, `upstream.py` has the connections,
-`session_endpoint.py` the view of one session.
+This is the public face of the package. `Hub` finds the server and checks the configuration; `server_pool.py` has the
+servers and decides who shares a connection, `upstream.py` has the connections, `session_endpoint.py` the view of one
+session.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class HubTool:
 
 
 class CallCounts:
-    """The calls of one caller to one server: those that run, and when those of the last minute began."""
+    """The calls of one caller to one server: the running ones, and the start times within the last minute."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -62,7 +62,7 @@ class CallCounts:
 
     @contextmanager
     def counted(self, server: str, limits: CallLimits) -> Iterator[None]:
-        """Counts a call for as long as it runs. Raises LimitReached where it is one too many."""
+        """Count a call while it runs. Raises LimitReached if it exceeds a limit."""
         now = time.monotonic()
         while self._begun and self._begun[0] <= now - _MINUTE:
             self._begun.popleft()
@@ -89,26 +89,26 @@ class CallCounts:
 
 
 class Hub(HubServers):
-    """What callers do with the servers. One is connected to when a caller needs it."""
+    """The operations of callers on the servers. A server is connected when first needed."""
 
     def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
         super().__init__(configuration, settings, deps)
         self._endpoints = itertools.count(1)
         self._sign_ins: dict[str, tuple[str, asyncio.Event]] = {}
-        """Those under way, by the address that a person was brought to: the server, and when it is over."""
+        """The running sign-ins by the shown URL: the server, and an event for the end."""
         self.opened: Hub | None = self
-        """This one: whoever has a hub or what becomes one need not know which."""
+        """This hub itself, for code that handles both `Hub` and `LazyHub`."""
 
     # -- connecting ----------------------------------------------------------------------------------------
 
     async def connect(self, timeout: float | None = None, names: Collection[str] | None = None) -> list[ServerStatus]:
-        """Connects to all that are enabled, or to those with one of these names, a few at a time, and waits for that
-        until the timeout; attempts go on. Names that no server has are ignored."""
+        """Connect to all enabled servers, or the named ones, a few at a time, and wait until the timeout; attempts
+        continue. Unknown names are ignored."""
         await self._connect([pool for name, pool in self._pools.items() if names is None or name in names], timeout)
         return self.status()
 
     async def reconnect(self, server: str) -> ServerStatus:
-        """Makes the connection anew, waits for the outcome, and returns it."""
+        """Reconnect, wait for the outcome, and return it."""
         pool = self._find(server)
         for upstream in pool.connections:
             if upstream is pool.shown or not upstream.is_idle:
@@ -124,8 +124,8 @@ class Hub(HubServers):
         caller: str = "",
         directory: str | None = None,
     ) -> list[HubTool]:
-        """The tools of all servers, or of one, as a caller has them. A server that is not connected in time is left
-        out; its attempt goes on.
+        """The tools of all servers, or of one, for a caller. A server that is not connected in time is skipped; its
+        attempt continues.
 
         Raises UpstreamUnavailable for a single server that is unavailable.
         """
@@ -146,8 +146,8 @@ class Hub(HubServers):
         directory: str | None = None,
     ) -> dict[str, list[Any]]:
         """The `tools`, `resources`, `templates`, `prompts` or `skills` of all servers, or of one, by server: those of
-        the caller's own connection where it has one. A server that is not connected in time, or fails, is left out; its
-        attempt goes on."""
+        the caller's own connection, if it has one. A server that is not connected in time, or fails, is skipped; its
+        attempt continues."""
         lists: dict[str, list[Any]] = {}
 
         async def fetch(pool: ServerPool) -> None:
@@ -164,7 +164,7 @@ class Hub(HubServers):
         return {name: lists[name] for name in self._pools if name in lists}
 
     async def _client(self, server: str) -> UpstreamClient:
-        """The connection for callers that are in no directory and ask nobody."""
+        """The connection for callers without a directory that cannot be asked."""
         return await self._find(server).existing("", None).connected()
 
     async def _connect(self, pools: list[ServerPool], timeout: float | None) -> None:
@@ -196,14 +196,13 @@ class Hub(HubServers):
         request_state: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Calls a tool by its own name, or the one that the configuration gives it, for a caller in a directory (ours
-        unless it is named), and returns the whole result, however long. Cancelling the caller cancels the call at the
-        server.
+        """Call a tool by its own or configured name for a caller in a directory (by default ours), and return the
+        complete result, however long. Cancelling the caller cancels the call at the server.
 
-        With `ask`, questions of the server are put to it. Without, a result that wants input first is returned, to be
-        answered by calling again with `input_responses` and `request_state`. A `side` stands for both, and for what
-        else the server asks and tells during the call. Raises InvalidArgument for a tool that the
-        configuration does not let through, UpstreamUnavailable, and MCPError with what the server answered.
+        With `ask`, the server's questions go to it. Without, a result that requests input is returned, to be answered
+        by calling again with `input_responses` and `request_state`. A `side` replaces both, and also gets the server's
+        other requests and messages during the call. Raises InvalidArgument for a tool that the configuration does not
+        allow, UpstreamUnavailable, and MCPError with the server's error.
         """
         pool = self._find(server)
         if pool.own_name(tool) is None:
@@ -220,7 +219,7 @@ class Hub(HubServers):
         return types.CallToolResult.model_validate(result)
 
     def limits(self, server: str) -> CallLimits:
-        """How much a client may call a server; whoever calls for clients sees to it, with `CallCounts`."""
+        """The call limits of a server; enforced by code that calls on behalf of clients, with `CallCounts`."""
         return self._find(server).server.config.limits
 
     async def resolve(self, name: str) -> tuple[str, str]:
@@ -250,8 +249,8 @@ class Hub(HubServers):
     async def expand_prompt(
         self, server: str, prompt: str, arguments: Sequence[str], *, caller: str = "", directory: str | None = None
     ) -> str | None:
-        """The text of a prompt, by its name as it is in commands, with its arguments in order; None if there is none
-        of that name. Raises UpstreamUnavailable, also with what the server refused."""
+        """The text of a prompt by its command name, with its arguments in order; None if there is no such prompt.
+        Raises UpstreamUnavailable, also for the server's errors."""
         with closing(self._find(server).route(caller, directory)) as route:
             offered = await (await route.connected()).prompts()
             found = next((each for each in offered if normalise(each.name) == prompt), None)
@@ -273,11 +272,11 @@ class Hub(HubServers):
             return await route.request(method, params)
 
     async def follow(self, server: str, uri: str) -> None:
-        """Asks a server to tell when a resource changes, on this connection and each that comes after it; watchers
-        are then called with `updated` and the address. Raises UpstreamUnavailable, or MCPError if it cannot."""
+        """Subscribe to a resource, on this connection and all later ones; watchers are then called with `updated` and
+        the address. Raises UpstreamUnavailable, or MCPError if the server cannot."""
         pool = self._find(server)
-        # One caller at a time for each resource: a second one returns only when the server has agreed as well, and asks
-        # by itself where the first has failed.
+        # One caller at a time for each resource: a second one also returns only after the server's confirmation, and
+        # tries itself if the first failed.
         async with self._being_followed.setdefault((server, uri), asyncio.Lock()):
             if (server, uri) in self._followed:
                 return
@@ -294,8 +293,8 @@ class Hub(HubServers):
             self._followed[server, uri] = route
 
     async def set_log_level(self, level: types.LoggingLevel) -> None:
-        """Has all servers log from this level on, also those that are connected to later, unless somebody wants more of
-        them already. What they log during a call goes to its caller."""
+        """Set the log level of all servers, including later ones, unless a more verbose level is already set. Logs
+        during a call go to its caller."""
         levels, wanted = get_args(types.LoggingLevel), self._context.log_level
         if wanted is not None and levels.index(wanted) <= levels.index(level):
             return
@@ -306,7 +305,7 @@ class Hub(HubServers):
                     tasks.start_soon(upstream.client.set_log_level, level)
 
     async def notify(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Sends a notification of any kind to a server that is connected."""
+        """Send a notification of any kind to a connected server."""
         client = self._find(server).shown.client
         if client is None:
             raise UpstreamUnavailable(f"The MCP server {server!r} is not connected.", state="pending")
@@ -323,15 +322,15 @@ class Hub(HubServers):
         timeout: float = CONNECT_TIMEOUT,
     ) -> SessionEndpoint:
         """The server for one session in a directory; to be closed with the session."""
-        # One without a name is somebody all the same, and nobody else.
+        # A session without a name still gets a unique one.
         route = self._find(server).route(caller or f"endpoint:{next(self._endpoints)}", directory)
         return SessionEndpoint(route, push, ask=ask, timeout=timeout)
 
     # -- signing in ----------------------------------------------------------------------------------------
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
-        """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew. For a server
-        with cross-app access the person is brought to the organisation's identity provider, once for all of them.
+        """Sign in: open a URL for a person, store the tokens, enable the server and reconnect. For a server with
+        cross-app access the person signs in at the organisation's identity provider, once for all servers.
 
         Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, UpstreamUnavailable where
         signing in failed or took longer than the timeout.
@@ -346,9 +345,9 @@ class Hub(HubServers):
             shown.clear()
 
         async def show_and_note(address: str) -> None:
-            over()  # one that was shown before, and led nowhere
+            over()  # an earlier one that was never completed
             shown.append(address)
-            # Noted before it is shown: the person may come back at once.
+            # Noted before it is shown: the person may return at once.
             self._sign_ins[address] = (server, asyncio.Event())
             await show(address)
 
@@ -364,18 +363,18 @@ class Hub(HubServers):
         except OAuthFlowError as error:
             raise UpstreamUnavailable(f"Signing in to {server!r} failed: {error}", state="needs-auth") from None
         else:
-            # Forgotten first: what is remembered would refuse the new attempt.
+            # Forgotten first: the stored state would refuse the new attempt.
             await self._needs_auth.forget(pool.key)
             self.enable(server)
             return await self.reconnect(server)
         finally:
-            # Last: `finish_sign_in` waits for this, and reports how the new connection stands.
+            # Last: `finish_sign_in` waits for this, and reports the status of the new connection.
             over()
 
     async def finish_sign_in(self, server: str, redirected_to: str) -> ServerStatus:
-        """Ends a sign-in that is under way for a person whose browser is on another machine and cannot come back to
-        this one: with the address that it ended up at. InvalidArgument if that belongs to no such sign-in."""
-        # A copy: sign-ins begin and end while an address is delivered.
+        """Finish a running sign-in for a person whose browser is on another machine and cannot reach this one, with the
+        address at which it ended. InvalidArgument if the address matches no sign-in."""
+        # A copy: sign-ins start and end while an address is delivered.
         for address, (name, done) in list(self._sign_ins.items()):
             if name == server and await deliver_redirect(address, redirected_to):
                 await done.wait()
@@ -387,12 +386,12 @@ class Hub(HubServers):
         )
 
     async def logout(self, server: str) -> ServerStatus:
-        """Forgets the tokens for a server, and gives up the connection that was made with them. The sign-in of Claude
-        Code itself stays. UpstreamUnavailable where the tokens cannot be removed."""
+        """Delete the tokens for a server, and close the connection made with them. Claude Code's own sign-in stays.
+        UpstreamUnavailable if the tokens cannot be removed."""
         pool = self._find(server)
         config = _with_oauth(pool)
         try:
-            # Before the connections are given up: a new one would take the tokens again.
+            # Before the connections are closed: a new one would use the tokens again.
             await own_storage(server, config, self._deps).delete()
             if config.oauth.xaa and self._deps.identity_provider is not None:
                 await self._deps.identity_provider.sign_out()

@@ -1,4 +1,4 @@
-"""What an organisation says about MCP servers in Claude Code's managed settings.
+"""An organisation's rules on MCP servers in Claude Code's managed settings.
 
 Addresses are compared with patterns by Claude Code's rules: `*` stands for any characters; a pattern that ends with its
 host covers every path; a host with a `*` covers every port, any other host only the port that is written or the usual
@@ -6,19 +6,20 @@ one; hosts are compared without case and without the dot at their end. Both side
 (`written`), so that no other spelling of an address escapes: case, the usual port, dots in the path, backslashes,
 percent-encoded letters of a host, numbers that are IPv4 addresses.
 
-Claude Code keeps to these lists in its own client, but not for servers that reach it through us; so the hub must. Read
-are, from a directory that only an administrator can write to and that no variable or setting can move:
+Claude Code enforces these lists in its own client, but not for servers that reach it through the hub; so the hub
+enforces them. The sources, in a directory that only an administrator can write to and that no variable or setting can
+move, are:
 
 - `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
   `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
   (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
 - `managedMcpServers` of the same settings, without those that were sent: servers that the organisation provides to all,
   remote ones alone.
-- `managed-mcp.json`: while it is there, the servers in it are the only ones beside these.
+- `managed-mcp.json`: if it exists, only its servers and these are allowed.
 
 A list of the user's own settings counts as well: they may deny anything, and allow what the organisation leaves open.
-A project's settings can only take away. What is denied is denied whoever allows it. A managed file that cannot be read,
-or a directory of such files, allows nothing: that is not the same as one that is not there.
+A project's settings can only deny. A denial overrides every allowance. An unreadable managed file or directory allows
+nothing, unlike a missing one.
 """
 
 import ipaddress
@@ -43,7 +44,7 @@ _STAR = "*"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The parts of an address or of a pattern in their one spelling."""
+    """The parts of an address or a pattern in canonical form."""
 
     scheme: str
     host: str
@@ -60,8 +61,8 @@ class Written:
 
 
 def written(address: str) -> Written | None:
-    """The parts of an address in their one spelling; None for a text that is no address."""
-    # As browsers do: these characters count for nothing in an address.
+    """The parts of an address in canonical form; None if it is not an address."""
+    # Like browsers, ignore these characters.
     cleaned = re.sub(r"[\t\r\n]", "", address).strip("".join(map(chr, range(33))))
     found = _PARTS.match(cleaned)
     if found is None:
@@ -75,7 +76,7 @@ def written(address: str) -> Written | None:
 
 
 def fits(address: str, pattern: str) -> bool:
-    """Whether an address fits a pattern. What cannot be read fits `*` alone."""
+    """Whether an address matches a pattern. An invalid address matches only `*`."""
     if pattern == _STAR:
         return True
     there, wanted = written(address), written(pattern)
@@ -92,8 +93,8 @@ def fits(address: str, pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text is the pattern, in which `*` stands for any characters. Linear but for a factor of the pattern's
-    number of stars."""
+    """Whether text matches a pattern in which `*` matches any characters. Linear, times the pattern's number of
+    stars."""
     first, *parts = pattern.split(_STAR)
     if not parts:
         return pattern == text
@@ -187,13 +188,13 @@ _PROFILE = Path("/Library/Managed Preferences/com.anthropic.claudecode.plist")
 _REGISTRY = r"SOFTWARE\Policies\ClaudeCode"
 _OF_DIRECTORY = re.compile(r"\$\{(?:env:)?(?:workspaceFolder|PWD|CLAUDE_PROJECT_DIR)\}")
 _RESTRUCTURES = re.compile(r"[/@#?\\:*\s]")
-"""What the value of a variable must not have that is part of an allowed address."""
+"""Characters that a variable within an allowed address must not contain."""
 
 Entry = Mapping[str, Any]
 
 
 def managed_directory() -> Path:
-    """Where Claude Code looks for what an organisation manages."""
+    """The directory of Claude Code's managed settings."""
     if sys.platform == "darwin":
         return Path("/Library/Application Support/ClaudeCode")
     if sys.platform == "win32":
@@ -203,19 +204,19 @@ def managed_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Organisation:
-    """The lists in force. An `allowed` that is None allows everything; of several, each must allow."""
+    """The effective lists. An `allowed` list that is None allows everything; of several lists, each must allow."""
 
     denied: Sequence[Entry] = ()
     allowed: Sequence[Sequence[Entry]] = ()
     unreadable: str = ""
-    """The managed file that cannot be read, and why; then nothing is allowed."""
+    """The unreadable managed file and the reason; then nothing is allowed."""
     servers_file: Path | None = None
-    """The file whose servers are the only ones."""
+    """The file whose servers are the only allowed ones."""
     environment: Mapping[str, str] = field(default_factory=dict)
     provided: Mapping[str, Any] = field(default_factory=dict)
     """The entries of servers that the organisation's settings provide, by name."""
     problems: Sequence[tuple[str, str]] = ()
-    """Lists with entries that cannot be used, and why."""
+    """Lists with invalid entries, and the reasons."""
 
     def objection(self, name: str, config: ServerConfig, raw: object, *, managed: bool) -> str | None:
         """Why a server may not be used; None for one that may. `raw` is its entry as it is written; `managed` says that
@@ -243,7 +244,7 @@ class Organisation:
         return any(fits(address, pattern) for address in server.addresses)
 
     def _allows(self, entries: Sequence[Entry], server: "_Server") -> bool:
-        """A list with commands allows programs by these alone, one with addresses remote servers by these alone."""
+        """A list with commands restricts programs to them; one with addresses restricts remote servers to them."""
         by_command = [entry for entry in entries if "serverCommand" in entry]
         by_address = [entry for entry in entries if "serverUrl" in entry]
         if server.commands and by_command:
@@ -261,14 +262,14 @@ class Organisation:
             return value
 
     def _is_safe(self, pattern: str) -> bool:
-        """Whether no variable makes more of an allowed address than a name in it."""
+        """Whether variables in an allowed address can only fill in a name."""
         names = re.findall(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)", pattern[: pattern.rfind("}") + 1])
         values = [self.environment.get(name, "") for name in names]
         return all(value and not _RESTRUCTURES.search(value) for value in values)
 
 
 class _Server:
-    """An entry in every way that it may be meant: as it is written, and with its variables replaced."""
+    """An entry in all its readings: as written, and with its variables replaced."""
 
     def __init__(self, name: str, config: ServerConfig, raw: object) -> None:
         entry = raw if isinstance(raw, Mapping) else {}
@@ -281,7 +282,7 @@ class _Server:
             as_written = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
             self.commands = [[config.command, *config.args], list(map(str, as_written))]
         elif (url := getattr(config, "url", None)) is not None:
-            # An allowed address must fit as it is; a denied one must not escape by percent-encoding of its path.
+            # An allowed address must match literally; a denied one must not escape by percent-encoding its path.
             self.own_addresses = [url]
             as_written = [entry.get(key) for key in ("url", "serverUrl", "httpUrl")]
             decoded = [unquote(parts.text)] if (parts := written(url)) is not None else []
@@ -291,7 +292,7 @@ class _Server:
 
 
 def _may_become(command: Sequence[str], denied: Sequence[str]) -> bool:
-    """Whether a command is a denied one; references to the directory of a session may become any."""
+    """Whether a command is denied; references to a session's directory may become any directory."""
     if len(command) != len(denied):
         return False
     patterns = [_OF_DIRECTORY.sub("*", part) for part in command]
@@ -311,8 +312,8 @@ def read_organisation(
     user: Mapping[str, Any] | None = None,
     projects: Sequence[Mapping[str, Any]] = (),
 ) -> Organisation:
-    """What is in force: `config_dir` is Claude Code's configuration directory, `user` and `projects` are settings that
-    have been read. Blocks on the disk."""
+    """The effective rules: `config_dir` is Claude Code's configuration directory, `user` and `projects` are settings
+    already read. Blocks on the disk."""
     managed: list[Mapping[str, Any]] = []
     unreadable = ""
     for read in (*_files(directory), *_device_policies()):
@@ -329,7 +330,7 @@ def read_organisation(
         lists.denied,
         lists.allowed,
         unreadable or lists.unusable,
-        # A link that leads nowhere is a file that cannot be read, and not one that is missing.
+        # A dangling link is an unreadable file, not a missing one.
         servers if servers.exists() or servers.is_symlink() else None,
         environment,
         lists.provided,
@@ -338,7 +339,7 @@ def read_organisation(
 
 
 def managed_files(directory: Path, config_dir: Path | None = None) -> list[Path]:
-    """The files whose changes may change that, those that are not there yet too. Blocks on the disk."""
+    """The files whose changes may change the rules, including files that do not exist yet. Blocks on the disk."""
     remote = [config_dir / REMOTE] if config_dir is not None else []
     files = [directory / SETTINGS, directory / SERVERS, directory / DROP_INS]
     with suppress(OSError):  # the directory itself is among them
@@ -358,7 +359,8 @@ class _Lists:
         self._managed_only = False
 
     def add_provided(self, contents: Sequence[Mapping[str, Any]]) -> None:
-        """The servers that the organisation provides. As in Claude Code: none that names a program or a variable."""
+        """Add the servers that the organisation provides. As in Claude Code, none that names a program or a
+        variable."""
         for content in contents:
             servers = content.get(_PROVIDED, {})
             if not isinstance(servers, dict):
@@ -372,10 +374,10 @@ class _Lists:
                     self.problems.append((f"{_PROVIDED}.{name}", problem))
 
     def add_managed(self, contents: Sequence[Mapping[str, Any]]) -> None:
-        """Of all managed sources: their denials together, and of each that has one its list of what is allowed."""
+        """Add the rules of all managed sources: all denials, and each source's list of allowed servers, if any."""
         for content in contents:
             denied = content.get(_DENIED)
-            # Denials that cannot be read must not pass for none.
+            # Unreadable denials must not count as no denials.
             if denied is not None and not isinstance(denied, list):
                 self.unusable = f"{_DENIED} must be a list"
             self.denied += self._entries(content, _DENIED)
@@ -384,8 +386,8 @@ class _Lists:
         self._managed_only = any(content.get(_MANAGED_ONLY) is True for content in contents)
 
     def add_others(self, user: Mapping[str, Any], projects: Sequence[Mapping[str, Any]]) -> None:
-        """The user's settings and those of a project may deny. What the user allows is added to what is allowed, unless
-        the organisation says that its list is the only one; a project's list takes away alone."""
+        """Add the rules of the user and the projects. Both may deny. The user's allowances are added unless the
+        organisation's list is the only one; a project's list can only restrict."""
         for content in (user, *projects):
             self.denied += self._entries(content, _DENIED)
         if self._managed_only:
@@ -397,7 +399,7 @@ class _Lists:
             self.allowed = [self._entries(project, _ALLOWED) for project in projects if _ALLOWED in project]
 
     def _entries(self, content: Mapping[str, Any], key: str) -> list[Entry]:
-        """The entries of a list that can be read. A list of what is allowed that is none allows nothing."""
+        """The valid entries of a list. An invalid list of allowed servers allows nothing."""
         value = content.get(key)
         found = []
         for entry in value if isinstance(value, list) else ():
@@ -435,8 +437,8 @@ def _files(directory: Path) -> Iterable[Mapping[str, Any] | str]:
 
 
 def _drop_ins(directory: Path) -> list[Path]:
-    """The files of the directory for them, in order; none where there is no such directory. OSError where it cannot be
-    read, as where the name is a link that leads nowhere or a file."""
+    """The files of the drop-in directory, in order; empty if it does not exist. OSError if it cannot be read, for
+    example if it is a dangling link or a file."""
     try:
         names = sorted(path.name for path in (directory / DROP_INS).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -447,8 +449,7 @@ def _drop_ins(directory: Path) -> list[Path]:
 
 
 def _remote(config_dir: Path | None) -> Iterator[Mapping[str, Any]]:
-    """What Claude Code keeps of settings that were sent to it. It is the user's own file: one that cannot be read is
-    none."""
+    """Claude Code's copy of remotely sent settings. It is the user's own file: an unreadable one counts as missing."""
     for read in _read(config_dir / REMOTE) if config_dir is not None else ():
         if isinstance(read, Mapping):
             nested = read.get("settings")
@@ -456,7 +457,7 @@ def _remote(config_dir: Path | None) -> Iterator[Mapping[str, Any]]:
 
 
 def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
-    """The object in a file, or why it cannot be read; nothing where there is no file."""
+    """The object in a file, or the reason why it cannot be read; nothing if there is no file."""
     try:
         content = decode_with_comments(read_text(file))
     except (FileNotFoundError, NotADirectoryError):
@@ -468,7 +469,7 @@ def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
 
 
 def _device_policies() -> list[Mapping[str, Any] | str]:
-    """What a device management has set: a profile (macOS), a key of the registry (Windows)."""
+    """The settings from device management: a profile (macOS), a registry key (Windows)."""
     sources = {"darwin": (str(_PROFILE), _profile), "win32": (f"HKLM\\{_REGISTRY}", _registry)}
     if sys.platform not in sources:
         return []

@@ -1,8 +1,7 @@
-"""Which hub the sessions of a server use, and from when on: that of this process, or one for each client with another
-environment.
+"""Provides the hub for a server's sessions: this process's, or one for each client with a different environment.
 
-Where no MCP server is configured, nothing of the hub is loaded; sessions then have an `LazyHub`, which has no
-servers. When our own file of servers appears, the hub is loaded and takes its place, in running sessions too.
+Without configured MCP servers the hub's modules are not loaded; sessions then have a `LazyHub` without servers. When
+the hub's own file appears, the hub is loaded and replaces it, also in running sessions.
 """
 
 import asyncio
@@ -40,8 +39,8 @@ def uses_hub(settings: Settings) -> bool:
 
 
 def signs_in_apart(settings: Settings) -> bool:
-    """Whether callers with tokens of their own sign in to servers for themselves. Not by default where others are let
-    in too: who comes with OAuth, or through a proxy, uses the servers that all share."""
+    """Whether callers with separate tokens sign in to servers separately. Not by default if others are admitted too:
+    callers with OAuth or through a proxy use the shared servers."""
     others = settings.oauth or settings.oauth_issuer is not None or settings.proxy_user_header is not None
     default = settings.http_tokens_file is not None and not others
     wanted = default if settings.principal_sign_in is None else settings.principal_sign_in
@@ -49,18 +48,18 @@ def signs_in_apart(settings: Settings) -> bool:
 
 
 class LazyHub:
-    """A host of MCP servers that has none until it becomes a hub; those who watch it are told then."""
+    """A placeholder without servers that becomes a hub later and then notifies its watchers."""
 
     def __init__(self) -> None:
         self.opened: Hub | None = None
         """What it has become; None until then."""
         self._watchers: dict[_OnServersChanged, Callable[[], None] | None] = {}
-        """Each with the function that ends its watch of the hub."""
+        """The watchers, each with the function that ends its watch of the hub."""
 
     def become(self, hub: "Hub") -> None:
-        # Before they are told: they look at the servers at once.
+        # Before they are notified: they read the servers at once.
         self.opened = hub
-        # A copy: who is told may end its watch.
+        # A copy: a notified watcher may end its watch.
         for watcher in list(self._watchers):
             self._watchers[watcher] = hub.watch_servers(watcher)
             if hub.servers:
@@ -100,7 +99,7 @@ class LazyHub:
 
 @dataclass(eq=False)
 class _WaitingClient:
-    """A client for which there is no hub yet, for as long as somebody uses what it has instead."""
+    """A client without a hub so far, for as long as its placeholder is in use."""
 
     environment: ClientEnvironment
     host: LazyHub = field(default_factory=LazyHub)
@@ -110,7 +109,7 @@ class _WaitingClient:
 
     async def open(self, hubs: "Hubs") -> None:
         async with self._lock:
-            # It may have been left while the lock was waited for; then nobody would close what is opened here.
+            # It may have disconnected during the wait for the lock; then a hub opened here would never be closed.
             if not self._left:
                 self.host.become(await self._context.enter_async_context(hubs.use(self.environment)))
 
@@ -122,7 +121,7 @@ class _WaitingClient:
 
 
 class HubProvider:
-    """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
+    """An async context manager: within it `host` and `use` provide the hubs of sessions."""
 
     def __init__(
         self,
@@ -131,9 +130,8 @@ class HubProvider:
         principals: Collection[str] = (),
         open_to_sessions: Callable[[str], Collection[str]] | None = None,
     ) -> None:
-        """`serving_at` is the host and port that this server itself is at; `principals` are the callers with a token of
-        their own; `open_to_sessions` tells the directories that sandboxed sessions can write to, by that in which
-        sessions work by default."""
+        """`serving_at` is this server's own host and port; `principals` are the callers with separate tokens;
+        `open_to_sessions` returns the directories that sandboxed sessions can write to, given the default directory."""
         self._settings = settings
         self._open_to_sessions = open_to_sessions
         self._serving_at = serving_at
@@ -150,7 +148,7 @@ class HubProvider:
         self._apart = signs_in_apart(settings)
         apart = sorted({*principals} - {LOCAL}) if self._apart else ()
         self.hosts: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
-        """What callers have that sign in for themselves."""
+        """The hubs of callers that sign in separately."""
 
     async def __aenter__(self) -> "HubProvider":
         if await asyncio.to_thread(uses_hub, self._settings):
@@ -158,18 +156,18 @@ class HubProvider:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes the hub of this process. To be called after `close`, when no session is left."""
+        """Close this process's hub. Call this after `close`, when no session is left."""
         await self._context.aclose()
 
     @property
     def host(self) -> "Hub | LazyHub | None":
-        """What callers without an environment of their own have; None where there is to be no hub."""
+        """The hub of callers without a separate environment; None if there is no hub."""
         if self._settings.hub == "off":
             return None
         return self.hub or self._awaited
 
     def connect(self, service: Service) -> None:
-        """The service runs: servers may send messages to its sessions, and a hub that is missing is waited for."""
+        """Connect the running service: servers may send messages to its sessions; starts waiting for a missing hub."""
         self._service = service
         if self.hub is not None:
             self._connect_relay()
@@ -181,8 +179,7 @@ class HubProvider:
             self._relay.connect(self._service, self.hub)
 
     def connections(self) -> Iterator[tuple[str, str]]:
-        """The servers of the hub that all share, and of each that somebody has alone, with the states of their
-        connections."""
+        """The servers of the shared and all separate hubs, with their connection states."""
         for host in (self.hub, *self.hosts.values()):
             if host is not None and host.opened is not None:
                 yield from ((status.name, status.state) for status in host.opened.status())
@@ -190,8 +187,8 @@ class HubProvider:
     # -- the hub of this process ----------------------------------------------------------------------------------
 
     async def _open(self, *, strict: bool) -> None:
-        """Makes the hubs and opens them, all or none. With `strict`, our own file must be one that can be read;
-        otherwise the servers are there as soon as it can."""
+        """Create and open the hubs, all or none. With `strict`, the hub's own file must be readable; otherwise the
+        servers appear as soon as it is."""
         for module in (".factory", ".channel_relay"):  # in a thread, since it takes a while
             await asyncio.to_thread(import_module, module, __package__)
         from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
@@ -217,8 +214,8 @@ class HubProvider:
             for principal in self.hosts:
                 own[principal] = await self._own_hub(principal, source, configuration, opened)
             self._context.push_async_exit(opened.pop_all())
-        # Only when all are open, and with nothing awaited in between: one that fails is tried again with the others.
-        # Before those who wait are told: `host` and `use` must have it by then.
+        # Only when all are open, without an await in between: if one fails, all are tried again. Before waiters are
+        # notified: `host` and `use` must have it by then.
         self.hub, self._hubs, self._relay = hub, hubs, relay
         awaited = [(self._awaited, hub), *((self.hosts[principal], made) for principal, made in own.items())]
         self.hosts |= own
@@ -235,7 +232,7 @@ class HubProvider:
     async def _own_hub(
         self, principal: str, source: "HubSource", configuration: "HubConfig", opened: AsyncExitStack
     ) -> "Hub":
-        """The hub of one caller alone, open for as long as `opened` is."""
+        """A separate hub for one caller, open for as long as `opened` is."""
         from .factory import following, make_hub  # noqa: PLC0415
 
         programs = await asyncio.to_thread(source.programs)
@@ -245,11 +242,11 @@ class HubProvider:
         return hub
 
     async def open_for(self, principal: str) -> str | None:
-        """Opens the hub of a caller who was not there at the start, where each has one; why that cannot be done before
-        a restart, or None. To be called before the caller is let in."""
+        """Open the hub of a caller added after the start, if each has one; returns why that is not possible before a
+        restart, or None. Call this before admitting the caller."""
         if not self._apart or principal == LOCAL:
             return None
-        # Held: the hubs may just be opened, and this caller's belongs to them.
+        # Held: the hubs may be opening right now, and this caller's belongs to them.
         async with self._opening:
             if principal in self.hosts:
                 return None
@@ -269,18 +266,18 @@ class HubProvider:
         return None
 
     async def _await_servers(self) -> None:
-        """Opens the hubs when our own file is there. What goes wrong is logged, and tried again when the file has
-        changed; a client that comes meanwhile tries for itself."""
+        """Open the hubs when the hub's own file exists. Failures are logged and retried when the file changes; a client
+        that connects in the meantime tries itself."""
         from ..core.transcripts.watched_files import FileFollower, facts_of, followable  # noqa: PLC0415
 
         file, follower, tried = self._settings.hub_file, FileFollower(), None
         while self.hub is None:
             target = await asyncio.to_thread(followable, str(file))
             async with follower.follow(target) as following:
-                # Again, now that it is followed: the file may have been made in between.
+                # Again, now that it is watched: the file may have been created in between.
                 if await asyncio.to_thread(followable, str(file)) != target:
                     continue
-                # Looked at before it is read: what changes meanwhile is another change.
+                # Checked before it is read: changes during the read count as another change.
                 facts = await asyncio.to_thread(facts_of, file)
                 if facts != tried and await self._try_to_open():
                     return
@@ -288,7 +285,7 @@ class HubProvider:
                 await following.changed()
 
     async def _try_to_open(self) -> bool:
-        """Whether the hub is open now. One that cannot be opened is logged: nobody waits for this who could be told."""
+        """Try to open the hub; return whether it is open. A failure is logged: there is no caller to report it to."""
         try:
             if not await asyncio.to_thread(uses_hub, self._settings):
                 return False
@@ -299,7 +296,7 @@ class HubProvider:
         return True
 
     async def _open_late(self) -> None:
-        """Opens the hub now that there are servers, once, and gives it to those who wait for it."""
+        """Open the hub once, now that there are servers, and pass it to the waiting clients."""
         async with self._opening:
             if self.hub is not None:
                 return
@@ -313,20 +310,20 @@ class HubProvider:
         assert self._hubs is not None
         try:
             await client.open(self._hubs)
-        except Exception:  # one client's files or environment are no reason why others get nothing
+        except Exception:  # one client's files or environment must not affect others
             log.exception("the client in %s has no MCP servers", client.environment.directory)
 
     # -- the hubs of clients --------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def use(self, environment: ClientEnvironment) -> "AsyncIterator[Hub | LazyHub | None]":
-        """The hub for this client within this context, or what becomes one when there are servers."""
+        """Context with the hub for this client, or a placeholder until there are servers."""
         if self._settings.hub == "off":
             yield None
             return
         if self._hubs is None and await asyncio.to_thread(uses_hub, self._settings):
-            await self._open_late()  # the file was written just now
-        # Looked at again: another client may have opened it while the disk was looked at.
+            await self._open_late()  # the file was just written
+        # Checked again: another client may have opened it during the disk access.
         if self._hubs is not None:
             async with self._hubs.use(environment) as hub:
                 yield hub
@@ -340,10 +337,10 @@ class HubProvider:
                 await client.leave()
 
     async def close(self) -> None:
-        """Closes the hubs of clients, and waits for servers no longer."""
+        """Close the hubs of clients, and stop waiting for servers."""
         if self._awaiting is not None:
             self._awaiting.cancel()
-            # Waited for: it may be opening hubs, which are closed below.
+            # Awaited: it may be opening hubs, which are closed below.
             await asyncio.wait([self._awaiting])
         if self._hubs is not None:
             await self._hubs.close()

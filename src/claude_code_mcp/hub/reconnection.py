@@ -1,12 +1,12 @@
 """The state machine of the connection to one server. No I/O, no clock and no tasks: it only decides.
 
-It decides which moves are legal, when another attempt follows and when the server is given up, and whether a caller
-may wait for a connection. `upstream.py` carries the decisions out: its owner task makes the attempts and reports how
-each ended with `concluded`.
+It decides which moves are legal, when another attempt follows, when to stop trying, and whether a caller may wait for a
+connection. `upstream.py` carries the decisions out: its owner task makes the attempts and reports how each ended with
+`concluded`.
 
-Two things are tracked side by side. `state` is what users see. `phase` is how far the owner task is with its current
-attempt; after a connection is lost, disabled or reset the phase stays `ESTABLISHED` until the owner has closed the
-transport and concluded the attempt, so that no second attempt begins beside it.
+Two things are tracked. `state` is visible to users. `phase` is the progress of the owner task's current attempt; after
+a connection is lost, disabled or reset the phase stays `ESTABLISHED` until the owner has closed the transport and
+concluded the attempt, so that attempts never overlap.
 """
 
 from dataclasses import dataclass, replace
@@ -14,26 +14,26 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 MAX_ERRORS = 3
-"""After so many terminal errors one after another, the connection is made anew."""
+"""After this many consecutive terminal errors, the connection is replaced."""
 MAX_ATTEMPTS = 5
-"""So many attempts are made without a caller, one after another; the next is made when a caller needs the server."""
+"""Maximum consecutive attempts without a caller; the next is made when a caller needs the server."""
 LASTING = 10.0
-"""Seconds after which a connection counts as one that worked: losing it starts the count of attempts again."""
+"""Seconds after which a connection counts as successful: losing it restarts the count of attempts."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _LOST = "the connection closed"
 
 
 class ConnectionState(StrEnum):
-    """What users see of a connection."""
+    """The state of a connection as users see it."""
 
     PENDING = "pending"
-    """Not yet needed, being made, or to be made again after a pause."""
+    """Not needed yet, connecting, or waiting to reconnect."""
     CONNECTED = "connected"
     FAILED = "failed"
-    """Given up; the next caller starts a new attempt."""
+    """Failed; the next caller starts a new attempt."""
     NEEDS_AUTH = "needs-auth"
-    """A person has to sign in first."""
+    """A person must sign in first."""
     DISABLED = "disabled"
 
 
@@ -48,7 +48,7 @@ MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
 
 
 class Phase(Enum):
-    """How far the owner task is with its current attempt."""
+    """The progress of the owner task's current attempt."""
 
     IDLE = auto()
     CONNECTING = auto()
@@ -57,18 +57,18 @@ class Phase(Enum):
 
 
 class Afterwards(Enum):
-    """What follows the current attempt, as decided while it was under way."""
+    """The next step after the current attempt, as decided during it."""
 
     RECOVER = auto()
-    """A connection that was lost is made again; an attempt that failed is not repeated."""
+    """Restore a lost connection; do not repeat a failed attempt."""
     RECONNECT = auto()
-    """Another attempt follows in any case, counted from the beginning."""
+    """Always make another attempt, with a reset count."""
     REST = auto()
-    """None follows, unless a caller waits."""
+    """Make no other attempt, unless a caller waits."""
 
 
 class IllegalConnectionMove(ValueError):
-    """A bug in the hub: the state machine was asked for a move that it does not have."""
+    """A bug in the hub: the state machine has no such move."""
 
 
 class Refusal(NamedTuple):
@@ -79,31 +79,31 @@ class Refusal(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What follows when an attempt, or the connection that came of it, has ended."""
+    """The decision after an attempt, or its connection, has ended."""
 
     connection: "Connection"
     refuse_callers: bool
-    """Whether callers that wait are told that the server is unavailable."""
+    """Whether waiting callers get an error that the server is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A moment in the life of a connection. Every move gives a new one, or raises IllegalConnectionMove."""
+    """An immutable state of a connection. Every move returns a new one, or raises IllegalConnectionMove."""
 
     state: ConnectionState = ConnectionState.PENDING
     attempt: int = 0
-    """Attempts since it last worked or was asked for."""
+    """Attempts since it last worked or was requested."""
     reason: str | None = None
     """Why it is not connected."""
     errors: int = 0
-    """Terminal errors one after another on this connection."""
+    """Consecutive terminal errors on this connection."""
     recovering: bool = False
-    """Whether there was a connection that is to be made again."""
+    """Whether a lost connection is being restored."""
     phase: Phase = Phase.IDLE
     afterwards: Afterwards = Afterwards.RECOVER
     established_at: float | None = None
     requested: bool = False
-    """Whether the owner is to make an attempt, now or after its pause."""
+    """Whether the owner should make an attempt, now or after its pause."""
     closed: bool = False
     """Whether the hub is closing; nothing follows."""
 
@@ -111,28 +111,28 @@ class Connection:
 
     @property
     def attempt_due(self) -> bool:
-        """Whether the owner is to make an attempt."""
+        """Whether the owner should make an attempt."""
         return self.requested and self.state is _S.PENDING and not self.closed
 
     @property
     def attempt_goes_on(self) -> bool:
-        """Whether the attempt under way is still wanted: nobody has given it up meanwhile."""
+        """Whether the running attempt is still wanted."""
         return self.phase is Phase.CONNECTING and self.afterwards is Afterwards.RECOVER and not self.closed
 
     @property
     def may_retry(self) -> bool:
-        """Whether another attempt follows without a caller: only to get back a connection that there was."""
+        """Whether another attempt follows without a caller: only to restore a lost connection."""
         return self.recovering and self.attempt < MAX_ATTEMPTS
 
     @property
     def worn_out(self) -> bool:
-        """Whether it has had too many errors to be kept."""
+        """Whether it has too many errors to be kept."""
         return self.errors >= MAX_ERRORS
 
     def refusal(self, *, sign_in_remembered: bool = False) -> Refusal | None:
         """Why a caller may not wait for a connection; None if it may.
 
-        While an attempt is under way, a remembered need to sign in does not count: the attempt will show.
+        During an attempt, a remembered sign-in requirement does not count: the attempt will show.
         """
         if self.closed:
             return Refusal("closing", "the hub is closing")
@@ -150,7 +150,7 @@ class Connection:
     # -- the course of an attempt -----------------------------------------------------------------------------
 
     def attempted(self) -> "Connection":
-        """The owner begins an attempt."""
+        """The owner starts an attempt."""
         if self.phase is not Phase.IDLE:
             raise IllegalConnectionMove(f"an attempt begins while another is {self.phase.name}")
         return replace(
@@ -162,7 +162,7 @@ class Connection:
         )
 
     def connected(self, now: float) -> "Connection":
-        """The handshake is done. The attempts still count: a connection that does not last is no better than none."""
+        """The handshake is done. The attempts still count until the connection lasts."""
         if self.phase is not Phase.CONNECTING or self.afterwards is not Afterwards.RECOVER:
             raise IllegalConnectionMove(f"{self.state} -> connected while {self.phase.name}, {self.afterwards.name}")
         return replace(
@@ -183,7 +183,7 @@ class Connection:
         return replace(self, errors=0) if self.errors else self
 
     def lost(self, now: float) -> "Connection":
-        """The connection closed or was given up; nothing changes where the state is no longer `connected`."""
+        """The connection closed or was dropped; no change if the state is no longer `connected`."""
         if self.state is not _S.CONNECTED:
             return self
         return self._lost(_LOST, lasted=self._lasted(now))
@@ -191,8 +191,8 @@ class Connection:
     def concluded(self, reason: str, now: float, *, needs_auth: bool, caller_waits: bool) -> Conclusion:
         """The owner has closed the transport: the attempt failed with `reason`, or the connection ended with it.
 
-        Callers keep waiting where a connection that there was, or one that was asked for anew, is being made again.
-        They are refused when an attempt failed (they were waiting for that one), or when no other follows.
+        Callers keep waiting while a lost or newly requested connection is being restored. They are refused when their
+        attempt failed, or when no other follows.
         """
         idle = replace(
             self.lost(now), phase=Phase.IDLE, afterwards=Afterwards.RECOVER, established_at=None, requested=False
@@ -200,7 +200,7 @@ class Connection:
         if self.closed or self.state is _S.DISABLED:
             return Conclusion(idle, refuse_callers=False)
         if self.afterwards is Afterwards.REST:
-            # Those who came since the reset need a new connection; the reason of the reset stays.
+            # Callers since the reset need a new connection; the reason of the reset stays.
             return Conclusion(replace(idle, requested=caller_waits), refuse_callers=False)
         if needs_auth:
             return Conclusion(idle.needs_auth(reason), refuse_callers=True)
@@ -216,7 +216,7 @@ class Connection:
     # -- what users and callers ask for -----------------------------------------------------------------------
 
     def requested_by_caller(self) -> "Connection":
-        """A caller needs a connection: attempts are counted from the beginning. One that is under way goes on."""
+        """A caller needs a connection: reset the count of attempts. A running attempt continues."""
         if self.state is _S.DISABLED:
             raise IllegalConnectionMove("disabled -> requested")
         if self.phase is not Phase.IDLE:
@@ -224,21 +224,21 @@ class Connection:
         return replace(self._to(_S.PENDING), attempt=0, errors=0, requested=True)
 
     def reconnecting(self) -> "Connection":
-        """The connection, or the attempt that is under way, is given up for a new one."""
+        """Drop the connection or the running attempt for a new one."""
         requested = self.requested_by_caller()
         return requested if self.phase is Phase.IDLE else replace(requested, afterwards=Afterwards.RECONNECT)
 
     def at_rest(self, reason: str, *, caller_waits: bool) -> "Connection":
-        """Given up on purpose, and not made again before a caller needs it."""
+        """Close on purpose, and do not reconnect before a caller needs it."""
         rest = Connection(self._to(_S.PENDING).state, reason=reason, requested=caller_waits, closed=self.closed)
         return self._after_attempt(rest)
 
     def disabled(self, reason: str) -> "Connection":
-        """Not to be used; only `enabled` leads out of it."""
+        """Disable the connection; only `enabled` reverts this."""
         return self._after_attempt(Connection(self._to(_S.DISABLED).state, reason=reason, closed=self.closed))
 
     def enabled(self) -> "Connection":
-        """May be used again; nothing is connected before a caller needs it."""
+        """Allow use again; connect when a caller needs it."""
         return replace(self._to(_S.PENDING), attempt=0, errors=0) if self.state is _S.DISABLED else self
 
     def needs_auth(self, reason: str) -> "Connection":
@@ -246,7 +246,7 @@ class Connection:
         return replace(self._to(_S.NEEDS_AUTH), reason=reason, requested=False)
 
     def sign_in_remembered(self, reason: str) -> "Connection":
-        """The server wanted a sign-in a short while ago, so that an attempt would be in vain."""
+        """The server recently required a sign-in, so an attempt would be futile."""
         if self.state is _S.PENDING and self.phase is Phase.IDLE:
             return self.needs_auth(reason)
         return self

@@ -1,14 +1,13 @@
-"""Servers of a registry, as entries of ours: what `server.json` of the MCP registry says of packages and addresses.
+"""Converts registry servers to our entries: the packages and addresses in `server.json` of the MCP registry.
 
-A file has one such document, or a list of them under `servers` as the registry's API returns it. Of a server with
-several versions the one that the registry calls the latest counts, or else the first. Of what a document offers the
-first program counts that can be run here without more than its runner (`npx`, `uvx`, `docker`, `dnx`), or else the
-first address.
+A file has one such document, or a list of them under `servers` as the registry's API returns it. Of several versions of
+a server, the one marked latest counts, otherwise the first. From a document, the first program that needs only its
+runner (`npx`, `uvx`, `docker`, `dnx`) is used, otherwise the first address.
 
-A document is written by a stranger. Nothing in it is taken for a reference to a variable: one that contains `${` cannot
-be used. What it asks the person for becomes a reference to a variable whose name begins with that of the server, so
-that no document can ask for a secret that is meant for something else. Only programs name their variables themselves;
-those have the environment of the user anyway. Pure.
+Documents are untrusted. Nothing in them is treated as a variable reference: a document that contains `${` is rejected.
+Required inputs become references to variables prefixed with the server's name, so that a document cannot request a
+secret meant for something else. Only programs name their variables themselves; they have the user's environment anyway.
+Pure.
 """
 
 import json
@@ -56,9 +55,9 @@ def _is_latest(listed: Mapping[str, Any]) -> bool:
 
 
 def chosen_entries(documents: Mapping[str, Document], names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The entries for servers by their names in our file; a server is chosen by its name in the registry, or by the
-    part of it behind the slash. Raises InvalidArgument where several are meant, where one cannot be used, and where
-    nothing is chosen of many: a registry is not installed as a whole."""
+    """The entries for servers by their names in our file; a server is chosen by its registry name, or by the part after
+    the slash. Raises InvalidArgument if a name is ambiguous, if an entry cannot be used, and if nothing is chosen from
+    many: a registry is not installed entirely."""
     if not names and len(documents) > 1:
         raise InvalidArgument(f"The file is a registry with {len(documents)} servers. Name the servers to import.")
     entries: dict[str, dict[str, Any]] = {}
@@ -73,12 +72,12 @@ def chosen_entries(documents: Mapping[str, Document], names: Collection[str]) ->
 
 
 def short_name(name: str) -> str:
-    """How a server of this name is called in our file: by what stands behind the slash."""
+    """The name of a registry server in our file: the part after the slash."""
     return _NO_WORD.sub("-", name.rpartition("/")[2]).strip("-") or "server"
 
 
 def entry_of(document: Document) -> dict[str, Any]:
-    """The entry for a server. Raises InvalidArgument where the document offers nothing that can be used here."""
+    """The entry for a server. Raises InvalidArgument if the document offers nothing usable here."""
     name = str(document.get("name"))
     if _has_reference(document.get("packages")) or _has_reference(document.get("remotes")):
         raise InvalidArgument(f"{name}: its document uses ${{…}} variables, which is not allowed.")
@@ -98,7 +97,7 @@ def entry_of(document: Document) -> dict[str, Any]:
 
 
 class _Inputs:
-    """What a document leaves open, as references to variables of one server."""
+    """The open inputs of a document, as references to one server's variables."""
 
     def __init__(self, server: str) -> None:
         self._prefix = _NO_WORD.sub("_", server).upper()
@@ -122,12 +121,12 @@ class _Inputs:
                 argv = [*before, pinned, "--yes", *(["--", *after] if after else [])]
             case _:
                 argv = [*before, pinned, *after]
-        # The runner is ours to choose: a hint is a word of the document's, and would be run as a program.
+        # We choose the runner: a hint from the document would be run as a program.
         entry = {"command": _RUNNERS[kind], "args": argv}
         return {**entry, "env": environment} if environment else entry
 
     def _environment(self, package: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """A variable that is neither fixed nor needed is left to the user's environment."""
+        """The environment; a variable that is neither fixed nor required is left to the user's environment."""
         for variable in _mappings(package.get("environmentVariables")):
             name = str(variable.get("name"))
             if not _VARIABLE.fullmatch(name):
@@ -154,7 +153,7 @@ class _Inputs:
         return argv
 
     def value(self, asked: Mapping[str, Any]) -> str | None:
-        """What is fixed, else the default, else a reference for what is needed; None for what may be left out."""
+        """The fixed value, else the default, else a reference if required; None if optional."""
         fixed = asked.get("value")
         if isinstance(fixed, str):
             return self.filled(fixed, asked.get("variables"))

@@ -1,1 +1,1 @@
-"""Who we are to a remote server: OAuth, where tokens are kept, and signing in."""
+"""Authentication to remote servers: OAuth, token storage and sign-in."""

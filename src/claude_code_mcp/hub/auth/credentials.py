@@ -1,14 +1,13 @@
-"""What is kept between runs about signing in, with locks between processes.
+"""Stored sign-in data, with locks between processes.
 
-`file_lock` is ours; the system releases it when its holder ends. `directory_lock` is the one that Claude Code takes, a
-directory that is made and removed: one that its holder left behind counts as released when it is old.
+`file_lock` is ours; the system releases it when its holder exits. `directory_lock` is Claude Code's: a directory that
+is created and removed; an old one counts as released.
 
-Credentials are kept in the system's keyring, or in files that only their owner can read. The memory of servers that
-need a sign-in is a file that several processes share.
+Credentials are stored in the system's keyring or in private files. Which servers need a sign-in is stored in a file
+that several processes share.
 
-There are three ways to be known to an authorization server, in this order: the client id of the configuration; the
-address of a Client ID Metadata Document, where the authorization server takes such; a registration, which is made when
-it is needed and kept.
+The client id for an authorization server is, in this order: the configured one; the URL of a Client ID Metadata
+Document, if the authorization server supports it; a registration, which is created when needed and stored.
 """
 
 import asyncio
@@ -51,12 +50,12 @@ from ..config_entry import OAuthConfig
 from ..streams import OAuthProvider
 
 _PAUSE = 0.02
-"""Seconds between two tries: no event tells when another process has let go."""
+"""Seconds between two attempts: there is no event when another process releases the lock."""
 
 
 @asynccontextmanager
 async def file_lock(file: Path, timeout: float) -> AsyncIterator[None]:
-    """Holds the lock within this context. TimeoutError if others hold it for longer than `timeout` seconds."""
+    """Context that holds the lock. TimeoutError if others hold it for longer than `timeout` seconds."""
     await asyncio.to_thread(private_directory, file.parent)
     lock = FileLock(file, mode=FILE, thread_local=False)
 
@@ -76,8 +75,8 @@ async def file_lock(file: Path, timeout: float) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def directory_lock(directory: Path, timeout: float, stale: float) -> AsyncIterator[None]:
-    """Holds the lock within this context, which must not take as long as `stale` seconds. TimeoutError if others hold
-    it for longer than `timeout` seconds."""
+    """Context that holds the lock and must take less than `stale` seconds. TimeoutError if others hold it for longer
+    than `timeout` seconds."""
 
     def taken() -> bool:
         with contextlib.suppress(FileNotFoundError):  # removed between the two
@@ -97,7 +96,7 @@ async def directory_lock(directory: Path, timeout: float, stale: float) -> Async
 
 
 async def _until(taken: Callable[[], bool], timeout: float) -> None:
-    # Each try is made on the event loop and never waits: in a thread it could succeed when nobody wants it any more.
+    # Each attempt is made on the event loop without blocking: in a thread it could succeed after its caller has gone.
     with anyio.fail_after(timeout):
         while not taken():  # noqa: ASYNC110 - another process has it
             await anyio.sleep(_PAUSE)
@@ -114,21 +113,21 @@ def _remove(directory: Path) -> None:
 log = logging.getLogger(__name__)
 
 REMEMBERED = 15 * 60.0
-"""Seconds for which a server that wanted a sign-in is not asked again."""
+"""Seconds for which a server that required a sign-in is not tried again."""
 LOCK_TIMEOUT = 60.0
-"""Seconds to wait while another process renews the same tokens, which it does not do for as long as that."""
+"""Seconds to wait while another process renews the same tokens; longer than any renewal."""
 _SERVICE = "claude-code-mcp"
 _KEYRING_REMEDY = "unlock it, or set PYTHON_KEYRING_BACKEND=keyring.backends.fail.Keyring to keep tokens in files"
 _STATE_FAILURES = (OSError, StateUnavailable)
 
 
 class Vault(Protocol):
-    """Keeps secrets by key; `load` returns None for a key that is not there. All methods raise OSError for what cannot
-    be done: whether there is a secret is not known then."""
+    """Stores secrets by key; `load` returns None for a missing key. All methods raise OSError on failure: whether there
+    is a secret is then unknown."""
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Whoever is within this context is the only one, in all processes, for this key. TimeoutError if somebody else
-        is for too long."""
+        """Context that holds an exclusive lock on this key across all processes. TimeoutError if another holder takes
+        too long."""
 
     async def load(self, key: str) -> str | None: ...
 
@@ -168,11 +167,11 @@ class FileVault:
 
 
 class KeyringVault:
-    """The system's keyring; the fallback takes a secret where there is no keyring or it refuses.
+    """The system's keyring; the fallback stores a secret if there is no keyring or it refuses.
 
-    What the fallback holds counts, and moves to the keyring with the next save that the keyring takes. A keyring that
-    fails, as while it is locked, may hold anything: to load or delete what only it could have is an error. Each
-    principal has secrets of its own.
+    Secrets in the fallback take precedence, and move to the keyring with the next successful save. A failing keyring,
+    for example a locked one, may hold anything: loading or deleting a secret that only it could have is an error. Each
+    principal has separate secrets.
     """
 
     def __init__(self, fallback: Vault, principal: str = "") -> None:
@@ -209,8 +208,8 @@ class KeyringVault:
 
 
 def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
-    """Calls the keyring and returns its answer; False where there is none, or where the extra `keyring` is not
-    installed. OSError where there is one that fails."""
+    """Call the keyring and return its answer; False if there is none or the extra `keyring` is not installed. OSError
+    if it fails."""
     try:
         import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
         import keyring.errors  # noqa: PLC0415
@@ -223,14 +222,14 @@ def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
         return None
     except keyring.errors.NoKeyringError:
         return False
-    except Exception as error:  # backends raise whatever their system raises
+    except Exception as error:  # backends raise arbitrary exceptions
         reason = f"the system's keyring does not work ({type(error).__name__}); {_KEYRING_REMEDY}"
         raise OSError(errno.EIO, reason) from error
     return result
 
 
 class Credentials(BaseModel):
-    """All that must survive a restart so that a token can be used, and refreshed at its authorization server."""
+    """Everything that must survive a restart to use a token and refresh it at its authorization server."""
 
     tokens: OAuthToken | None = None
     expires_at: float | None = None
@@ -239,11 +238,11 @@ class Credentials(BaseModel):
     resource: ProtectedResourceMetadata | None = None
     authorization_server: str | None = None
     wanted_scope: str | None = None
-    """The scope that the server asked for beyond what was granted; the next sign-in asks for it."""
+    """The scope that the server required in addition to the granted one; the next sign-in requests it."""
 
 
 def digest_of(token: str | None) -> str:
-    """Differs when the token does, and reveals nothing of it."""
+    """A hash that identifies the token without revealing it."""
     return hashlib.sha256((token or "").encode()).hexdigest()[:16]
 
 
@@ -254,18 +253,18 @@ class SignInElsewhere(Protocol):
         """The lock under which that program renews its tokens. Raises OSError, and TimeoutError."""
 
     async def load(self) -> Credentials | None:
-        """What it has stored; None if it is not signed in, or that cannot be read."""
+        """Its credentials; None if it is not signed in or they cannot be read."""
 
     async def save(self, tokens: OAuthToken, expires_at: float | None) -> None:
-        """Gives it the tokens that took the place of its own. Raises OSError."""
+        """Store the tokens that replace its own. Raises OSError."""
 
 
 class CredentialStorage:
-    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none; those
-    that cannot be read now are an OAuthFlowError, and nothing is stored in their place.
+    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as missing;
+    unreadable ones raise OAuthFlowError and are not replaced.
 
-    Without tokens of our own those of the sign-in `elsewhere` are used, and renewed there: a refresh token that was
-    used up must not stay behind with a program that will use it again.
+    Without our own tokens, those of the sign-in `elsewhere` are used, and renewed there: a used-up refresh token must
+    not remain with a program that will use it again.
     """
 
     def __init__(self, vault: Vault, key: str, elsewhere: SignInElsewhere | None = None) -> None:
@@ -275,8 +274,8 @@ class CredentialStorage:
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """Whoever is within this context is the only one, in all processes, who renews these tokens. TimeoutError if
-        somebody else does for too long, OSError where there can be no lock."""
+        """Context with the exclusive right, across all processes, to renew these tokens. TimeoutError if another holder
+        takes too long, OSError if no lock is possible."""
         # Ours first, in every process: no two of them can wait for each other.
         async with contextlib.AsyncExitStack() as locks:
             await locks.enter_async_context(self._vault.lock(self._key))
@@ -298,22 +297,22 @@ class CredentialStorage:
         return Credentials()
 
     async def _borrowed(self) -> Credentials | None:
-        """The credentials of the other program, where we have no tokens ourselves."""
+        """The other program's credentials, if we have no tokens of our own."""
         if self._elsewhere is None or (await self._own()).tokens is not None:
             return None
         return await self._elsewhere.load()
 
     async def update(self, **changes: object) -> None:
-        """Changes what we have stored ourselves."""
+        """Change our own stored credentials."""
         credentials = (await self._own()).model_copy(update=changes)
         await self._vault.save(self._key, credentials.model_dump_json(exclude_none=True))
 
     async def delete(self) -> None:
-        """Forgets what we have stored ourselves."""
+        """Delete our own stored credentials."""
         await self._vault.delete(self._key)
 
     async def digest(self) -> str:
-        """The digest of the access token that is stored, of an empty text if there is none."""
+        """The digest of the stored access token, or of an empty string if there is none."""
         tokens = (await self.load()).tokens
         return digest_of(tokens.access_token if tokens is not None else None)
 
@@ -326,7 +325,7 @@ class CredentialStorage:
         return tokens.model_copy(update={"expires_in": int(expires_at - time.time())})
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Stores tokens where those came from that they take the place of."""
+        """Store tokens where the ones that they replace came from."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
         # Looked up before anything is stored: with tokens of our own, nothing is borrowed any more.
         borrowed = await self._borrowed()
@@ -334,7 +333,7 @@ class CredentialStorage:
             await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
 
     async def _give_back(self, tokens: OAuthToken, expires_at: float | None) -> bool:
-        """Whether the other program has its new tokens; otherwise they must be kept here, or nobody would have any."""
+        """Return the new tokens to the other program; False if that failed and they must be stored here."""
         assert self._elsewhere is not None
         try:
             await self._elsewhere.save(tokens, expires_at)
@@ -351,11 +350,11 @@ class CredentialStorage:
 
 
 class NeedsAuthMemory:
-    """Which servers wanted a sign-in, by fingerprint, for all processes that share the state.
+    """The servers that required a sign-in, by fingerprint, for all processes that share the state.
 
-    It is remembered together with the digest of the tokens that were of no use: where there are others since, from
-    whatever process or program, it no longer counts. What cannot be read counts as nothing, for that look alone; what
-    cannot be written is logged, and nothing else fails for it: a connection must not end because the disk is full.
+    Stored together with the digest of the useless tokens: an entry no longer applies once there are other tokens, from
+    any process or program. A read failure counts as no entry, for that read only; a write failure is only logged: a
+    full disk must not end a connection.
     """
 
     def __init__(self, documents: Documents, clock: Callable[[], float] = time.time) -> None:
@@ -363,7 +362,7 @@ class NeedsAuthMemory:
         self._clock = clock
 
     async def remembered(self, key: str) -> str | None:
-        """The digest of the tokens with which a sign-in was wanted; None if that is not known, or too long ago."""
+        """The digest of the tokens for which a sign-in was required; None if unknown or too long ago."""
         try:
             entry = await asyncio.to_thread(self._documents.read, key)
         except _STATE_FAILURES as error:
@@ -396,12 +395,12 @@ FORGOTTEN_CLIENT = frozenset({"invalid_client", "unauthorized_client"})
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 ShowAddress = Callable[[str], Awaitable[None]]
-"""Brings a person to an address: opens a browser, or shows it."""
+"""Opens a URL for a person in a browser, or shows it."""
 
 
 class NeedsAuth(OAuthFlowError):
-    """A person has to sign in; with `step_up` only to grant more than before, and the connection stays usable. `token`
-    is the access token that was of no use, if there was one."""
+    """A person must sign in; with `step_up` only to grant more, and the connection stays usable. `token` is the
+    insufficient access token, if any."""
 
     def __init__(self, message: str, token: str | None = None, *, step_up: bool = False) -> None:
         super().__init__(message)
@@ -410,7 +409,7 @@ class NeedsAuth(OAuthFlowError):
 
 
 class ForgottenClient(OAuthFlowError):
-    """The authorization server does not know, or no longer knows, who we say we are."""
+    """The authorization server does not know our client registration (any more)."""
 
 
 class StoredOAuth(OAuthProvider):
@@ -450,8 +449,8 @@ class StoredOAuth(OAuthProvider):
         )
 
     def prepare_token_request(self) -> None:
-        """A secret that came without the way to show it, as from the configuration, is shown in one that the
-        authorization server takes: in the header, unless its metadata names only the other."""
+        """Choose how to send a client secret without a known method, for example from the configuration: in the header,
+        unless the metadata supports only the body."""
         client, metadata = self.context.client_info, self.context.oauth_metadata
         if client is None or client.client_secret is None or client.token_endpoint_auth_method is not None:
             return
@@ -463,7 +462,7 @@ class StoredOAuth(OAuthProvider):
 
 async def discover(issuer: str, send: Send) -> OAuthMetadata:
     """The metadata of an authorization server, from its well-known addresses. OAuthFlowError if there is none, or if it
-    is that of another server."""
+    belongs to another server."""
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
         goes_on, metadata = await handle_auth_metadata_response(await send(create_oauth_metadata_request(url)))
         if metadata is not None:
@@ -476,7 +475,7 @@ async def discover(issuer: str, send: Send) -> OAuthMetadata:
 
 
 def body_of(response: httpx2.Response) -> dict[str, Any]:
-    """The object in an answer whose body was read; empty if there is none."""
+    """The JSON object in a response whose body was read; empty if there is none."""
     try:
         body = response.json()
     except ValueError:

@@ -1,12 +1,12 @@
 """The organisation's identity provider, and its assertions in place of a person's sign-in (`xaa`).
 
-It knows a person by an id token. That is read from a file which something else keeps current, or comes of a sign-in of
-ours (OpenID Connect, with PKCE and a loopback address), is kept where tokens are kept, and is renewed with the refresh
-token that came with it. `assertion` exchanges it for an assertion for one authorization server (RFC 8693).
+A person is identified by an id token. It is read from a file that another program keeps current, or comes from our own
+sign-in (OpenID Connect, with PKCE and a loopback address), is stored with the tokens, and is renewed with its refresh
+token. `assertion` exchanges it for an assertion for one authorization server (RFC 8693).
 
-A person signs in once at the identity provider (`identity_provider.py`). For each server an assertion is got from there
-and shown to the server's authorization server, which gives a token for it. That authorization server is configuration,
-not discovery: the assertion and the client's secret go to nobody whom only the server has named.
+A person signs in once at the identity provider (`identity_provider.py`). For each server, an assertion is fetched from
+there and exchanged for a token at the server's authorization server. That authorization server is configured, not
+discovered: the assertion and the client secret never go to an address that only the server named.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name
 _ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 _TIMEOUT = 20.0
 _MARGIN = 30.0
-"""Seconds before its end from which on an id token is renewed."""
+"""Seconds before its expiry at which an id token is renewed."""
 _NOT_SIGNED_IN = "no one has signed in at the identity provider"
 
 
@@ -58,7 +58,7 @@ class IdentityProvider:
     callback_port: int | None = None
     """The loopback port of the redirect address, where the provider allows only one."""
     id_token_file: Path | None = None
-    """Read anew for every assertion, so that a renewed token only has to be written to the file."""
+    """Read again for every assertion, so that a renewed token only has to be written to the file."""
 
     # -- assertions -------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class IdentityProvider:
         return await self._renewed(metadata)
 
     async def _renewed(self, metadata: OAuthMetadata) -> str:
-        """The id token that takes the place of one that has expired; once for all processes."""
+        """Renew an expired id token, once for all processes."""
         try:
             async with self.vault.lock(self._key):
                 signed_in = await self._stored()
@@ -119,7 +119,7 @@ class IdentityProvider:
                 renewed = _signed_in(answer, signed_in.refresh_token) if answer is not None else None
                 if renewed is None:
                     raise NeedsAuth("the sign-in at the identity provider has expired")
-                # Kept before it is used: the refresh token of before is used up.
+                # Stored before it is used: the old refresh token is used up.
                 await self.vault.save(self._key, renewed.model_dump_json())
                 return renewed.id_token
         except TimeoutError:
@@ -128,8 +128,7 @@ class IdentityProvider:
     # -- signing in -------------------------------------------------------------------------------------------
 
     async def sign_in(self, show: ShowAddress, timeout: float) -> None:
-        """Brings a person to the provider and keeps the id token. OAuthFlowError where it failed, or was not done in
-        time."""
+        """Sign a person in at the provider and store the id token. OAuthFlowError if it fails or takes too long."""
         if self.id_token_file is not None:
             raise OAuthFlowError(f"the id token is read from {self.id_token_file}, so no sign-in is needed")
         try:
@@ -213,7 +212,8 @@ def _signed_in(answer: httpx2.Response, refresh_token: str | None) -> _SignedIn 
 
 
 def _claims(id_token: str) -> dict[str, Any]:
-    """What an id token says. Its signature is not checked: it came from the provider, and goes back there only."""
+    """The claims of an id token. Its signature is not checked: it came from the provider, and is only sent back
+    there."""
     try:
         payload = id_token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -235,7 +235,7 @@ GetAssertion = Callable[[str, str], Awaitable[str]]
 
 
 class AssertionOAuth(SilentOAuth):
-    """Tokens for assertions: where there is none, where it has expired, was refused, or was granted for too little."""
+    """Exchanges assertions for tokens if the token is missing, expired, refused or has too narrow a scope."""
 
     def __init__(
         self,

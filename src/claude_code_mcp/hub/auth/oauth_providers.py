@@ -1,9 +1,9 @@
-"""OAuth with stored credentials: silently on a connection, or with a person and a browser.
+"""OAuth with stored credentials: silently on a connection, or interactively with a browser.
 
-Tokens are renewed once for all processes that share them. Many authorization servers take a refresh token for stolen
-when it comes a second time, and revoke everything. So whoever renews holds a lock of all processes, looks first whether
-somebody else was faster, and looks once more before giving up. A renewal goes on when its caller is cancelled: the old
-token is used up by then, and nobody would have the new one.
+Tokens are renewed once for all processes that share them. Many authorization servers treat a reused refresh token as
+stolen and revoke everything. So a renewal holds a lock across all processes, first checks whether another process was
+faster, and checks again before failing. A renewal continues when its caller is cancelled: the old token is used up by
+then, and the new one would be lost.
 """
 
 import asyncio
@@ -42,20 +42,20 @@ from .credentials import (
 )
 
 _UNUSED_REDIRECT = "http://127.0.0.1/callback"
-"""Registered by a provider that never sends a person anywhere."""
+"""The redirect URI registered by a provider that never redirects a person."""
 _REQUEST_TIMEOUT = 20.0
 _LONGEST_RENEWAL = 45.0
-"""Seconds for which the lock is held at most; others wait for longer than that."""
+"""Maximum seconds for which the lock is held; others wait longer than that."""
 
 
 class Renewals:
-    """The renewals under way, which no caller can cancel."""
+    """The running renewals, which callers cannot cancel."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self, renewal: Coroutine[Any, Any, None]) -> None:
-        """Runs to its end, also when the caller is cancelled. Raises what it raises."""
+        """Run a renewal to its end even if the caller is cancelled. Raises its exceptions."""
         task = asyncio.ensure_future(renewal)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -64,16 +64,16 @@ class Renewals:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may be gone, and nobody else wants to know
+            task.exception()  # its caller may be gone, and no one else needs the exception
 
     async def done(self) -> None:
-        """Waits for those that are under way."""
+        """Wait for the running renewals."""
         if self._running:
             await asyncio.wait(self._running)
 
 
 class SilentOAuth(StoredOAuth):
-    """Uses what is stored, and renews it: ahead of time when it has expired, and once when it is refused."""
+    """Uses the stored tokens, and renews them: in advance when expired, and once when refused."""
 
     def __init__(
         self, url: str, config: OAuthConfig, storage: CredentialStorage, tls: TlsConfig, renewals: Renewals
@@ -88,8 +88,8 @@ class SilentOAuth(StoredOAuth):
         refused: str | None = None
         if not self.context_loaded:
             async with self.context.lock:
-                # Most servers want no sign-in. One that does refuses, and then it is told that tokens cannot be read;
-                # nothing is kept of the failure, so that the next request looks again.
+                # Most servers need no sign-in. If one does, it refuses the request, and the read failure is reported
+                # then; the failure is not cached, so that the next request tries again.
                 with suppress(OAuthFlowError):
                     await self.reload()
         for is_last in (False, True):
@@ -99,9 +99,9 @@ class SilentOAuth(StoredOAuth):
             request.headers.pop("Authorization", None)
             if used is not None:
                 self.add_bearer(request)
-            # Noted now: when the answer is there, another request may have renewed it.
+            # Noted now: by the time of the answer another request may have renewed it.
             tried = self._stored_token
-            response = yield request  # without the lock: a long call must not hold up the others
+            response = yield request  # without the lock: a long call must not block others
             if is_last or not await self._can_do_better(response, used):
                 break
             refused = used
@@ -111,7 +111,7 @@ class SilentOAuth(StoredOAuth):
         super()._take(stored)
         if stored.metadata is None:
             self.context.oauth_metadata = self._discovered
-            # The sign-in of another program does not say whether it named the resource; the protocol wants it named.
+            # Another program's sign-in does not record whether it named the resource; the protocol requires it.
             self.context.protocol_version = LATEST_HANDSHAKE_VERSION
 
     @property
@@ -132,7 +132,7 @@ class SilentOAuth(StoredOAuth):
         return self._renewable and self._usable in (None, refused)
 
     async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
-        """Whether the request is worth repeating: there is another token by now, or one can be had."""
+        """Whether to repeat the request: there is a new token, or one can be obtained."""
         if response.status_code != 401:
             return False
         async with self.context.lock:
@@ -140,7 +140,7 @@ class SilentOAuth(StoredOAuth):
         return self._usable != used or self._renewable
 
     async def _check_refusal(self, response: httpx2.Response, tried: str | None) -> None:
-        """Raises NeedsAuth where the server wants a sign-in, or one for a wider scope, which is noted for it."""
+        """Raise NeedsAuth if the server requires a sign-in, or one with a wider scope, which is stored for it."""
         if response.status_code == 401:
             raise NeedsAuth("the server requires a sign-in", tried)
         wanted = self._missing_scope(response)
@@ -149,7 +149,7 @@ class SilentOAuth(StoredOAuth):
             raise NeedsAuth(f"the server requires more permissions: {wanted}. Sign in again", step_up=True)
 
     def _missing_scope(self, response: httpx2.Response) -> str | None:
-        """What was granted and what the server wants beside it, where it refuses for that reason."""
+        """The granted and the missing scope, if the server refused for that reason."""
         if response.status_code != 403 or extract_field_from_www_auth(response, "error") != "insufficient_scope":
             return None
         granted = self.context.current_tokens.scope if self.context.current_tokens else None
@@ -158,21 +158,20 @@ class SilentOAuth(StoredOAuth):
     # -- renewing ---------------------------------------------------------------------------------------------
 
     async def _renewed(self, refused: str | None) -> str | None:
-        """The token to use instead. A new one is used whatever time it is said to last."""
-        # One renewal for all requests of a connection: those behind it find the new token.
+        """The token to use instead. A new one is used whatever its lifetime."""
+        # One renewal for all requests of a connection: later ones find the new token.
         async with self.context.lock:
             if self._is_stale(refused):
                 await self._renewals.run(self._renew(refused))
             return self._stored_token
 
     async def _renew(self, refused: str | None) -> None:
-        """Gets other tokens than those that have expired or were refused. Raises NeedsAuth, or OAuthFlowError where
-        trying again later may help."""
+        """Replace expired or refused tokens. Raises NeedsAuth, or OAuthFlowError if a later attempt may succeed."""
         try:
             async with self._storage.lock():
                 with anyio.fail_after(_LONGEST_RENEWAL):
                     await self.reload()
-                    if self._is_stale(refused):  # nobody else was faster
+                    if self._is_stale(refused):  # no other process was faster
                         await self._renew_alone(refused)
         except TimeoutError:
             raise OAuthFlowError("renewing the tokens took too long") from None
@@ -189,7 +188,7 @@ class SilentOAuth(StoredOAuth):
         answer = await self._send(await self.refresh_request())
         if answer.status_code == 200 and await self.save_refreshed_tokens(answer):
             return
-        # First: an endpoint that fails says nothing about the tokens, which are kept.
+        # First: a failing endpoint says nothing about the tokens, which are kept.
         check_passing(answer)
         if error_of(answer) in FORGOTTEN_CLIENT:
             await self._forget_registration()
@@ -198,7 +197,7 @@ class SilentOAuth(StoredOAuth):
         tokens = self.context.current_tokens
         if tokens is not None and tokens.refresh_token == used:
             await self._storage.update(tokens=None, expires_at=None)
-            await self.reload()  # what another program has counts now
+            await self.reload()  # the other program's tokens apply now
         if self._is_stale(refused) or self._usable is None:
             raise NeedsAuth("the sign-in has expired", expired)
 
@@ -216,7 +215,7 @@ class SilentOAuth(StoredOAuth):
 
 
 def check_passing(answer: httpx2.Response) -> None:
-    """Raises OAuthFlowError for an answer that says nothing of the tokens: the endpoint is overloaded or broken."""
+    """Raise OAuthFlowError for a response that says nothing about the tokens: the endpoint is overloaded or broken."""
     if answer.status_code >= 500 or answer.status_code == 429:
         raise OAuthFlowError(f"the token endpoint answered with HTTP {answer.status_code}")
 
@@ -228,7 +227,7 @@ _METADATA_PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/open
 
 
 class _ScopedMetadata(OAuthClientMetadata):
-    """Adds scopes to whatever scope the flow decides on, for the registration and for the request."""
+    """Adds scopes to the one that the flow chooses, for the registration and the request."""
 
     added_scope: str | None = Field(None, exclude=True)
 
@@ -239,9 +238,9 @@ class _ScopedMetadata(OAuthClientMetadata):
 
 
 class InteractiveOAuth(StoredOAuth):
-    """The whole flow. Starts with no tokens, whatever is stored.
+    """The interactive flow. Ignores stored tokens.
 
-    With `authServerMetadataUrl` the metadata there says which authorization server is used, whatever the server says.
+    With `authServerMetadataUrl`, that metadata chooses the authorization server, whatever the server says.
     """
 
     def __init__(
@@ -254,7 +253,7 @@ class InteractiveOAuth(StoredOAuth):
         show: ShowAddress,
         **options: object,
     ) -> None:
-        """`send` sends requests beside the flow; `show` brings the person to an address."""
+        """`send` sends requests outside the flow; `show` opens a URL for the person."""
         super().__init__(url, config, storage, redirect_uri, redirect_handler=self._show_if_known, **options)
         self._send = send
         self._show = show
@@ -274,12 +273,12 @@ class InteractiveOAuth(StoredOAuth):
         if self._config.client_id is None:
             if not self._fits(stored, wanted):
                 context.client_info = None
-            # Where only more is wanted than was granted, a token for this registration was taken just now.
+            # If only a wider scope is needed, this registration was accepted just now.
             self._kept = context.client_info if stored.wanted_scope is None else None
 
     def _fits(self, stored: Credentials, scope: str | None) -> bool:
-        """Whether the stored registration is one to use again: not one for less than is wanted now, nor one in place of
-        our document where that is taken, nor a document that is ours no more."""
+        """Whether the stored registration can be reused: not if it covers less than needed now, if our metadata
+        document can be used instead, or if it is an outdated document."""
         client, document = stored.client, self.context.client_metadata_url
         if client is None:
             return False
@@ -292,16 +291,16 @@ class InteractiveOAuth(StoredOAuth):
         )
 
     async def _show_if_known(self, address: str) -> None:
-        """Brings the person to the authorization server. ForgottenClient, and nobody is brought anywhere, if that has
-        forgotten the registration of an earlier sign-in. It is the server that the flow has found meanwhile; where that
-        is another one than before, the registration is new and nothing is asked."""
+        """Open the authorization server for the person. ForgottenClient, without opening anything, if it has forgotten
+        the registration of an earlier sign-in. If the flow found a different server than before, the registration is
+        new and is not checked."""
         if self._kept is not None and self.context.client_info == self._kept and await self._is_forgotten():
             raise ForgottenClient("the authorization server does not know this client")
         await self._show(address)
 
     async def _is_forgotten(self) -> bool:
-        """Whether the authorization server has forgotten our registration. It would tell that the person alone, in the
-        browser; so it is asked for tokens for a code that it has not given, and says first whom it does not know."""
+        """Whether the authorization server has forgotten our registration. It would report that only to the person in
+        the browser; so this requests tokens for an invalid code, which fails first on an unknown client."""
         try:
             answer = await self._send(await self.code_exchange_request(secrets.token_urlsafe(), "x" * 43))
         except httpx2.TransportError:

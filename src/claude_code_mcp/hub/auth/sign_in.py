@@ -1,11 +1,11 @@
-"""Signing in to a remote server: with a person and a browser, or as Claude Code itself has signed in.
+"""Sign-in to a remote server: interactively with a browser, or through Claude Code's own sign-in.
 
-`sign_in` opens the listener, sends requests until one needs a token (which sets the flow going), has the person brought
-to the authorization server, and stores the tokens. Everything ends within one timeout.
+`sign_in` opens the listener, sends requests until one needs a token (which starts the flow), opens the authorization
+server for the person, and stores the tokens. Everything ends within one timeout.
 
-Claude Code keeps tokens under `mcpOAuth` of `.credentials.json` in its directory, or in the keychain of macOS, where we
-do not read them. It renews them under a lock of its own, which we take too, and writes under another: so neither
-program presents a refresh token that the other has used up.
+Claude Code keeps tokens under `mcpOAuth` of `.credentials.json` in its directory, or in the keychain of macOS, which we
+do not read. It renews them under its own lock, which we also take, and writes under another: so neither program sends a
+refresh token that the other has used up.
 """
 
 import asyncio
@@ -56,11 +56,11 @@ async def sign_in(
     timeout: float,
     document: str | None = None,
 ) -> bool:
-    """Signs in and stores the tokens; False where the server wanted none. Raises OAuthFlowError where it failed, or was
-    not done in time.
+    """Sign in and store the tokens; False if the server needs none. Raises OAuthFlowError if it fails or takes too
+    long.
 
-    `document` is the address of our Client ID Metadata Document, if there is one. A registration that turns out to be
-    forgotten is made anew, once; then the person is brought to another address.
+    `document` is the address of our Client ID Metadata Document, if there is one. A forgotten registration is
+    recreated, once; then the person gets a new URL.
     """
     try:
         with anyio.fail_after(timeout):
@@ -108,10 +108,10 @@ async def _run_flow(config: OAuthServerConfig, provider: InteractiveOAuth) -> bo
 
 
 async def deliver_redirect(shown: str, pasted: str) -> bool:
-    """Requests the redirect address on this machine in place of a browser on another one, which cannot reach it.
+    """Request the redirect address on this machine on behalf of a browser on another machine, which cannot reach it.
 
-    `shown` is the address that the person was brought to, `pasted` the one that their browser ended up at. False if the
-    second is not where the first sends a browser.
+    `shown` is the URL that the person opened, `pasted` the one at which their browser ended. False if the second is not
+    the redirect of the first.
     """
     [redirect] = parse_qs(urlsplit(shown).query).get("redirect_uri") or [""]
     if not redirect or not pasted.strip().startswith(f"{redirect}?"):
@@ -125,8 +125,8 @@ async def deliver_redirect(shown: str, pasted: str) -> bool:
 
 
 def _first_requests(config: OAuthServerConfig) -> list[dict[str, Any]]:
-    """Requests of which a server that wants a sign-in refuses one. Some take `initialize` from anybody, and those that
-    know the newest protocol alone do not understand it: they are asked in that too."""
+    """Requests, at least one of which a server with sign-in refuses. Some servers accept `initialize` without a token,
+    and those that support only the newest protocol do not know it, so both are tried."""
     if isinstance(config, SseConfig):
         return [{"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}]
     client = {"name": CLIENT_NAME, "version": "1"}
@@ -215,12 +215,12 @@ async def listen(port: int | None) -> AsyncIterator[Callback]:
         try:
             yield Callback(server.sockets[0].getsockname()[1], answer)
         finally:
-            # Whoever waits for the browser is told that nobody listens any more.
+            # Tell the waiter for the browser that the listener is closed.
             answer.cancel()
 
 
 def _take_redirect(target: str, answer: "asyncio.Future[AuthorizationCodeResult]") -> tuple[str, str]:
-    """Takes the answer out of the first redirect; returns the status and the text for the browser."""
+    """Extract the answer from the first redirect; return the status and text for the browser."""
     parts = urlsplit(target)
     if parts.path != _PATH or answer.done():
         return "404 Not Found", _NOT_DONE
@@ -239,7 +239,7 @@ def _take_redirect(target: str, answer: "asyncio.Future[AuthorizationCodeResult]
 
 _MAX_BYTES = 1 << 20
 _REFRESH_STALE, _WRITE_STALE = 60.0, 15.0
-"""Seconds after which Claude Code takes such a lock for one that was left behind."""
+"""Seconds after which Claude Code considers such a lock stale."""
 _WRITE_TIMEOUT = 10.0
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9]")
 
@@ -280,7 +280,7 @@ class ClaudeSignIn:
         return content if isinstance(content, dict) else {}
 
     def _find(self, content: Mapping[str, Any]) -> str | None:
-        """The key of the entry with tokens; of several, which differ in their headers, the one that lasts longest."""
+        """The key of the entry with tokens; of several with different headers, the one that expires last."""
         entries = content.get("mcpOAuth")
         fitting = {
             key: entry
