@@ -107,7 +107,7 @@ def test_a_version_without_the_hook_is_refused_with_a_clear_message(
     old.chmod(0o755)
     path = f"{old.parent}:{environment['PATH']}"
     installation = Installation(load_settings({}, state_dir=sandbox.root / "state"), {**environment, "PATH": path})
-    with pytest.raises(InvalidArgument, match=r"Claude Code 2\.0\.14 cannot be answered from elsewhere"):
+    with pytest.raises(InvalidArgument, match=r"Claude Code 2\.0\.14 does not support answers from other clients"):
         installation.connect()
     assert not settings_file.exists()
 
