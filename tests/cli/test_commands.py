@@ -12,10 +12,10 @@ import pytest
 import claude_code_mcp
 from claude_code_mcp import __version__
 from claude_code_mcp.core.claude.executable import find_executable, read_version
-from claude_code_mcp.core.config import Settings, load_settings
-from claude_code_mcp.core.section import variable_of
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.transports.callers import load_tokens
 from tests.support import warm_commands
+from tests.support.every_setting import every_variable
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -87,7 +87,7 @@ def test_doctor_says_what_to_fix(environment: dict[str, str], tmp_path: Path) ->
 def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -> None:
     secret = "s3cret-s3cret-s3cret-s3cret-abc"
     answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config")
-    assert all(f"{variable_of(name, Settings)}=" in answer.stdout for name in Settings.model_fields)
+    assert all(f"{variable}=" in answer.stdout for variable in every_variable())
     assert "MAX_SESSIONS=7\n" in answer.stdout
     assert "CLAUDE_CODE_MCP_TOOLSETS=sessions,code,query\n" in answer.stdout, "as the variable takes it"
     assert secret not in answer.stdout
@@ -151,7 +151,7 @@ def test_config_as_json_has_every_setting_and_no_secret(environment: dict[str, s
     secret = "s3cret-s3cret-s3cret-s3cret-abc"
     answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config", "--json")
     values = json.loads(answer.stdout)
-    assert set(values) == {variable_of(name, Settings) for name in Settings.model_fields}
+    assert sorted(values) == sorted(every_variable())
     assert values["MAX_SESSIONS"] == 7
     assert values["CLAUDE_CODE_MCP_TOKENS_FILE"] is None
     assert secret not in answer.stdout

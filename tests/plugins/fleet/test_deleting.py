@@ -69,7 +69,7 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
             # Another machine goes on with one: what is on this disk is an old copy.
             sent = await asyncio.to_thread(server.tried, "send", taken, script("go on", "here"))
             assert (sent.returncode, sent.stdout.strip()) == (0, "here"), sent.stderr
-            assert "continues in an empty directory, because its files could not be moved" in sent.stderr
+            assert "continues in an empty directory" in sent.stderr
             done = await asyncio.to_thread(delete, laptop, taken)
             assert done.returncode != 0
             assert "is held by machine" in done.stderr

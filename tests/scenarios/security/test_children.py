@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.claude.executable import check_values
-from claude_code_mcp.core.config import Settings, load_settings
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.processes.environment import (
@@ -21,10 +21,10 @@ from claude_code_mcp.core.processes.environment import (
     depth,
     too_deep,
 )
-from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.every_setting import every_variable
 from tests.support.hub_config import parse_servers
 from tests.support.waiting import HANG_SECONDS
 
@@ -73,7 +73,7 @@ async def test_a_program_that_is_only_asked_for_help_sees_none_either(tmp_path: 
 
 
 def test_every_setting_of_ours_is_kept_from_children() -> None:
-    named = {variable_of(field, Settings): "x" for field in Settings.model_fields}
+    named = dict.fromkeys(every_variable(), "x")
     left = {name for name in child_environment(named) if name.startswith("CLAUDE_CODE_MCP_")}
     assert left == {DEPTH}
     assert child_environment({"claude_code_mcp_token": "x", "A": "1"}) == {"A": "1", DEPTH: "1"}

@@ -13,6 +13,7 @@ from claude_code_mcp.client.connections import NotRunning, join
 from claude_code_mcp.core.config import Settings
 from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.startup.shared import hello, place
+from tests.support.every_setting import every_variable
 
 BASE = {"HOME": "/home/me"}
 
@@ -30,7 +31,7 @@ def test_every_setting_is_the_servers_or_known_to_be_the_clients() -> None:
         variable_of("log_level", Settings),
     }
     known = own | place.OF_THE_CLIENT | place.OF_HTTP
-    for variable in (variable_of(field, Settings) for field in Settings.model_fields):
+    for variable in every_variable():
         changed = place.fingerprint((), {**BASE, variable: "/x"}) != place.fingerprint((), BASE)
         assert changed is (variable not in known), variable
 
