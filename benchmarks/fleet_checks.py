@@ -22,7 +22,7 @@ from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, Transcri
 
 from .fleet_places import LIMIT, FleetPlaces, call
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 @dataclass
@@ -103,7 +103,7 @@ async def _check_conversation(connection: FleetConnection, session: Conversation
         if count > 1
     ]
     if twice:
-        problems.append(f"session {session.id} has entries twice: {twice[:_MOST_NAMED]}")
+        problems.append(f"session {session.id} has entries twice: {twice[:_MAX_NAMED]}")
     # What joins a turn that runs is not an entry of its own, but stands beside it.
     texts = [_text(entry) for entry in entries if entry.get("type") == "user"]
     texts += [str(entry.get("attachment")) for entry in entries if entry.get("type") == "attachment"]

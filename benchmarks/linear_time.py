@@ -47,7 +47,7 @@ Handle = Callable[[str], object]
 
 _SIZE = 8_000
 _TIMES = 4
-_MOST = 9.0
+_MAX_RATIO = 9.0
 _ENOUGH = 0.005
 """Seconds: below this the larger text is fine. Were it read anew from many places, it would take far longer."""
 _ATTEMPTS = 8
@@ -339,12 +339,12 @@ def read_transcript(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def without_longest_command() -> Iterator[None]:
     """More than the longest command is read: reading it must be linear by itself."""
-    before = shell.LONGEST_COMMAND
-    shell.LONGEST_COMMAND = 1 << 30
+    before = shell.MAX_COMMAND
+    shell.MAX_COMMAND = 1 << 30
     try:
         yield
     finally:
-        shell.LONGEST_COMMAND = before
+        shell.MAX_COMMAND = before
 
 
 def problem_of(name: str, handle: Handle, small: str, large: str, fixed: int = 0) -> str | None:
@@ -357,7 +357,7 @@ def problem_of(name: str, handle: Handle, small: str, large: str, fixed: int = 0
         if most < _ENOUGH:
             return None
         least = min(least, _seconds(handle, small))
-        if most < _MOST * least * growth / _TIMES:
+        if most < _MAX_RATIO * least * growth / _TIMES:
             return None
     return f"{name}: {len(small)} characters take {least:.4f} s, {len(large)} take {most:.4f} s"
 

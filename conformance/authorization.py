@@ -32,7 +32,7 @@ from tests.support.program import HttpServer
 from .suite import SERVER, WITH_TOKEN, Suite, Verdict
 
 _HEAD_END = b"\r\n\r\n"
-_LARGEST_HEAD = 64 << 10
+_MAX_HEAD = 64 << 10
 
 
 # -- our own authorization server -------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class _Relay:
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        while data := await reader.read(_LARGEST_HEAD):
+        while data := await reader.read(_MAX_HEAD):
             writer.write(data)
             await writer.drain()
 
@@ -125,7 +125,7 @@ async def run_with_access_token(
         token = memory.tokens.access_token
     port = urlsplit(url).port
     assert port is not None
-    relay = await asyncio.start_server(_Relay(port, token), "127.0.0.1", 0, limit=_LARGEST_HEAD)
+    relay = await asyncio.start_server(_Relay(port, token), "127.0.0.1", 0, limit=_MAX_HEAD)
     async with relay:
         address = f"http://127.0.0.1:{relay.sockets[0].getsockname()[1]}/mcp"
         return await asyncio.to_thread(suite.run_server, address, era, output, subject=WITH_TOKEN)

@@ -42,13 +42,13 @@ from .support.regex_steps import StepCounter, TooManySteps
 
 SOURCE = Path(claude_code_mcp.__file__).parent
 TIMES = 3
-MOST = 1.5
+MAX_RATIO = 1.5
 """How many times the growth of the text the steps may grow; it would be three with the square of the length."""
 
 
 def grows_too_much(small: str, large: str, few: int, many: int, beside: int) -> bool:
     """Whether the steps grow faster than the text, beyond some that come only with longer text."""
-    return many > beside + MOST * few * len(large) / len(small)
+    return many > beside + MAX_RATIO * few * len(large) / len(small)
 
 
 SOME_ENDS = pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_many_of_everything_in_a_transcript_are_read_in_proportion_to_its_length
         path.write_text(crowded_transcript(crowd))
         counts.append((path.stat().st_size, steps_of(partial(READERS[reader], str(path)))))
     (short, few), (long, many) = counts
-    assert many <= BESIDE_FUNCTIONS + MOST * few * long / short
+    assert many <= BESIDE_FUNCTIONS + MAX_RATIO * few * long / short
 
 
 def test_a_function_that_takes_steps_with_the_square_of_the_length_is_found() -> None:

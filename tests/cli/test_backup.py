@@ -311,8 +311,8 @@ def test_files_without_content_make_no_backup_endless(
     for number in range(30):
         with (theirs / "home" / f"sparse-{number:02}").open("wb") as sparse:
             sparse.truncate(1 << 20)
-    monkeypatch.setattr(backup, "_MOST_BYTES", 3 << 20)
-    monkeypatch.setattr(backup, "_MOST_LEFT_OUT", 5)
+    monkeypatch.setattr(backup, "_MAX_BYTES", 3 << 20)
+    monkeypatch.setattr(backup, "_MAX_LEFT_OUT", 5)
     file = tmp_path / "backup.tar.gz"
     assert run("backup", file, "--json") == 1
     report = capsys.readouterr()

@@ -21,7 +21,7 @@ from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.core.section import Section, variable_of
 from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
-from claude_code_mcp.plugins.fleet.engine import LARGEST_MESSAGE
+from claude_code_mcp.plugins.fleet.engine import MAX_MESSAGE
 from claude_code_mcp.server.transports.http import read_address
 
 from .deployment import (
@@ -222,7 +222,7 @@ def test_the_policy_of_the_example_is_one() -> None:
 def test_the_values_for_the_chart_of_nats_are_those_of_the_embedded_server() -> None:
     values = read_yaml(text_of("kubernetes/fleet-nats/nats-values.yaml"))["config"]
     assert values["jetstream"]["merge"]["sync_interval"] == "always"
-    assert values["merge"]["max_payload"] == f"<< {LARGEST_MESSAGE >> 20}MB >>"
+    assert values["merge"]["max_payload"] == f"<< {MAX_MESSAGE >> 20}MB >>"
     assert values["nats"]["tls"]["enabled"] is True
     addresses = {
         f"tls://nats-{index}.nats-headless:4222" for index in range(values["cluster"]["replicas"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.hub.config_entry import parse_entry
 from claude_code_mcp.hub.tools import (
-    LONGEST_DESCRIPTION,
+    MAX_DESCRIPTION,
     exceeds,
     is_long,
     trim_description,
@@ -31,7 +31,7 @@ def text(value: str) -> dict[str, Any]:
 def test_a_long_description_is_cut_and_says_so() -> None:
     cut = trim_description("x" * 5000)
     assert cut is not None
-    assert len(cut) == LONGEST_DESCRIPTION
+    assert len(cut) == MAX_DESCRIPTION
     assert cut.endswith("… [truncated]")
     assert trim_description("short") == "short"
     assert trim_description(None) is None
@@ -42,7 +42,7 @@ def test_tools_keep_what_they_are_apart_from_what_is_too_long_or_not_an_object()
     odd = tool("odd", description="x" * 5000, outputSchema={"anyOf": []})
     kept, changed = trim_tools([fine, odd], ANY)
     assert kept == fine
-    assert len(changed.description or "") == LONGEST_DESCRIPTION
+    assert len(changed.description or "") == MAX_DESCRIPTION
     assert changed.output_schema is None
 
 

@@ -11,9 +11,9 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from claude_code_mcp.server.sdk import Context, notification_line, send_lines, takes_lines, with_line_outbox
-from claude_code_mcp.server.transports.stdio import MOST_UNREAD, LineConnection, line_streams
+from claude_code_mcp.server.transports.stdio import MAX_UNREAD, LineConnection, line_streams
 
-REQUESTS = MOST_UNREAD + 500
+REQUESTS = MAX_UNREAD + 500
 
 
 async def test_a_client_that_does_not_read_is_not_read_either_until_it_does() -> None:
@@ -44,10 +44,10 @@ async def test_a_client_that_does_not_read_is_not_read_either_until_it_does() ->
 
         tasks.start_soon(work)
         tasks.start_soon(ask)
-        while taken < MOST_UNREAD:
+        while taken < MAX_UNREAD:
             await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
-        assert MOST_UNREAD <= taken < REQUESTS
+        assert MAX_UNREAD <= taken < REQUESTS
         answered = {json.loads(await client_reader.readline())["id"] for _ in range(REQUESTS)}
         assert answered == set(range(REQUESTS))
         tasks.cancel_scope.cancel()

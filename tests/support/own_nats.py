@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import nkeys  # type: ignore[import-untyped]
 
-from claude_code_mcp.plugins.fleet.engine import LARGEST_MESSAGE, executable
+from claude_code_mcp.plugins.fleet.engine import MAX_MESSAGE, executable
 from claude_code_mcp.plugins.fleet.tickets import machine_id_of
 
 from .ports import free_port
@@ -77,7 +77,7 @@ class OwnServer:
             "server_name": f"nats-{self._number}",
             "listen": f"127.0.0.1:{self.port}",
             "http": f"127.0.0.1:{self._monitor_port}",
-            "max_payload": LARGEST_MESSAGE,
+            "max_payload": MAX_MESSAGE,
             # A client that is frozen must not be asked for long: a keeper may be among them.
             "ping_interval": "2s",
             "ping_max": 2,

@@ -42,17 +42,17 @@ from ..core.state.state_directory import PRINCIPALS
 
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
 """What is not kept, by its path below the state directory."""
-_LARGEST = 2 << 30
+_MAX_FILE_BYTES = 2 << 30
 """Bytes of one file. Sessions write below the directories of callers, and a file of any size costs them nothing."""
-_DEEPEST, _LONGEST_PATH, _LONGEST_NAME = 64, 2048, 256
+_MAX_DEPTH, _MAX_PATH, _MAX_NAME = 64, 2048, 256
 """Levels of directories, and bytes of a path below the state directory. Sessions can nest directories without end: such
 a file could be read here, step by step, and could not be put back, and with it nothing else."""
-_MOST_BYTES, _MOST_FILES = 16 << 30, 200_000
+_MAX_BYTES, _MAX_FILES = 16 << 30, 200_000
 """Bytes and files of one caller. Bytes as they are read, since a file with nothing in it can be of any size: a thousand
 such files are made in a moment, and read for days."""
-_MOST_LEFT_OUT = 1000
+_MAX_LEFT_OUT = 1000
 """Files that are named of those that were left out; of more, how many."""
-_LONGEST_SHOWN = 200
+_MAX_SHOWN = 200
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -106,7 +106,7 @@ def _backup(arguments: argparse.Namespace) -> int:
         raise
     for path, reason in left_out.named:
         # Sessions choose names of files, and this is the operator's terminal.
-        print(f"claude-code-mcp: left out: {one_line(visible(path), _LONGEST_SHOWN)}: {reason}", file=sys.stderr)
+        print(f"claude-code-mcp: left out: {one_line(visible(path), _MAX_SHOWN)}: {reason}", file=sys.stderr)
     if left_out.count > len(left_out.named):
         print(f"claude-code-mcp: left out: {left_out.count - len(left_out.named)} more files", file=sys.stderr)
     if arguments.json:
@@ -126,7 +126,7 @@ class _LeftOut:
 
     def add(self, path: str, reason: str) -> None:
         self.count += 1
-        if len(self.named) < _MOST_LEFT_OUT:
+        if len(self.named) < _MAX_LEFT_OUT:
             self.named.append((path, reason))
 
 
@@ -166,7 +166,7 @@ def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
         below = "" if place == "." else f"{place}/"
         owner = "/".join(below.split("/")[:2]) if below.startswith(f"{PRINCIPALS}/") else ""
         names[:] = sorted(name for name in names if f"{below}{name}" not in _MADE_ANEW)
-        if below.count("/") >= _DEEPEST or len(os.fsencode(below)) + _LONGEST_NAME > _LONGEST_PATH:
+        if below.count("/") >= _MAX_DEPTH or len(os.fsencode(below)) + _MAX_NAME > _MAX_PATH:
             yield from ((f"{below}{name}", "it is nested too deeply") for name in names)
             names.clear()
         for name in sorted(files):
@@ -184,12 +184,12 @@ def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
             found = os.fstat(opened)
             if not stat.S_ISREG(found.st_mode):
                 os.close(opened)
-            elif found.st_size > _LARGEST:
+            elif found.st_size > _MAX_FILE_BYTES:
                 os.close(opened)
                 yield path, "it is larger than 2 GiB"
-            elif owner and (taken[owner] + found.st_size > _MOST_BYTES or counted[owner] >= _MOST_FILES):
+            elif owner and (taken[owner] + found.st_size > _MAX_BYTES or counted[owner] >= _MAX_FILES):
                 os.close(opened)
-                yield path, f"{owner} has more than {_MOST_BYTES >> 30} GiB, or {_MOST_FILES:,} files"
+                yield path, f"{owner} has more than {_MAX_BYTES >> 30} GiB, or {_MAX_FILES:,} files"
             else:
                 taken[owner] += found.st_size
                 counted[owner] += 1

@@ -25,8 +25,8 @@ from ..core.state.spending import BudgetWarning, Spending
 from ..core.state.state_directory import database_in
 from ..core.transcripts.cost_table import CostLine, Costs
 
-_WIDEST = 40
-_LONGEST_WARNING = 300
+_MAX_WIDTH = 40
+_MAX_WARNING = 300
 _BAR = 32
 _DAY = 86_400
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -79,7 +79,7 @@ def _run_spending(arguments: argparse.Namespace) -> int:
         print(csv_of(rows), end="")
     else:
         for row in rows[: arguments.limit]:
-            names = [visible(clip_line(str(value), _WIDEST)) for name, value in row.items() if name != "usd"]
+            names = [visible(clip_line(str(value), _MAX_WIDTH)) for name, value in row.items() if name != "usd"]
             print(f"{'  '.join(names)}  ${row['usd']:,.4f}")
         left_out = len(rows) - arguments.limit
         if not rows or left_out > 0:
@@ -100,7 +100,7 @@ def _warnings(config: Path | None) -> list[BudgetWarning]:
 def _print_warnings(warnings: Sequence[BudgetWarning]) -> None:
     """The budgets of which most is spent by now, of everybody whom this state has served."""
     for warning in warnings:
-        print(visible(clip_line(f"Warning: {warning.line}", _LONGEST_WARNING)))
+        print(visible(clip_line(f"Warning: {warning.line}", _MAX_WARNING)))
 
 
 def _run_costs(arguments: argparse.Namespace) -> int:
@@ -122,7 +122,7 @@ def _run_costs(arguments: argparse.Namespace) -> int:
     _print_warnings(() if arguments.csv else warnings)
     if plan and plan.get("line") and not arguments.csv:
         when = local_time(plan.get("reportedAt"), time.time())
-        print(visible(clip_line(f"Plan: {plan['line']} used ({when}).", _LONGEST_WARNING)))
+        print(visible(clip_line(f"Plan: {plan['line']} used ({when}).", _MAX_WARNING)))
     return 0
 
 
@@ -144,7 +144,7 @@ def _chart(costs: Costs) -> str:
     if not shown:
         return "No costs are recorded."
     names = [
-        visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _WIDEST)) for line in shown
+        visible(clip_line(f"{line.name[:8]} {line.title}" if line.title else line.name, _MAX_WIDTH)) for line in shown
     ]
     width = max(map(len, names))
     most = max(line.usd for line in shown)

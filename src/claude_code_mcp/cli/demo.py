@@ -41,7 +41,7 @@ _CALCULATOR = "def add(a, b):\n    return a - b\n"
 _WAIT = {"waitSeconds": 30}
 _MORE_WAITS = 9
 """On a busy machine."""
-_LONGEST_ARGUMENT = 60
+_MAX_ARGUMENT = 60
 
 
 def add_to(commands: Any) -> None:
@@ -242,7 +242,7 @@ def _shortened(argument: Any) -> Any:
     if not isinstance(argument, str):
         return argument
     prompt = argument.split(" SCRIPT:")[0]
-    return prompt if len(prompt) <= _LONGEST_ARGUMENT else prompt[: _LONGEST_ARGUMENT - 1] + "…"
+    return prompt if len(prompt) <= _MAX_ARGUMENT else prompt[: _MAX_ARGUMENT - 1] + "…"
 
 
 def _print_step(title: str) -> None:

@@ -14,7 +14,7 @@ _BLANK = re.compile(r"(?:[ \t\r\n\ufeff]++|//[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
 _REST_OF_LINE = re.compile(r"[ \t]*(?:/\*[^\r\n]*?\*/[ \t]*)?(?://[^\r\n]*)?")
-_DEEPEST = 200
+_MAX_DEPTH = 200
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int, depth: int) -> tuple[Value, int]:
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     first = text[at : at + 1]
     if first == "{":

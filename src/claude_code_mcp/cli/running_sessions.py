@@ -54,7 +54,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
 
 
 _COLOURS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
-_LONGEST = 60
+_MAX_LENGTH = 60
 """Characters of a title or a question in a table."""
 
 
@@ -80,7 +80,7 @@ def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_ch
 def session_name(session: SessionRow) -> str:
     """The id of a listed session and, where known, title and directory."""
     title, project = session.display_text, session.project_directory
-    named = f" {visible(clip_line(title, _LONGEST))}" if title else ""
+    named = f" {visible(clip_line(title, _MAX_LENGTH))}" if title else ""
     return f"session {session.session_id[:8]}{named}" + (f" in {visible(project)}" if project else "")
 
 
@@ -103,9 +103,9 @@ def _row(session: SessionRow) -> tuple[str, ...]:
         age(session.created or session.timestamp, time.time()),
         f"${session.cost_usd:.4f}" if session.cost_usd is not None else "-",
         _short_path(session.project_directory or "-"),
-        visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
+        visible(clip_line(asks[0], _MAX_LENGTH)) + more if asks else "",
         (f"[{visible(session.owner)}] " if session.owner else "")
-        + visible(clip_line(session.display_text or "", _LONGEST)),
+        + visible(clip_line(session.display_text or "", _MAX_LENGTH)),
     )
 
 
@@ -122,7 +122,7 @@ def _short_path(path: str) -> str:
     """The end of a long path, which tells more than its beginning."""
     home = os.path.expanduser("~")
     path = f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}{os.sep}") else path
-    return visible(path if len(path) <= _LONGEST // 2 else f"...{path[3 - _LONGEST // 2 :]}")
+    return visible(path if len(path) <= _MAX_LENGTH // 2 else f"...{path[3 - _MAX_LENGTH // 2 :]}")
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------

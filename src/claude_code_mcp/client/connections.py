@@ -84,7 +84,7 @@ def _line(connection: socket.socket) -> bytes:
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
-        if not byte or len(line) > hello.LONGEST:
+        if not byte or len(line) > hello.MAX_LENGTH:
             raise ValueError("it closed the connection")
         line += byte
     return bytes(line)
@@ -275,7 +275,7 @@ class NoServer(ClaudeCodeError):
 
 _HTTP_TIMEOUT = 120.0
 """Seconds without a byte: longer than any call of ours waits."""
-_LONGEST_ERROR = 500
+_MAX_ERROR = 500
 _HTTP_UNAUTHORIZED = 401
 _NOT_LET_IN = (_HTTP_UNAUTHORIZED, 403)
 _NO_ANSWER = (OSError, http.client.HTTPException)
@@ -366,7 +366,7 @@ class HttpSession(McpClient):
 
 def _refusal(response: http.client.HTTPResponse) -> CallFailed:
     hint = " Set CLAUDE_CODE_MCP_TOKEN or pass --token." if response.status == _HTTP_UNAUTHORIZED else ""
-    body = response.read(_LONGEST_ERROR).decode("utf-8", "replace")
+    body = response.read(_MAX_ERROR).decode("utf-8", "replace")
     code = "PERMISSION_DENIED" if response.status in _NOT_LET_IN else ""
     return CallFailed(f"the server answered {response.status}.{hint} {body}".strip(), code)
 

@@ -73,13 +73,13 @@ _COUNTERS = frozenset({"costUsd", "inputTokens", "outputTokens", "stalledSeconds
 """What changes all the time in the summary of a session, and needs no new report."""
 _OUTPUT = frozenset({"output", "writing"})
 """Events after which a session stands as before."""
-_MOST = 500
-_LONGEST_MACHINE = 60
+_MAX_LISTED = 500
+_MAX_MACHINE = 60
 
 
 def machine_name(session: SessionRow) -> str:
     """The machine of a listed session, fit to be shown; empty without a fleet."""
-    return visible(clip_line(session.machine_text, _LONGEST_MACHINE))
+    return visible(clip_line(session.machine_text, _MAX_MACHINE))
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:
@@ -108,7 +108,7 @@ class LiveSessions:
     def live(self) -> list[SessionRow]:
         """Every session that the server has in memory: those that ask first, then those at work, then the newest."""
         order = {"waiting_for_input": 0, "running": 1}
-        return sorted(self._list(active=True, limit=_MOST), key=lambda row: order.get(row.active_status or "", 2))
+        return sorted(self._list(active=True, limit=_MAX_LISTED), key=lambda row: order.get(row.active_status or "", 2))
 
     def stored(self, text: str = "", limit: int = 50, *, whole: bool = False) -> list[SessionRow]:
         """The newest sessions, on disk or in memory, or those with a text in title, prompts or path; with `whole`,
@@ -128,7 +128,7 @@ class LiveSessions:
         if not name.strip():
             raise InvalidArgument("Name the session: its id, the start of its id, or its title.")
         # Those in memory first: with many sessions on disk a beginning that is unique among the running ones should do.
-        for listed in (self.live, lambda: self._list(text=name, limit=_MOST)):
+        for listed in (self.live, lambda: self._list(text=name, limit=_MAX_LISTED)):
             found = named(listed(), name)
             if len(found) > 1:
                 names = ", ".join(session.session_id[:8] for session in found[:5])

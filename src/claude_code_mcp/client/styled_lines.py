@@ -185,9 +185,9 @@ def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]
 # -- comments on lines of a diff --------------------------------------------------------------------------------------
 
 
-MOST = 50
-LONGEST = 1000
-_LONGEST_QUOTE = 300
+MAX_COMMENTS = 50
+MAX_COMMENT_LENGTH = 1000
+_MAX_QUOTE = 300
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 
 
@@ -225,7 +225,7 @@ def diff_rows(diff: str) -> Iterator[DiffRow]:
             old_left, before = (old_left - 1, before + 1) if sign != "+" else (old_left, before)
             new_left, after = (new_left - 1, after + 1) if sign != "-" else (new_left, after)
             style = Style.REMOVED if is_removed else Style.ADDED if sign == "+" else Style.SAME
-            yield DiffRow(text, style, LinePlace(file, line, is_removed, content[:_LONGEST_QUOTE]))
+            yield DiffRow(text, style, LinePlace(file, line, is_removed, content[:_MAX_QUOTE]))
         elif hunk := _HUNK.match(text):
             before, old_left, after, new_left = (int(number or 1) for number in hunk.groups())
             yield DiffRow(text, Style.HEAD)
@@ -264,10 +264,10 @@ class LineComments:
         text = text.strip()
         if not text:
             self._texts.pop(place, None)
-        elif len(text) > LONGEST:
-            return f"A comment has at most {LONGEST} characters; this one has {len(text)}."
-        elif place not in self._texts and len(self._texts) >= MOST:
-            return f"A message can carry at most {MOST} comments."
+        elif len(text) > MAX_COMMENT_LENGTH:
+            return f"A comment has at most {MAX_COMMENT_LENGTH} characters; this one has {len(text)}."
+        elif place not in self._texts and len(self._texts) >= MAX_COMMENTS:
+            return f"A message can carry at most {MAX_COMMENTS} comments."
         else:
             self._texts[place] = text
         return ""

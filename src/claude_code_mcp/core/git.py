@@ -49,8 +49,8 @@ _FILES_UNTOUCHED = frozenset(
 that only write an index: they look again at files that changed in the same moment."""
 _SECONDS, _LONG_SECONDS = 10.0, 60.0
 _GRACE = 2.0
-_MOST_OUTPUT = 16 << 20
-_MOST_OVERRIDDEN = 200
+_MAX_OUTPUT = 16 << 20
+_MAX_OVERRIDDEN = 200
 _CONFIGURED = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -301,7 +301,7 @@ def _without_programs(programs: "Mapping[tuple[str, str, str], _Program]") -> li
     own = {place: program for place, program in programs.items() if not program.trusted}
     names = {place[:2] for place in own}
     # A setting on the command line ends at its first `=`: such a name could not be overridden.
-    if len(own) > _MOST_OVERRIDDEN or any("=" in name or "\n" in name for _, name in names):
+    if len(own) > _MAX_OVERRIDDEN or any("=" in name or "\n" in name for _, name in names):
         raise InvalidArgument("worktree: the repository's own configuration names too many programs.", field="worktree")
     settings = [f"{kind}.{name}.{_NEVER[kind]}" for kind, name in names if kind in _NEVER]
     for (kind, name, key), program in own.items():
@@ -342,7 +342,7 @@ class _Listener:
         self.ended = asyncio.Event()
 
     def output_received(self, data: bytes) -> None:
-        if len(self.output) + len(data) > _MOST_OUTPUT:
+        if len(self.output) + len(data) > _MAX_OUTPUT:
             # Ends the wait, and with it the process.
             self.too_much = True
             self.ended.set()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from html import unescape
 from typing import Any
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """Levels of nesting that all our readers accept; pydantic's parser has the same limit."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,7 +37,7 @@ def sound(value: Any, level: int = 0) -> Any:
         return value if math.isfinite(value) else None
     if not isinstance(value, dict | list | tuple | Mapping):
         return value
-    if level >= DEEPEST:
+    if level >= MAX_DEPTH:
         raise ValueError("nested too deeply")
     if isinstance(value, dict | Mapping):
         return {sound_text(key) if isinstance(key, str) else key: sound(part, level + 1) for key, part in value.items()}
@@ -49,7 +49,7 @@ def flaw(value: Any, level: int = 0) -> tuple[str, str] | None:
     if not isinstance(value, Mapping | list | tuple):
         wrong = _flaw_of_scalar(value)
         return None if wrong is None else ("", wrong)
-    if level >= DEEPEST:
+    if level >= MAX_DEPTH:
         return "", "is nested too deeply"
     for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
         wrong = _flaw_of_scalar(key)
@@ -142,7 +142,7 @@ _ESCAPE = re.compile(
 )
 _NAMED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "E": "\x1b"}
 _MARKS = ("\\", "%", "&", "'")
-_MOST_LEVELS = 6
+_MAX_LEVELS = 6
 """How deeply nested escapes are decoded: JSON in JSON in a URL in HTML."""
 
 
@@ -155,7 +155,7 @@ class UnescapedText:
     def __init__(self, text: str) -> None:
         self.text = text
         self._levels: list[_Level] = []
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             level = _Level(self.text) if any(mark in self.text for mark in _MARKS) else None
             if level is None or level.text == self.text:
                 break

@@ -33,7 +33,7 @@ TEMPORARY = ".tmp"
 """The suffix of a file that is still being written; an old one was left by a crash."""
 GIT_FILE = "gitdir:"
 """The prefix of the line in a worktree's `.git` file."""
-_LONGEST_PATH = 4096
+_MAX_PATH = 4096
 
 
 def private_directory(path: Path) -> Path:
@@ -161,7 +161,7 @@ def named_in(file: Path, prefix: str = "") -> str | None:
     link in place of the file is not followed, only a regular file is read, and none that is longer than a path. Never
     waits for anybody but the disk."""
     try:
-        text = read_regular(file, _LONGEST_PATH, follow_link=False).decode("utf-8", "surrogateescape")
+        text = read_regular(file, _MAX_PATH, follow_link=False).decode("utf-8", "surrogateescape")
     except (OSError, ValueError):
         return None
     line = text.removesuffix("\n").removesuffix("\r")

@@ -145,18 +145,18 @@ def hide_shapes(text: str) -> str:
 
 # -- known secrets ----------------------------------------------------------------------------------------------------
 
-SHORTEST = 8
+MIN_LENGTH = 8
 """A shorter value would take ordinary words with it."""
-SHORTEST_OF_ONE_SERVER = 4
+MIN_LENGTH_PER_SERVER = 4
 """In what one server of the hub says, its own short secrets are rarely mistaken for other words."""
-_SHORTEST_LINE = 16
-_MOST_RETIRED = 1000
-_MOST_RETIRED_CHARACTERS = 1 << 20
-_DEEPEST = 200
-_MOST_CACHED_KEYS = 1000
-_MOST_CACHED_VALUES = 4096
+_MIN_LINE = 16
+_MAX_RETIRED = 1000
+_MAX_RETIRED_CHARACTERS = 1 << 20
+_MAX_DEPTH = 200
+_MAX_CACHED_KEYS = 1000
+_MAX_CACHED_VALUES = 4096
 _HARMLESS = frozenset({bool, int, float})
-_LONGEST_CACHED_KEY = 100
+_MAX_CACHED_KEY = 100
 _CUT_MARKS = ("…", "\n…", "...", "[[claude-code-mcp cut ")
 """What stands behind a text that was cut; the last is the mark of `model.text.cut`."""
 
@@ -193,7 +193,7 @@ class Redactor:
     the latest 1,000 secrets (1 MiB together) stay known; the oldest are forgotten first.
     """
 
-    def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
+    def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = MIN_LENGTH) -> None:
         self._shortest = shortest
         self._known: tuple[tuple[str, str], ...] = ()
         self._escapable: tuple[tuple[str, str, str], ...] = ()
@@ -268,7 +268,7 @@ class Redactor:
         # Bounded by both: many short secrets cost time, and a few long ones memory.
         characters = sum(map(len, self._retired))
         forgotten = False
-        while len(self._retired) > _MOST_RETIRED or characters > _MOST_RETIRED_CHARACTERS:
+        while len(self._retired) > _MAX_RETIRED or characters > _MAX_RETIRED_CHARACTERS:
             oldest = next(iter(self._retired))
             del self._retired[oldest]
             characters -= len(oldest)
@@ -352,7 +352,7 @@ class Redactor:
     def data(self, value: Any) -> Any:
         """A JSON-like value without secrets, of the same shape; values without secrets are returned unchanged. Values
         nested more than 200 levels deep are hidden entirely."""
-        return self._data(value, _DEEPEST)
+        return self._data(value, _MAX_DEPTH)
 
     def _data(self, value: Any, levels: int) -> Any:
         if value is None or value.__class__ in _HARMLESS:
@@ -384,8 +384,8 @@ class Redactor:
         """A text without secrets. Short ones that hold none are remembered, since ids and type names recur."""
         clean = self._clean  # taken before the text is looked at: a new secret replaces the set
         hidden = self.text(text)
-        if hidden == text and len(text) <= _LONGEST_CACHED_KEY:
-            if len(clean) >= _MOST_CACHED_VALUES:
+        if hidden == text and len(text) <= _MAX_CACHED_KEY:
+            if len(clean) >= _MAX_CACHED_VALUES:
                 clean.clear()
             clean.add(text)
         return hidden
@@ -405,7 +405,7 @@ class Redactor:
         """The key without secrets, and whether its value is one by its name. Cached, since most keys recur."""
         # The cache is taken before the key is looked at: a secret that is learned meanwhile replaces it.
         keys, checked = self._keys, (self.text(key), is_secret_field(key))
-        if len(keys) < _MOST_CACHED_KEYS and len(key) < _LONGEST_CACHED_KEY:
+        if len(keys) < _MAX_CACHED_KEYS and len(key) < _MAX_CACHED_KEY:
             keys[key] = checked
         return checked
 
@@ -415,7 +415,7 @@ class Redactor:
 
 def _head(secret: str) -> str:
     """The part of a secret that must be there for it to be recognised when cut: half of it, but 8 to 24 characters."""
-    return secret[: max(SHORTEST, min(len(secret) // 2, 24))]
+    return secret[: max(MIN_LENGTH, min(len(secret) // 2, 24))]
 
 
 def _longest_word(text: str) -> str:
@@ -475,7 +475,7 @@ def _parts(secret: str) -> Iterator[str]:
     if "\n" in secret:
         yield secret.replace("\r\n", "\n")
         lines = map(str.strip, secret.splitlines())
-        yield from (line for line in lines if len(line) >= _SHORTEST_LINE and " " not in line)
+        yield from (line for line in lines if len(line) >= _MIN_LINE and " " not in line)
 
 
 def _spellings(secret: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ from .streams import JsonObject, send_unchecked, writable_params
 from .tools import trim_description, trim_tools
 
 _MAX_ROUNDS = 10
-_LONGEST_UNCLEAR = 60.0
+_MAX_UNCLEAR = 60.0
 _NOT_CLEAR = "Several callers share this connection, so it is unclear which one to ask. Repeat the call."
 _NO_MODEL = "None of the callers offers a model that could answer."
 _current_call: "ContextVar[CallInFlight | None]" = ContextVar("current_call", default=None)
@@ -192,10 +192,10 @@ class CallsInFlight:
     ) -> CallInFlight | None:
         """The call that a question on a pipe belongs to, once that is clear; None if there is none (any more).
 
-        Raises TimeoutError after `_LONGEST_UNCLEAR` seconds.
+        Raises TimeoutError after `_MAX_UNCLEAR` seconds.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LONGEST_UNCLEAR
+        deadline = loop.time() + _MAX_UNCLEAR
         self._unclear += 1
         try:
             possible = [call for call in possible if call in self._calls]
@@ -470,7 +470,7 @@ def _for_next_hop(params: JsonObject) -> JsonObject:
 
 _LISTEN_TIMEOUT = 5.0
 """Seconds that a follower of a resource waits for the server's subscription."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
+_FIRST_PAUSE, _MAX_PAUSE = 0.5, 60.0
 _LASTING = 10.0
 """Seconds after which a stream counts as successful, which resets the pauses."""
 _REFUSALS = frozenset({types.METHOD_NOT_FOUND, types.INVALID_REQUEST, types.INVALID_PARAMS})
@@ -542,7 +542,7 @@ class ServerChanges:
                 pause = _FIRST_PAUSE
             with anyio.move_on_after(pause):
                 await self._follow_changed.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     async def _read_stream(self, client: Client) -> None:
         """Open one stream and read it to its end; wait while there is nothing to subscribe to."""

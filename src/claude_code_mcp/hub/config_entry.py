@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from ..core.private_files import read_regular
 from ..core.processes.environment import is_own
 from ..core.redaction import (
-    SHORTEST_OF_ONE_SERVER,
+    MIN_LENGTH_PER_SERVER,
     Redactor,
     redact_headers,
     redact_url,
@@ -257,7 +257,7 @@ class _ServerConfig(_Entry):
 
     def secrets_redactor(self) -> Redactor:
         """Removes this server's secrets from its output and from messages about it."""
-        return Redactor(self.secrets(), shortest=SHORTEST_OF_ONE_SERVER)
+        return Redactor(self.secrets(), shortest=MIN_LENGTH_PER_SERVER)
 
     def allows(self, tool: str) -> bool:
         """Whether `includeTools` and `excludeTools` allow a tool, by its own name."""

@@ -128,7 +128,7 @@ def _main_tree(root: Path) -> list[Path]:
 # -- program place ----------------------------------------------------------------------------------------------------
 
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """No system follows more."""
 
 
@@ -184,7 +184,7 @@ def _passed(path: str | Path) -> Iterator[Path]:
     """Every path component that the system visits when resolving a path, including links and their targets."""
     place = Path(os.path.abspath(path))
     waiting, place, links = list(reversed(place.parts[1:])), Path(place.anchor), 0
-    while waiting and links <= _MOST_LINKS:
+    while waiting and links <= _MAX_LINKS:
         part = waiting.pop()
         if part == os.pardir:
             place = place.parent

@@ -31,7 +31,7 @@ from .config_files import AS_CONFIGURED, ProgramPlace
 from .streams import JsonObject
 from .transports import ChildEnvironment, ServeInProcess, unmarked
 
-_LONGEST_HOLD = 1.0
+_MAX_HOLD = 1.0
 """Seconds after which a slot is released even if the server is not connected: a hanging server must not block those
 behind it."""
 
@@ -44,9 +44,9 @@ class ConnectSlot:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self) -> None:
-        """Wait for a slot, and hold it until `release`, but no longer than `_LONGEST_HOLD`."""
+        """Wait for a slot, and hold it until `release`, but no longer than `_MAX_HOLD`."""
         await self._places.acquire()
-        self._timer = asyncio.get_running_loop().call_later(_LONGEST_HOLD, self.release)
+        self._timer = asyncio.get_running_loop().call_later(_MAX_HOLD, self.release)
 
     def release(self) -> None:
         """Release the slot; a no-op if it is not held (any more)."""
@@ -129,7 +129,7 @@ def usual_vault(state_directory: Path, principal: str = "") -> Vault:
 
 log = logging.getLogger(__name__)
 
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 """Bytes; a larger offer is not stored."""
 
 
@@ -196,7 +196,7 @@ class ServerMemory:
     def _write(self, key: str, traits: Traits) -> None:
         try:
             content = _as_json(traits)
-            if len(content) > _LARGEST:
+            if len(content) > _MAX_BYTES:
                 content = _as_json(traits.model_copy(update={"offer": None}))
             self._documents.write(key, json.loads(content))
         except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ MAX_ATTEMPTS = 5
 LASTING = 10.0
 """Seconds after which a connection counts as successful: losing it restarts the count of attempts."""
 _FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
+_MAX_PAUSE = 30.0
 _LOST = "the connection closed"
 
 
@@ -144,7 +144,7 @@ class Connection:
 
     def pause(self, chance: float) -> float:
         """Seconds before the next attempt; `chance`, from 0 to 1, spreads those of many servers."""
-        longest = min(_FIRST_PAUSE * 2.0 ** max(0, self.attempt - 1), _LONGEST_PAUSE)
+        longest = min(_FIRST_PAUSE * 2.0 ** max(0, self.attempt - 1), _MAX_PAUSE)
         return float(longest * (0.5 + chance / 2))
 
     # -- the course of an attempt -----------------------------------------------------------------------------

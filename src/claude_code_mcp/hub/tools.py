@@ -19,12 +19,12 @@ import mcp_types as types
 from ..core.model.text import clip, json_parts
 from .config_entry import ServerConfig
 
-LONGEST_DESCRIPTION = 2048
+MAX_DESCRIPTION = 2048
 
 
 def trim_description(text: str | None) -> str | None:
-    """A description or instruction of at most `LONGEST_DESCRIPTION` characters; some servers send megabytes."""
-    return None if text is None else clip(text, LONGEST_DESCRIPTION, "… [truncated]")
+    """A description or instruction of at most `MAX_DESCRIPTION` characters; some servers send megabytes."""
+    return None if text is None else clip(text, MAX_DESCRIPTION, "… [truncated]")
 
 
 def trim_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
@@ -42,7 +42,7 @@ def _trim_tool(tool: types.Tool, config: ServerConfig) -> tuple[types.Tool, str]
     if override is not None:
         changes = override.model_dump(exclude_none=True)
     description = changes.get("description", tool.description)
-    if description is not None and len(description) > LONGEST_DESCRIPTION:
+    if description is not None and len(description) > MAX_DESCRIPTION:
         changes["description"] = trim_description(description)
     if tool.execution is not None:  # whether it runs as a task is between the hub and the server
         changes["execution"] = None
@@ -139,10 +139,10 @@ _SATURATION, _LENGTH_SHARE = 1.2, 0.75
 """The two parameters of BM25, at their usual values."""
 _NAME_WEIGHT = 3
 _PREFIX_WEIGHT = 0.5
-_SHORTEST_PREFIX = 3
-_MOST_PARTS = 500
+_MIN_PREFIX = 3
+_MAX_PARTS = 500
 """Strings of a schema that are read: some servers generate schemas of megabytes."""
-_LONGEST_QUERY = 100
+_MAX_QUERY = 100
 """Words of a query that count."""
 
 
@@ -175,7 +175,7 @@ class ToolIndex:
     def ranked(self, query: str) -> Sequence[int]:
         """The numbers of the tools that have a word of the query, the best first; of equals, the earlier."""
         scores: Counter[int] = Counter()
-        for wanted in dict.fromkeys(islice(words_of(query), _LONGEST_QUERY)):
+        for wanted in dict.fromkeys(islice(words_of(query), _MAX_QUERY)):
             best: dict[int, float] = {}
             for word, weight in self._matching(wanted):
                 for number in self._tools_with[word]:
@@ -185,7 +185,7 @@ class ToolIndex:
 
     def _matching(self, wanted: str) -> list[tuple[str, float]]:
         found = [(wanted, 1.0)] if wanted in self._tools_with else []
-        if len(wanted) >= _SHORTEST_PREFIX:
+        if len(wanted) >= _MIN_PREFIX:
             longer = (word for word in self._tools_with if word.startswith(wanted) and word != wanted)
             found += [(word, _PREFIX_WEIGHT) for word in longer]
         return found
@@ -211,8 +211,8 @@ def _parameter_texts(schema: Mapping[str, Any]) -> Iterable[str]:
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return
-    for name, parameter in islice(properties.items(), _MOST_PARTS):
+    for name, parameter in islice(properties.items(), _MAX_PARTS):
         yield str(name)
         if isinstance(parameter, dict):
             spoken = [parameter.get("title"), parameter.get("description"), parameter.get("enum")]
-            yield from (part for part in islice(json_parts(spoken), _MOST_PARTS) if isinstance(part, str))
+            yield from (part for part in islice(json_parts(spoken), _MAX_PARTS) if isinstance(part, str))

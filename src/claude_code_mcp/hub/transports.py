@@ -50,9 +50,9 @@ from .streams import (
     render_message,
 )
 
-LONGEST_BODY = 1 << 16
+MAX_BODY = 1 << 16
 """So many bytes of a refusal are read."""
-_LONGEST = 280
+_MAX_LENGTH = 280
 _GROUP_BAR = re.compile(r"\A *\| ?")
 _GROUP_RULE = re.compile(r" *\+[-+ 0-9.]*\Z")
 _HEADINGS = ("Traceback (most recent call last):", "+ Exception Group Traceback (most recent call last):")
@@ -79,7 +79,7 @@ def stderr_summary(text: str) -> str:
     if not lines:
         return ""
     kept = deque([_shortened(lines[-1])])
-    room = _LONGEST - len(kept[0])
+    room = _MAX_LENGTH - len(kept[0])
     for line in reversed(lines[:-1]):
         room -= len(line) + 1
         if room < 0:
@@ -107,7 +107,7 @@ def status_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
     pause = headers.get("retry-after", "").strip()
     if pause:
         meaning += f"; it asks to wait {pause[:40]}{' s' if pause.isdecimal() else ''}"
-    detail = _detail(headers.get("content-type", ""), body[:LONGEST_BODY].decode("utf-8", "replace"))
+    detail = _detail(headers.get("content-type", ""), body[:MAX_BODY].decode("utf-8", "replace"))
     return _shortened(f"HTTP {status}: {meaning}{f' ({detail})' if detail else ''}")
 
 
@@ -128,7 +128,7 @@ def _detail(content_type: str, text: str) -> str:
     if "html" in content_type.lower():
         title = _TITLE.search(text)
         return _shortened(title[1]) if title else ""
-    return _shortened(_TAG.sub(" ", text[: 4 * _LONGEST]))
+    return _shortened(_TAG.sub(" ", text[: 4 * _MAX_LENGTH]))
 
 
 def _message(value: Any) -> str:
@@ -145,7 +145,7 @@ def _message(value: Any) -> str:
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 1] + "…"
 
 
 # -- http -------------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ _DELETE_TIMEOUT = 5.0
 _BODY_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 30.0
 _TIMEOUTS = {"POST": _POST_TIMEOUT, "DELETE": _DELETE_TIMEOUT}
-_LARGEST_EVENT = 64 << 20
+_MAX_EVENT = 64 << 20
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ async def http(
     failure.has_read_input = lambda: False
     async with (
         HttpClient(failure, headers, config.tls, auth) as client,
-        streamable_http_client(config.url, http_client=client, max_sse_event_size=_LARGEST_EVENT) as streams,
+        streamable_http_client(config.url, http_client=client, max_sse_event_size=_MAX_EVENT) as streams,
     ):
         yield streams
 
@@ -299,7 +299,7 @@ async def _beginning(response: httpx2.Response) -> bytes:
         with anyio.move_on_after(_BODY_TIMEOUT):
             async for chunk in response.aiter_bytes():
                 body += chunk
-                if len(body) > LONGEST_BODY:
+                if len(body) > MAX_BODY:
                     break
     except httpx2.HTTPError:
         pass  # what there is of it is enough

@@ -44,12 +44,12 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
 """The headers of every response."""
-LARGEST_BODY = 24 << 20
-MOST_AT_ONCE = 4 * LARGEST_BODY
+MAX_BODY = 24 << 20
+MAX_CONCURRENT = 4 * MAX_BODY
 _LATER = {"Retry-After": "5", "Connection": "close"}
-_LONGEST_SILENCE = 30.0
+_MAX_SILENCE = 30.0
 """Seconds within which the next part of a body must arrive."""
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE = 2000
 _STATUS: tuple[tuple[type[ClaudeCodeError], int], ...] = (
     (QuestionClosed, 409),
     (InvalidArgument, 400),
@@ -100,7 +100,7 @@ def failure(error: ClaudeCodeError, clean: Callable[[str], str]) -> Response:
     """The response for an error of the service; `clean` removes secrets from the message."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     code = "QUESTION_CLOSED" if isinstance(error, QuestionClosed) else error.code
-    problem: dict[str, Any] = {"code": code, "message": cut(clean(error.message), _LONGEST_MESSAGE)}
+    problem: dict[str, Any] = {"code": code, "message": cut(clean(error.message), _MAX_MESSAGE)}
     for name in ("field", "closed", "by"):
         if isinstance(error.data.get(name), str):
             problem[name] = clean(error.data[name])
@@ -130,7 +130,7 @@ class BodyRoom:
     """Limits the total body size of one person's concurrent requests, from first byte to response. Otherwise hundreds
     of connections, each within its own limit, would use up the shared memory."""
 
-    def __init__(self, most: int = MOST_AT_ONCE) -> None:
+    def __init__(self, most: int = MAX_CONCURRENT) -> None:
         self._most = most
         self._taken: Counter[str] = Counter()
 
@@ -157,7 +157,7 @@ class BodyRoom:
                 del self._taken[principal]
 
 
-async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, Any]:
+async def body_of(request: Request, largest: int = MAX_BODY) -> dict[str, Any]:
     """The JSON object in a request. RequestRefused if it is not valid, too large, finds no room (`BodyRoom`), or does
     not arrive."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -190,7 +190,7 @@ async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, An
 async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
     """The next part, None at the end. A silent sender is dropped: it would hold its memory forever."""
     try:
-        async with asyncio.timeout(_LONGEST_SILENCE):
+        async with asyncio.timeout(_MAX_SILENCE):
             return await anext(stream, None)
     except TimeoutError:
         headers = {"Connection": "close"}
@@ -200,7 +200,7 @@ async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
 
-async def arguments_of(request: Request, model: type[ArgumentsT], largest: int = LARGEST_BODY) -> ArgumentsT:
+async def arguments_of(request: Request, model: type[ArgumentsT], largest: int = MAX_BODY) -> ArgumentsT:
     """The JSON object in a request, checked; InvalidArgument names the invalid field."""
     return checked_arguments(model, await body_of(request, largest))
 

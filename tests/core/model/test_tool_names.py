@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.model.tool_names import LONGEST, ToolNames, normalise, plain_name, prefix_of
+from claude_code_mcp.core.model.tool_names import MAX_LENGTH, ToolNames, normalise, plain_name, prefix_of
 
 NAMES = st.text(min_size=1, max_size=90)
 PAIRS = st.lists(st.tuples(NAMES, NAMES), max_size=12)
@@ -39,7 +39,7 @@ def test_two_underscores_in_a_name_do_not_confuse_the_way_back() -> None:
 def test_every_name_leads_back_to_its_tool_and_can_be_used(pairs: list[tuple[str, str]]) -> None:
     names = ToolNames(pairs)
     assert {names[names.name(*pair)] for pair in pairs} == set(pairs)
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) and len(name) <= LONGEST for name in names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) and len(name) <= MAX_LENGTH for name in names)
 
 
 @given(PAIRS)

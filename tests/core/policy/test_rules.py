@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.core.model.paths import POSIX
 from claude_code_mcp.core.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
-from claude_code_mcp.core.policy.shell import LONGEST_COMMAND
+from claude_code_mcp.core.policy.shell import MAX_COMMAND
 from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
@@ -132,7 +132,7 @@ def steps_of(command: str) -> int:
 
 @every_row("piece", ["a;", "a ", "env ", "$(a) ", "sh -c 'a';", '"x" ', "a|", "'"])
 def test_what_a_command_costs_to_judge_is_bounded(piece: str) -> None:
-    longest = (piece * LONGEST_COMMAND)[:LONGEST_COMMAND]
+    longest = (piece * MAX_COMMAND)[:MAX_COMMAND]
     steps_of(longest)  # what is looked up once is not counted
     assert steps_of(longest * 64) <= steps_of(longest + "$") * 1.01
 
@@ -169,7 +169,7 @@ def test_a_command_of_a_subagent_elsewhere_is_doubted_unless_subagents_are_allow
 
 
 def test_that_a_command_is_too_long_is_said() -> None:
-    call = ToolCall("Bash", {"command": "ls " + "a" * LONGEST_COMMAND}, "/code", resolve, POSIX)
+    call = ToolCall("Bash", {"command": "ls " + "a" * MAX_COMMAND}, "/code", resolve, POSIX)
     verdict = judge(call, [parse_rule("Bash")], [parse_rule("Bash(rm *)")])
     assert (verdict.decision, verdict.doubt) == (Decision.ASK, "the command line is too long to be judged")
 

@@ -5,7 +5,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.policy.shell import _RESERVED, LONGEST_COMMAND, FileGlob, read_loosely, read_strictly
+from claude_code_mcp.core.policy.shell import _RESERVED, MAX_COMMAND, FileGlob, read_loosely, read_strictly
 from tests.support.tables import every_row
 
 
@@ -139,16 +139,16 @@ def test_a_command_behind_many_options_is_seen() -> None:
 
 
 def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> None:
-    longest = "rm x;" + "a" * (LONGEST_COMMAND - 5)
-    assert read_strictly(longest) == [("rm", "x"), ("a" * (LONGEST_COMMAND - 5),)]
+    longest = "rm x;" + "a" * (MAX_COMMAND - 5)
+    assert read_strictly(longest) == [("rm", "x"), ("a" * (MAX_COMMAND - 5),)]
     assert read_strictly(longest + "a") is None
     assert ("rm", "x") in read_loosely(longest + "a")
-    assert ("rm", "x") in read_loosely("a" * (LONGEST_COMMAND - 5) + ";rm x")
+    assert ("rm", "x") in read_loosely("a" * (MAX_COMMAND - 5) + ";rm x")
 
 
 @every_row("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])
 def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
-    text = (opening * LONGEST_COMMAND)[: LONGEST_COMMAND - 6] + ";rm x"  # an even number of backslashes
+    text = (opening * MAX_COMMAND)[: MAX_COMMAND - 6] + ";rm x"  # an even number of backslashes
     read_strictly(text)
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
 

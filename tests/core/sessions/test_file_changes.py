@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.core.model.question import FileChange
-from claude_code_mcp.core.sessions.file_changes import LARGEST, changed_file, file_change
+from claude_code_mcp.core.sessions.file_changes import MAX_BYTES, changed_file, file_change
 
 
 def change(tool: str, directory: Path, path: Path, **fields: Any) -> FileChange | None:
@@ -71,7 +71,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     for content, words in (
         (b"\x00\x01", "text"),
         (b"\xff\xfe\xfa", "text"),
-        (b"x" * (LARGEST + 1), "long"),
+        (b"x" * (MAX_BYTES + 1), "long"),
     ):
         file.write_bytes(content)
         found = change("Write", tmp_path, file, content="x")
@@ -130,7 +130,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_thousands_of_edits_are_not_each_looked_for_in_a_long_file(tmp_path: Path) -> None:
     file, edits = tmp_path / "a.txt", [{"old_string": "b", "new_string": "b!"}, {"old_string": "b!", "new_string": "b"}]
-    file.write_text("a\n" * (LARGEST // 4) + "b")
+    file.write_text("a\n" * (MAX_BYTES // 4) + "b")
     assert signs(change("MultiEdit", tmp_path, file, edits=[*edits, edits[0]]))
     assert change("MultiEdit", tmp_path, file, edits=[*(edits * 1000), edits[0]]) is None
 

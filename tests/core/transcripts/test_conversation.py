@@ -140,7 +140,7 @@ def test_lines_in_a_circle_end_somewhere(tmp_path: Path) -> None:
 def test_of_a_turn_without_end_the_prompt_and_the_last_lines_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "_MOST_OF_A_TURN", 1000)
+    monkeypatch.setattr(conversation, "_MAX_TURN_BYTES", 1000)
     lines = [answer(str(number), str(number - 1), f"{number}" * 100) for number in range(1, 10)]
     ((asked, (note, *shown)),) = told(written(tmp_path, prompt("0", None, "first"), *lines))
     assert asked == "first"

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from claude_code_mcp.core.transcripts.edited_files import LONGEST
+from claude_code_mcp.core.transcripts.edited_files import MAX_LENGTH
 from claude_code_mcp.plugins.console.change_routes import files_of_diff
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.system_packages import require
@@ -64,7 +64,7 @@ def test_what_git_prints_is_taken_apart_by_file() -> None:
 
 
 def test_of_too_much_only_whole_files_are_shown() -> None:
-    part = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-" + "x" * (LONGEST // 3) + "\n+y\n"
+    part = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-" + "x" * (MAX_LENGTH // 3) + "\n+y\n"
     files, cut = files_of_diff("".join(part.format(name) for name in "abcd"))
     assert ([file.path for file in files], cut) == (["a", "b"], True)
 

@@ -262,7 +262,7 @@ def test_a_run_of_fragments_from_the_log_is_one_frame_with_the_number_of_its_las
 async def test_streams_are_counted_when_they_are_asked_for_and_released_however_they_end(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "_MOST_STREAMS", 2)
+    monkeypatch.setattr(feeds, "_MAX_STREAMS", 2)
     signed = SignIns(service.state)
     guard = Guard(
         signed, Accounts(None, by_socket=True), host_allowed=lambda _: True, origins=frozenset(), port=1, refused=print

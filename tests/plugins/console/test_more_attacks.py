@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from claude_code_mcp.server import web_answers
-from claude_code_mcp.server.web_answers import LARGEST_BODY, MOST_AT_ONCE, RequestRefused, body_of
+from claude_code_mcp.server.web_answers import MAX_BODY, MAX_CONCURRENT, RequestRefused, body_of
 from tests.support.waiting import until
 
 from .conftest import Console
@@ -30,7 +30,7 @@ def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console)
 
 
 async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_answers, "_LONGEST_SILENCE", 0.05)
+    monkeypatch.setattr(web_answers, "_MAX_SILENCE", 0.05)
     parts = iter([{"type": "http.request", "body": b'{"ticket": "', "more_body": True}])
 
     async def receive() -> dict[str, object]:
@@ -70,7 +70,7 @@ def half_sent(browser: Browser, size: int) -> http.client.HTTPConnection:
 
 
 def test_nobody_fills_the_memory_with_requests_that_are_each_small_enough(console: Console, bob: Browser) -> None:
-    senders = [half_sent(bob, LARGEST_BODY - 1) for _ in range(MOST_AT_ONCE // LARGEST_BODY + 1)]
+    senders = [half_sent(bob, MAX_BODY - 1) for _ in range(MAX_CONCURRENT // MAX_BODY + 1)]
     try:
         # The four before it have not ended: whichever found no room is answered, the others wait for their last byte.
         readable, _, _ = select.select([sender.sock for sender in senders], [], [], PATIENCE)

@@ -26,7 +26,7 @@ from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.machine_server import (
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     Taken,
     TakeSession,
     opening_request,
@@ -76,7 +76,7 @@ async def backend_machine(
     on_call: Callable[[sdk.Context, types.CallToolRequestParams], Awaitable[Any]],
     take: TakeSession | None = None,
     machine_id: str = "m",
-    most: int = MOST_CONNECTIONS,
+    most: int = MAX_CONNECTIONS,
     run: str = "",
 ) -> AsyncIterator[FleetConnection]:
     connection, started = await connect(url), Started()

@@ -151,7 +151,7 @@ async def test_a_conversation_from_elsewhere_is_put_where_claude_code_looks_for_
 async def test_a_full_queue_is_given_up_for_the_files(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_copy, "MOST_QUEUED", 1000)
+    monkeypatch.setattr(session_copy, "MAX_QUEUED", 1000)
     async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
         session, outcome = await run(one.service, script("go", "x" * 5000), options(one.sandbox))
         assert outcome.ok

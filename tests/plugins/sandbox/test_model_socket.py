@@ -215,7 +215,7 @@ async def test_an_answer_is_counted_whatever_comes_before_it(tmp_path: Path, exp
 
 async def test_a_session_has_no_more_connections_than_are_needed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, _, path):
-        idle = [await asyncio.open_unix_connection(path) for _ in range(model_socket._MOST_CONNECTIONS)]
+        idle = [await asyncio.open_unix_connection(path) for _ in range(model_socket._MAX_CONNECTIONS)]
         assert b" 503 " in (await said(path, b"")).splitlines()[0]
         for _, writer in idle:
             writer.close()

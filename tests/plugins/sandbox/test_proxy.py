@@ -175,7 +175,7 @@ async def test_a_head_that_has_no_end_and_one_that_never_comes_are_given_up(monk
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_module, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(proxy_module, "_MAX_CONNECTIONS", 3)
     async with proxying([LISTED]) as behind:
         open_ones = [await asyncio.open_connection("127.0.0.1", behind.port) for _ in range(3)]
         while len(behind.proxy._connections) < 3:  # noqa: ASYNC110 - the server accepts in its own time
@@ -287,7 +287,7 @@ def test_a_lookup_that_never_ends_does_not_keep_the_server() -> None:
 
 
 def test_the_limits_are_there() -> None:
-    assert http_exchange.LONGEST_HEAD == 64 << 10
+    assert http_exchange.MAX_HEAD == 64 << 10
     assert http_exchange.IDLE == 300.0
 
 

@@ -263,7 +263,7 @@ async def test_what_is_not_active_is_asked_about_once_for_a_while_and_pushes_out
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer.active["opaque"] = {"active": True, **issuer.claims(RESOURCE)}
-    monkeypatch.setattr(access_tokens, "_MOST_INTROSPECTED", 5)
+    monkeypatch.setattr(access_tokens, "_MAX_INTROSPECTED", 5)
     checking = asking(issuer)
     assert await checking.check("opaque") is not None
     for number in [*range(8), 7]:

@@ -611,7 +611,7 @@ async def test_a_document_is_believed_about_itself_alone() -> None:
 
 
 async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.clients._MOST_KEPT", 3)
+    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.clients._MAX_KEPT", 3)
     with documents() as (base, found, asked):
         reader = ClientDocuments("https://claude.example.org", private=True)
         found["/good"] = {"client_id": f"{base}/good", "redirect_uris": [CALLBACK]}

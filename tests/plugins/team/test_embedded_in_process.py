@@ -108,7 +108,7 @@ async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(sta
 async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.authorization_server._MOST_EXCHANGES", 4)
+    monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.authorization_server._MAX_EXCHANGES", 4)
     app = served(await start_service()).app
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=ORIGIN) as http:
         form = {"grant_type": "refresh_token", "client_id": "x", "refresh_token": "made-up"}

@@ -87,7 +87,7 @@ async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_se
 
 
 async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares_module, "_MOST_OF_ONE", 2)
+    monkeypatch.setattr(shares_module, "_MAX_PER_OWNER", 2)
     access = access_in(tmp_path, Policy())
     for name in ("bob", "carol", "bob"):
         await access.share(SESSION, "ann", name, Access.WATCH)

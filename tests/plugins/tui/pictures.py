@@ -13,7 +13,7 @@ from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.conversation_view import ConversationView
 from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
 
-from .story_picture import LONGEST_WAIT, lay_out, take_story, without_fonts
+from .story_picture import MAX_WAIT, lay_out, take_story, without_fonts
 
 
 async def take_pictures(server: DemoServer, started: dict[str, str], directory: Path) -> list[Path]:
@@ -23,7 +23,7 @@ async def take_pictures(server: DemoServer, started: dict[str, str], directory: 
     async with app.run_test(size=(116, 34)) as pilot:
 
         async def until(reached: Callable[[], object]) -> None:
-            async with asyncio.timeout(LONGEST_WAIT):
+            async with asyncio.timeout(MAX_WAIT):
                 while not reached():
                     await pilot.pause(0.1)
 

@@ -20,7 +20,7 @@ from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
 from claude_code_mcp.testing.script import script
 
 SIZE = (100, 28)
-LONGEST_WAIT = 120.0
+MAX_WAIT = 120.0
 _FONT_FACE = re.compile(r"@font-face \{[^}]*\}")
 """Where a font would be fetched from; without it the reader's own monospace font is used."""
 _VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
@@ -88,7 +88,7 @@ async def take_story(server: DemoServer, started: dict[str, str], shop: Project)
     async with app.run_test(size=SIZE) as pilot:
 
         async def until(reached: Callable[[], object]) -> None:
-            async with asyncio.timeout(LONGEST_WAIT):
+            async with asyncio.timeout(MAX_WAIT):
                 while not reached():
                     await pilot.pause(0.05)
 

@@ -1,6 +1,6 @@
 """The changes of a session line by line: comments on lines, which go back as one message."""
 
-from claude_code_mcp.client.styled_lines import MOST, LineComments, LinePlace, comments_message, diff_rows
+from claude_code_mcp.client.styled_lines import MAX_COMMENTS, LineComments, LinePlace, comments_message, diff_rows
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen, DiffView
 
@@ -63,8 +63,8 @@ def test_no_file_speaks_in_the_name_of_the_person() -> None:
 
 def test_there_are_no_more_comments_than_the_console_takes() -> None:
     comments = LineComments()
-    assert not any(comments.write(LinePlace("x", line, False, ""), "c") for line in range(MOST))
-    assert "At most" in comments.write(LinePlace("x", MOST, False, ""), "c")
+    assert not any(comments.write(LinePlace("x", line, False, ""), "c") for line in range(MAX_COMMENTS))
+    assert "At most" in comments.write(LinePlace("x", MAX_COMMENTS, False, ""), "c")
     assert not comments.write(LinePlace("x", 0, False, ""), "another text for one that is there")
     assert "1000" in comments.write(LinePlace("x", 1, False, ""), "c" * 1001)
 

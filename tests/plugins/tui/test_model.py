@@ -14,8 +14,8 @@ from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.core.model.question import Question, QuestionKind
 from claude_code_mcp.core.sessions.session_row import SessionRow
 from claude_code_mcp.plugins.tui import session_list
-from claude_code_mcp.plugins.tui.blocks import MOST_BLOCKS, ShownConversation
-from claude_code_mcp.plugins.tui.chunked_text import LONGEST, ChunkedText
+from claude_code_mcp.plugins.tui.blocks import MAX_BLOCKS, ShownConversation
+from claude_code_mcp.plugins.tui.chunked_text import MAX_LENGTH, ChunkedText
 from claude_code_mcp.plugins.tui.drawn_blocks import DrawnBlock, Palette
 from claude_code_mcp.plugins.tui.input_box import commands, files, word_before
 from claude_code_mcp.plugins.tui.part_answers import PartAnswers
@@ -144,9 +144,9 @@ def test_a_transcript_that_somebody_else_writes_grows_at_its_end() -> None:
 
 def test_a_window_of_blocks_is_kept_and_the_rest_can_be_read_again() -> None:
     conversation = ShownConversation(SHOP)
-    for number in range(MOST_BLOCKS + 50):
+    for number in range(MAX_BLOCKS + 50):
         conversation.fold(page(said(f"u{number}", f"Number {number}")))
-    assert len(conversation.blocks) == MOST_BLOCKS
+    assert len(conversation.blocks) == MAX_BLOCKS
     assert conversation.has_older
     assert conversation.first_id == "u50"
 
@@ -157,16 +157,16 @@ def test_a_hundred_thousand_deltas_take_a_bounded_amount_of_memory() -> None:
     for _ in range(1_000):
         conversation.fold(page(*[delta] * 99, paragraph))
     (block,) = conversation.blocks
-    assert block.size < LONGEST + 10_000
+    assert block.size < MAX_LENGTH + 10_000
     assert block.body.left_out > 300_000
-    assert sum(map(sys.getsizeof, block.body.chunks)) < 2 * LONGEST
+    assert sum(map(sys.getsizeof, block.body.chunks)) < 2 * MAX_LENGTH
 
 
 def test_one_long_line_is_bounded_too() -> None:
     text = ChunkedText()
     for _ in range(2_000):
         text.append("x" * 500)
-    assert text.size < LONGEST + 10_000
+    assert text.size < MAX_LENGTH + 10_000
 
 
 # -- chunks -------------------------------------------------------------------------------------------------------

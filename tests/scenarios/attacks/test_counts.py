@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
 SHELL = TESTS / "policy" / "shell_attacks.txt"
-FEWEST = 8
+MIN_COUNT = 8
 
 
 def attacks_in(name: str) -> list[str]:
@@ -40,7 +40,7 @@ def sides() -> dict[str, int]:
 
 def test_there_are_attacks_from_every_side() -> None:
     counted = sides()
-    assert {side: number for side, number in counted.items() if number < FEWEST} == {}
+    assert {side: number for side, number in counted.items() if number < MIN_COUNT} == {}
     assert sum(counted.values()) - counted["shell lines"] >= 200, counted
 
 

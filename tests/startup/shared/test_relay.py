@@ -10,7 +10,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.startup.greeting.first_answers import GreetedInput
 from claude_code_mcp.startup.shared import hello
-from claude_code_mcp.startup.shared.hello import LONGEST_LINE, Lines, look, unreadable
+from claude_code_mcp.startup.shared.hello import MAX_LINE, Lines, look, unreadable
 from claude_code_mcp.startup.shared.relay import KEYED_TOOLS, READING_TOOLS, Relay
 
 
@@ -75,8 +75,8 @@ def test_lines_come_whole_however_the_bytes_come() -> None:
 
 
 def test_a_line_that_is_too_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LONGEST_LINE == 64 << 20
-    monkeypatch.setattr(hello, "LONGEST_LINE", 1000)
+    assert MAX_LINE == 64 << 20
+    monkeypatch.setattr(hello, "MAX_LINE", 1000)
     relay = Relay()
     relay.from_client(line(id=3, method="tools/call", params={"name": "none"}))
     lines = Lines(relay.too_long)

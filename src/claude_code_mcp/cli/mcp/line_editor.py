@@ -29,9 +29,9 @@ from ...hub.hub import Hub
 from .live import complete
 from .terminal import Screen, clean, one_line
 
-_LONGEST_WAIT = 3.0
+_MAX_WAIT = 3.0
 """Seconds for a list or a suggestion of the server."""
-_MOST = 200
+_MAX_COMPLETIONS = 200
 _VARIABLE = re.compile(r"\{([A-Za-z0-9_]+)\*?\}")
 
 
@@ -68,8 +68,8 @@ class Candidates:
         complete_rest = self._for_arguments.get(command)
         if complete_rest is None:
             return []
-        with suppress(ClaudeCodeError, MCPError), anyio.move_on_after(_LONGEST_WAIT):
-            return (await complete_rest(rest.lstrip()))[:_MOST]
+        with suppress(ClaudeCodeError, MCPError), anyio.move_on_after(_MAX_WAIT):
+            return (await complete_rest(rest.lstrip()))[:_MAX_COMPLETIONS]
         return []
 
     async def _call(self, rest: str) -> list[Candidate]:
@@ -180,8 +180,8 @@ def _choices(field: Any) -> list[str]:
 # -- the terminal ------------------------------------------------------------------------------------------------------
 
 
-_MOST_KEPT = 1000
-_LONGEST_KEPT = 10_000
+_MAX_KEPT = 1000
+_MAX_KEPT_LINE = 10_000
 
 
 class EditingScreen(Screen):
@@ -288,8 +288,8 @@ class CommandHistory(History):
         lines: list[str] = []
         with suppress(OSError):
             lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines()
-            if len(lines) > 2 * _MOST_KEPT:
-                lines = lines[-_MOST_KEPT:]
+            if len(lines) > 2 * _MAX_KEPT:
+                lines = lines[-_MAX_KEPT:]
                 replace_file(self._file, "".join(f"{line}\n" for line in lines).encode())
         commands = []
         for line in reversed(lines):
@@ -300,7 +300,7 @@ class CommandHistory(History):
 
     def store_string(self, string: str) -> None:
         """A command that begins with a space is not kept, as in shells: it may have a secret in it."""
-        if string[:1] in ("", " ") or len(string) > _LONGEST_KEPT:
+        if string[:1] in ("", " ") or len(string) > _MAX_KEPT_LINE:
             return
         with suppress(OSError):
             private_directory(self._file.parent)

@@ -21,7 +21,7 @@ from ...core.model.text import count_of
 from ...hub.hub import Hub
 
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_LONGEST = 100
+_MAX_LENGTH = 100
 _BAR_WIDTH = 20
 ERASE_LINE = "\r\x1b[K"
 """Moves to the beginning of the line and clears it."""
@@ -32,7 +32,7 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
-def one_line(text: str | None, longest: int = _LONGEST) -> str:
+def one_line(text: str | None, longest: int = _MAX_LENGTH) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(clean(text or "").split())
     return line if len(line) <= longest else line[: longest - 1] + "…"

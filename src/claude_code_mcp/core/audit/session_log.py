@@ -19,7 +19,7 @@ from ..redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-_LONGEST_REASON = 300
+_MAX_REASON = 300
 _LOG_BYTES = 1 << 20
 _LEVELS = {"warn": "WARNING"}
 _QUIET = ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette")
@@ -134,7 +134,7 @@ class SessionLog:
                 details.get("code"),
                 details.get("what"),
                 f" (session {act.session_id})" if act.session_id else "",
-                clip_line(str(details.get("reason", "")), _LONGEST_REASON),
+                clip_line(str(details.get("reason", "")), _MAX_REASON),
             )
         elif act.kind is AuditKind.BUDGET_WARNED:
             log.warning("%s", act.details.get("warning"))
@@ -144,11 +144,9 @@ class SessionLog:
     def event(self, session_id: str, owner: str, event: Event) -> None:
         match event:
             case ProcessChanged(change="ended"):
-                log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
+                log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _MAX_REASON))
             case ProcessChanged(change="protocol_violation"):
-                log.warning(
-                    "session %s sent an invalid frame: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
-                )
+                log.warning("session %s sent an invalid frame: %s", session_id, clip_line(event.detail, _MAX_REASON))
             case ProcessChanged(change="parked"):
                 log.info("session %s: its process was closed; the next message resumes it", session_id)
             case WaitChanged(wait=wait, stopped=True) if wait is not None:
@@ -164,5 +162,5 @@ class SessionLog:
                     event.number,
                     outcome.code,
                     status,
-                    f": {clip_line(why, _LONGEST_REASON)}" if why else "",
+                    f": {clip_line(why, _MAX_REASON)}" if why else "",
                 )

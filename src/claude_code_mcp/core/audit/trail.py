@@ -282,7 +282,7 @@ def timestamp() -> str:
     return iso(time.time())
 
 
-_LONGEST_TEXT = 2000
+_MAX_TEXT = 2000
 
 
 class Audit:
@@ -371,7 +371,7 @@ class Audit:
         if "arguments" in clean:
             clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)
         shortened = {
-            name: cut(value, _LONGEST_TEXT) if isinstance(value, str) and name != "prompt" else value
+            name: cut(value, _MAX_TEXT) if isinstance(value, str) and name != "prompt" else value
             for name, value in clean.items()
         }
         self._trail.write(shortened, important=important)
@@ -402,7 +402,7 @@ FILES_KEPT = 5
 """Files that are put aside; the oldest is dropped for the next, and with it what the chain goes on from."""
 _LINK = re.compile(rb', "chain": "([0-9a-f]{64})"\}\n?\Z')
 _CHUNK = 64 << 10
-_MOST_FINDINGS = 100
+_MAX_FINDINGS = 100
 
 
 def linked(line: str, before: str) -> tuple[str, str]:
@@ -497,5 +497,5 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
 
 
 def _note_broken(report: ChainReport, finding: str) -> None:
-    if len(report.broken) < _MOST_FINDINGS:
+    if len(report.broken) < _MAX_FINDINGS:
         report.broken.append(finding)

@@ -196,9 +196,9 @@ async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
 # -- start inputs -----------------------------------------------------------------------------------------------------
 
 
-_MOST_FILES = 5000
-_MOST_IMPORTS = 100
-_LARGEST_TEXT = 1 << 20
+_MAX_FILES = 5000
+_MAX_IMPORTS = 100
+_MAX_TEXT = 1 << 20
 _IMPORT = re.compile(r"(?<!\S)@([^\s`]{1,1000})")
 _NAMES = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", ".mcp.json")
 _SETTINGS = ("settings.json", "settings.local.json", "managed-settings.json")
@@ -261,7 +261,7 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
     files += [directory / name for directory in configured for name in _CONFIGURED]
     files += [config / "plugins" / name for name in ("installed_plugins.json", "known_marketplaces.json")]
     files += [place / name for place in places for name in _NAMES]
-    budget = [_MOST_FILES]
+    budget = [_MAX_FILES]
     for file in files:
         yield from _tree(file, budget)
     yield from _imports([file for file in files if file.name.endswith(".md")])
@@ -320,9 +320,9 @@ def _imports(files: Iterable[Path]) -> Iterator[str]:
         file = waiting.pop()
         if not file.is_file():
             continue
-        if len(seen) > _MOST_IMPORTS:
+        if len(seen) > _MAX_IMPORTS:
             raise _Doubtful
-        for name in _IMPORT.findall(read_regular(file, _LARGEST_TEXT).decode("utf-8", "replace")):
+        for name in _IMPORT.findall(read_regular(file, _MAX_TEXT).decode("utf-8", "replace")):
             # Of a user that there is not, this leaves the name as it is: a path that is not there either.
             target = file.parent / os.path.expanduser(name)
             if target not in seen:

@@ -24,7 +24,7 @@ _REMOTE = {
 """Types of MCP servers that have an address, and the schemes that it may have."""
 _INTERNAL_TYPES = ("sse-ide", "ws-ide", "claudeai-proxy")
 """Types that Claude Code has for itself; it knows what they need."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 _SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -134,8 +134,8 @@ def _check_schema(field: str, schema: Any) -> None:
     unchecked = [(field, schema, 0)]
     while unchecked:
         path, part, depth = unchecked.pop()
-        if depth > _DEEPEST:
-            raise _invalid(field, f"is nested more than {_DEEPEST} schemas deep")
+        if depth > _MAX_DEPTH:
+            raise _invalid(field, f"is nested more than {_MAX_DEPTH} schemas deep")
         # Within a schema `true` and `false` are schemas too; the whole of one must be an object.
         if isinstance(part, bool) and path != field:
             continue
@@ -205,7 +205,7 @@ _UNKNOWN_VALUE = re.compile(
     r"error: option '--([a-z-]{1,40})[^']{0,40}' argument '([^']{0,100})' is invalid\. "
     r"Allowed choices are (.{1,400}?)\.?$"
 )
-_LONGEST = 500
+_MAX_LENGTH = 500
 """Characters of the CLI's own words that a refusal quotes."""
 
 
@@ -233,7 +233,7 @@ def refused_argument(stderr: str) -> InvalidArgument | None:
 
 
 def _refusal(field: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {why[:_LONGEST].rstrip('.')}.", field=field)
+    return InvalidArgument(f"{field}: {why[:_MAX_LENGTH].rstrip('.')}.", field=field)
 
 
 def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
@@ -278,5 +278,5 @@ def _problem(name: str, status: Mapping[str, Any] | None, *, strict: bool) -> Cl
         return None
     reason = str(status.get("error") or {"needs-auth": "it requires a sign-in"}.get(state, state))
     return UpstreamUnavailable(
-        f"{field}: the server did not connect: {reason[:_LONGEST].rstrip('.')}.", field=field, state=state
+        f"{field}: the server did not connect: {reason[:_MAX_LENGTH].rstrip('.')}.", field=field, state=state
     )

@@ -15,7 +15,7 @@ from .question import Question, Resolution
 from .text import cut, json_parts
 from .usage_limits import LimitWait, PlanUsage
 
-_LONGEST_TEXT = 2000
+_MAX_TEXT = 2000
 """Characters of a text that a log keeps of an event that is too large."""
 _IDENTIFYING = ("type", "subtype", "uuid", "session_id")
 
@@ -58,7 +58,7 @@ class Message(Event):
         return str(self.raw.get("type", "unknown"))
 
     def shortened(self) -> "Message":
-        kept = {name: cut(str(self.raw[name]), _LONGEST_TEXT) for name in _IDENTIFYING if name in self.raw}
+        kept = {name: cut(str(self.raw[name]), _MAX_TEXT) for name in _IDENTIFYING if name in self.raw}
         return Message({**kept, "omitted_bytes": self.size}, seq=self.seq, at=self.at)
 
 
@@ -92,7 +92,7 @@ class Output(Event):
     kind: str = "text"
 
     def shortened(self) -> "Output":
-        line = cut(self.line, _LONGEST_TEXT)
+        line = cut(self.line, _MAX_TEXT)
         return Output(line, self.kind, seq=self.seq, at=self.at, size=len(line))
 
 
@@ -131,9 +131,9 @@ class QuestionSettled(Event):
     def shortened(self) -> "QuestionSettled":
         answer = self.resolution.answer
         if answer is not None:
-            answer = replace(answer, message=cut(answer.message, _LONGEST_TEXT) if answer.message else None)
-        resolution = replace(self.resolution, answer=answer, detail=cut(self.resolution.detail, _LONGEST_TEXT))
-        return QuestionSettled(self.question, resolution, seq=self.seq, at=self.at, size=2 * _LONGEST_TEXT)
+            answer = replace(answer, message=cut(answer.message, _MAX_TEXT) if answer.message else None)
+        resolution = replace(self.resolution, answer=answer, detail=cut(self.resolution.detail, _MAX_TEXT))
+        return QuestionSettled(self.question, resolution, seq=self.seq, at=self.at, size=2 * _MAX_TEXT)
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class TurnStarted(Event):
     """Whether its message was sent again because a usage limit had stopped it."""
 
     def shortened(self) -> "TurnStarted":
-        prompt = cut(self.prompt, _LONGEST_TEXT)
+        prompt = cut(self.prompt, _MAX_TEXT)
         return replace(self, prompt=prompt, size=len(prompt))
 
 
@@ -164,7 +164,7 @@ class MessageQueued(Event):
         self.size = len(self.text)
 
     def shortened(self) -> "MessageQueued":
-        return MessageQueued(self.message_id, cut(self.text, _LONGEST_TEXT), self.images, seq=self.seq, at=self.at)
+        return MessageQueued(self.message_id, cut(self.text, _MAX_TEXT), self.images, seq=self.seq, at=self.at)
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class MessageJoined(Event):
         self.size = len(self.text)
 
     def shortened(self) -> "MessageJoined":
-        return MessageJoined(self.message_id, cut(self.text, _LONGEST_TEXT), seq=self.seq, at=self.at)
+        return MessageJoined(self.message_id, cut(self.text, _MAX_TEXT), seq=self.seq, at=self.at)
 
 
 @dataclass(slots=True)

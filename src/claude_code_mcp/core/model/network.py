@@ -67,7 +67,7 @@ def read_address(text: str) -> Address | None:
 
 
 USUAL_PORTS = (443, 80)
-_LONGEST = 253
+_MAX_LENGTH = 253
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _BELOW = "*."
 
@@ -131,7 +131,7 @@ def host_name(text: str) -> str:
         except UnicodeError:
             raise ValueError(f"{text!r} is not a host name") from None
     labels = name.split(".")
-    if len(name) > _LONGEST or not all(map(_LABEL.fullmatch, labels)):
+    if len(name) > _MAX_LENGTH or not all(map(_LABEL.fullmatch, labels)):
         raise ValueError(f"{text!r} is not a host name")
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
         raise ValueError(f"{text!r} is neither a host name nor an address in its usual form")
@@ -198,7 +198,7 @@ def is_header_value(text: str) -> bool:
 PORT = 3128
 SOCKET, STARTER, CERTIFICATES = "/run/network.sock", "/run/network-start.py", "/run/network-certificates.pem"
 """What a sandbox finds where."""
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 Audit = Callable[[AuditEvent], None]
 
@@ -216,5 +216,5 @@ class NetworkRules:
     def named(self) -> str:
         """The list, for people."""
         texts = [rule.text for rule in self.hosts]
-        more = ", …" if len(texts) > _MOST_NAMED else ""
-        return f"network = [{', '.join(repr(text) for text in texts[:_MOST_NAMED])}{more}]"
+        more = ", …" if len(texts) > _MAX_NAMED else ""
+        return f"network = [{', '.join(repr(text) for text in texts[:_MAX_NAMED])}{more}]"

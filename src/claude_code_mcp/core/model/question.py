@@ -29,9 +29,9 @@ class Scope(StrEnum):
     SESSION = "session"
 
 
-LONGEST_RULE = 400
+MAX_RULE = 400
 """Characters of the contents of a rule that are shown."""
-_LONGEST_GRANT = 500
+_MAX_GRANT = 500
 """Characters of the line that shows a grant: a rule with the name of its tool, a mode, or a directory."""
 _KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionKind.USER_QUESTION}
 
@@ -124,11 +124,11 @@ def rules_of(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             if isinstance(rule, Mapping):
                 content = rule.get("ruleContent")
                 name = str(rule.get("toolName"))
-                yield one_line(f"{name}({content})" if content else name, _LONGEST_GRANT)
+                yield one_line(f"{name}({content})" if content else name, _MAX_GRANT)
         if suggestion.get("mode"):
-            yield one_line(f"mode {suggestion['mode']}", _LONGEST_GRANT)
+            yield one_line(f"mode {suggestion['mode']}", _MAX_GRANT)
         for directory in _listed(suggestion.get("directories")):
-            yield one_line(f"directory {directory}", _LONGEST_GRANT)
+            yield one_line(f"directory {directory}", _MAX_GRANT)
 
 
 def _listed(value: object) -> list[Any]:

@@ -33,8 +33,8 @@ _BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _GAP = re.compile(r"[ \t]{9,}|[ \t]*\n[ \t\n]*")
 _PAGE_LOOK_BACK = 1000
 """How far before the end of a page whitespace is looked for."""
-_DEEPEST = 100
-_MOST_ITEMS = 200
+_MAX_DEPTH = 100
+_MAX_ITEMS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # -- shortening -------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class _Cutter:
         if not isinstance(value, Mapping | list | tuple):
             self._left -= 8
             return value
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return _items_mark(len(value), self._part)
         return self._object(value, depth) if isinstance(value, Mapping) else self._list(value, depth)
 
@@ -120,7 +120,7 @@ class _Cutter:
     def _object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         kept: dict[str, Any] = {}
         for number, (key, item) in enumerate(value.items()):
-            if number >= _MOST_ITEMS or self._left <= 0:
+            if number >= _MAX_ITEMS or self._left <= 0:
                 kept[_items_mark(len(value) - number, self._part)] = None
                 break
             kept[self._text(str(key))] = self.value(item, depth + 1)
@@ -129,7 +129,7 @@ class _Cutter:
     def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
         kept: list[Any] = []
         for number, item in enumerate(value):
-            if number >= _MOST_ITEMS or self._left <= 0:
+            if number >= _MAX_ITEMS or self._left <= 0:
                 kept.append(_items_mark(len(value) - number, self._part))
                 break
             kept.append(self.value(item, depth + 1))

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PREFIX = "mcp__"
-LONGEST = 128
+MAX_LENGTH = 128
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 _DIGITS = 8
 
@@ -66,7 +66,7 @@ class ToolNames(Mapping[str, tuple[str, str]]):
             plain.setdefault(plain_name(*pair), []).append(pair)
         # Whether a name needs digits depends on the set alone, never on the order in which servers came up.
         self._names = {
-            pair: name if len(same) == 1 and len(name) <= LONGEST else _with_digits(name, pair)
+            pair: name if len(same) == 1 and len(name) <= MAX_LENGTH else _with_digits(name, pair)
             for name, same in plain.items()
             for pair in same
         }
@@ -88,7 +88,7 @@ class ToolNames(Mapping[str, tuple[str, str]]):
 
 def _with_digits(name: str, pair: tuple[str, ...]) -> str:
     digits = hashlib.sha256("\0".join(pair).encode()).hexdigest()[:_DIGITS]
-    return f"{name[: LONGEST - _DIGITS - 1]}_{digits}"
+    return f"{name[: MAX_LENGTH - _DIGITS - 1]}_{digits}"
 
 
 _NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from ..errors import ENABLE_BYPASS, ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import BYPASS, SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
-from ..model.question import LONGEST_RULE
+from ..model.question import MAX_RULE
 from ..model.usage_limits import OnLimit
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Limits, Profile
-from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool, same_family
+from .rules import MAX_PATH, Decision, Resolve, ToolCall, judge, names_tool, same_family
 
 _INVISIBLE = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]*"
@@ -73,7 +73,7 @@ def _readings(written: str) -> Iterator[str]:
 
 
 Number = TypeVar("Number", int, float)
-MOST_RULES = 20
+MAX_RULES = 20
 """Of one allowance for the session: as many as every interface shows."""
 _SAME_MODE = {"manual": "default"}
 _TIGHTER_SANDBOX: Mapping[str, Any] = {
@@ -88,7 +88,7 @@ what the operator's settings say, or have commands run that nobody was asked abo
 _SERVER_PROGRAMS = ("command", "headersHelper")
 """Where the definition of an MCP server names a program, of whatever type it is."""
 _SANDBOX_PROGRAMS = ("ripgrep", "bwrapPath", "socatPath")
-_MOST_MENTIONED = 2000
+_MAX_MENTIONED = 2000
 """Readings of what stands behind an `@` in one prompt; each is looked up on the disk."""
 
 
@@ -157,8 +157,8 @@ class Admission:
         """The resolved path. PermissionDenied if it is outside the roots, InvalidArgument if it is no usable path."""
         if "\0" in path:
             raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
-        if len(path) > LONGEST_PATH:
-            raise InvalidArgument(f"{field}: a path has at most {LONGEST_PATH} characters.", field=field)
+        if len(path) > MAX_PATH:
+            raise InvalidArgument(f"{field}: a path has at most {MAX_PATH} characters.", field=field)
         # Before it is resolved: on Windows a path may depend on the
         # current directory of a drive, which is not the session's.
         joined = self.paths.joined(base, path)
@@ -316,10 +316,10 @@ class Admission:
 
     def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
         written = dict.fromkeys(mentioned_paths(prompt))
-        mentioned = [path for path in written if path and len(self.paths.normal(path)) <= LONGEST_PATH]
+        mentioned = [path for path in written if path and len(self.paths.normal(path)) <= MAX_PATH]
         # Before the first of them is looked up, so that a prompt cannot keep the disk busy.
-        if len(mentioned) > _MOST_MENTIONED:
-            raise _denied(field, f"it mentions more than {_MOST_MENTIONED} files with @")
+        if len(mentioned) > _MAX_MENTIONED:
+            raise _denied(field, f"it mentions more than {_MAX_MENTIONED} files with @")
         for path in mentioned:
             if not self._may_read(path, cwd):
                 hint = "Leave out the @: Claude then asks before it reads the file"
@@ -328,7 +328,7 @@ class Admission:
     def _may_read(self, path: str, cwd: str) -> bool:
         """Also true of what does not exist: nothing is read then. Claude Code takes out each `..` with the name before
         it, whatever that is; the system follows it first, and it may be a link. Both places count."""
-        if len(path) > LONGEST_PATH:
+        if len(path) > MAX_PATH:
             return False  # it is short once `..` is taken out, and written so that it does not look it
         if path.startswith("~/"):
             path = self.resolve("~") + path[1:]
@@ -399,7 +399,7 @@ class Admission:
         parts: list[Mapping[str, Any]] = [
             part for each in found if (part := _understood(each, tool, tool_input)) is not None
         ]
-        return parts if sum(len(part.get("rules", ())) for part in parts) <= MOST_RULES else []
+        return parts if sum(len(part.get("rules", ())) for part in parts) <= MAX_RULES else []
 
     def _within_ceiling(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
         try:
@@ -436,7 +436,7 @@ def _understood(suggestion: Mapping[str, Any], tool: str, tool_input: Mapping[st
 
 
 def _is_shown_whole(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= LONGEST_RULE
+    return isinstance(text, str) and len(text) <= MAX_RULE
 
 
 def _offered_rule(rule: object, tool: str, tool_input: Mapping[str, Any]) -> dict[str, str] | None:

@@ -20,12 +20,12 @@ from ..model.paths import HERE, PathRules
 from ..model.tool_names import prefix_of
 from .git_commands import option_to_ask_about
 from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about, doubt_about_reading, named_files
-from .shell import LONGEST_COMMAND, FileGlob, Words, read_loosely, read_strictly
+from .shell import MAX_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist. A `..` in it means
 that the place is unknown."""
-LONGEST_PATH = 4096
+MAX_PATH = 4096
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
 _MAX_NAMED_FILES = 200
 """Files in one command line that are looked up on the disk."""
@@ -323,7 +323,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     command = call.arguments.get("command")
     commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
     if commands is None:
-        return TOO_LONG if isinstance(command, str) and len(command) > LONGEST_COMMAND else UNREADABLE
+        return TOO_LONG if isinstance(command, str) and len(command) > MAX_COMMAND else UNREADABLE
     # What stands before a command can change what it does: the directory, its input.
     spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
     unclear = commands[spelled_out:]
@@ -553,7 +553,7 @@ def _path_of(call: ToolCall) -> str | None:
     path = next((arguments[name] for name in _PATH_FIELDS if arguments.get(name) not in (None, "")), call.cwd)
     pattern = arguments.get("pattern") if call.tool == "Glob" else None
     searched_elsewhere = isinstance(pattern, str) and call.paths.leads_away(pattern)
-    if not isinstance(path, str) or "\0" in path or len(path) > LONGEST_PATH or searched_elsewhere:
+    if not isinstance(path, str) or "\0" in path or len(path) > MAX_PATH or searched_elsewhere:
         return None
     return call.paths.joined(call.cwd, path)
 

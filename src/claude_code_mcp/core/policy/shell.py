@@ -15,7 +15,7 @@ What is read strictly, with everything else left out on purpose:
 - `2>&1` and its like, and redirections to and from `/dev/null`, at the end of a command: `sh` takes `a &>/dev/null b`
   for two commands
 
-A command of more than `LONGEST_COMMAND` characters, which no person would read either, is unclear as a whole, and only
+A command of more than `MAX_COMMAND` characters, which no person would read either, is unclear as a whole, and only
 its beginning is cut into fragments. So what a command costs to judge is bounded, and below that in proportion to its
 length.
 
@@ -26,7 +26,7 @@ what runs nothing.
 
 import re
 
-LONGEST_COMMAND = 16 << 10
+MAX_COMMAND = 16 << 10
 _PLAIN = r"A-Za-z0-9_./,:=+@%^~*?\-"
 _PIECE = re.compile(
     rf"""(?P<plain>(?:[{_PLAIN}]|[^\W\x00-\x7f])+)|'(?P<single>[^']*)'(?!')"""
@@ -84,7 +84,7 @@ class FileGlob(str):
 def read_strictly(text: str) -> list[Words] | None:
     """The simple commands in a text, none of them with variables set before it; None if anything is unclear."""
     # Characters that do not show may be separators to one shell and letters to another.
-    if len(text) > LONGEST_COMMAND or not text.replace("\n", "").replace("\t", "").isprintable():
+    if len(text) > MAX_COMMAND or not text.replace("\n", "").replace("\t", "").isprintable():
         return None
     commands: list[Words] = []
     words: list[str] = []
@@ -153,7 +153,7 @@ def _is_simple(command: Words) -> bool:
 def fragments(text: str) -> list[Words]:
     """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
     # A line that goes on in the next one is one command to the shell; cut there, its name could be in two pieces.
-    pieces = _BREAKS.split(text[:LONGEST_COMMAND].replace("\\\n", ""))
+    pieces = _BREAKS.split(text[:MAX_COMMAND].replace("\\\n", ""))
     return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
 
 
@@ -162,7 +162,7 @@ def fragments(text: str) -> list[Words]:
 
 _DEPTH = 3
 """How many levels of quoted commands are read."""
-_LONGEST = 50
+_MAX_WORDS = 50
 """Words of a command behind another program that are looked at."""
 
 _SHELLS = frozenset(
@@ -233,7 +233,7 @@ def _runs(words: Words, depth: int) -> list[Words]:
         return runs
     # A program that runs another may have any options, with values, before the other's name.
     begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
-    runs += [_named(words[begin : begin + _LONGEST]) for begin in begins]
+    runs += [_named(words[begin : begin + _MAX_WORDS]) for begin in begins]
     # Bounded: each level of quoting is read once more, and nobody writes many of them.
     if depth > 0 and any(run[0] in _READ_WORDS for run in runs):
         joined = next((" ".join(run[1:]) for run in runs if run[0] == "eval"), "")

@@ -157,7 +157,7 @@ def _remove_stale(path: str) -> None:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-_LEAST_DATA = 1 << 30
+_MIN_DATA = 1 << 30
 """Claude Code reserves far more than it uses, and does not start with less."""
 _KILLED_FIRST = "500"
 
@@ -213,7 +213,7 @@ class EnforcedLimits:
         if limits.file_size is not None:
             yield f"rlimit RLIMIT_FSIZE {limits.file_size}"
         if limits.memory is not None and not self.grouped("memory"):
-            yield f"rlimit RLIMIT_DATA {max(limits.memory, _LEAST_DATA)}"
+            yield f"rlimit RLIMIT_DATA {max(limits.memory, _MIN_DATA)}"
             yield f"memory {limits.memory}"
         if self.parent is not None:
             settings = self.parent.settings(limits.memory, limits.processes, limits.cpus)
@@ -238,7 +238,7 @@ def process_limit_command(limit: int, argv: Sequence[str]) -> list[str]:
 
 _PROC = Path("/proc")
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_MOST_PROCESSES = 10_000
+_MAX_PROCESSES = 10_000
 """Descendants of one child that are looked at; a program that starts more is not measured to the end."""
 
 
@@ -307,7 +307,7 @@ def _reaper_of(pid: int) -> int | None:
 
 def _descendants(pid: int) -> Iterator[int]:
     waiting, seen = [pid], 0
-    while waiting and seen < _MOST_PROCESSES:
+    while waiting and seen < _MAX_PROCESSES:
         parent = waiting.pop()
         with contextlib.suppress(OSError):
             for task in os.listdir(_PROC / str(parent) / "task"):
@@ -359,7 +359,7 @@ USUAL_OPTIONS = ChildOptions()
 # -- pausing and ending -----------------------------------------------------------------------------------------------
 
 
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 """Generations of a tree; more are made only by something that starts processes faster than they are found."""
 
 
@@ -395,7 +395,7 @@ def _each_in_trees(pids: Collection[int], act: Literal["suspend", "resume"]) -> 
     # A supervised child has a reaper of its own above it, whose children are the child and every orphan below it.
     reapers = {parent for pid in pids if (parent := _parent(pid)) not in (None, os.getpid())}
     generation = {*pids, *_children(reapers)}
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         for pid in generation:
             with contextlib.suppress(psutil.Error):  # it has just ended, or is another user's
                 getattr(psutil.Process(pid), act)()
@@ -430,7 +430,7 @@ def _children(parents: Collection[int | None]) -> Iterable[int]:
 _HEADER = struct.Struct("<4sBB10x HHIQQQIHHH")
 _SEGMENT = struct.Struct("<IIQQQQ")
 _INTERPRETER = 3
-_MOST_SEGMENTS = 64
+_MAX_SEGMENTS = 64
 
 
 def needed_to_start(program: str) -> tuple[str, ...]:
@@ -440,7 +440,7 @@ def needed_to_start(program: str) -> tuple[str, ...]:
         with open(program, "rb") as file:
             header = _HEADER.unpack(file.read(_HEADER.size))
             magic, bits, order, segments, size, count = *header[:3], header[7], header[11], header[12]
-            if (magic, bits, order) != (b"\x7fELF", 2, 1) or count > _MOST_SEGMENTS:
+            if (magic, bits, order) != (b"\x7fELF", 2, 1) or count > _MAX_SEGMENTS:
                 return ()
             for number in range(count):
                 file.seek(segments + number * size)

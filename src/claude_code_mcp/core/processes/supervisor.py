@@ -62,7 +62,7 @@ _MEMORY_PAUSE = 1.0
 """Seconds between two looks at the memory of a child: nothing tells when it grows."""
 _CHANNELS = 4
 """Descriptors that every request has."""
-_MOST_DESCRIPTORS = 253
+_MAX_DESCRIPTORS = 253
 """The kernel takes no more in one message."""
 _GROUP_PRIORITY_PAUSE = 0.15
 """Seconds until a refused change of a group's priority is tried again: the kernel allows ten a second to all users."""
@@ -161,7 +161,7 @@ def _reap_one() -> tuple[int, int] | None:
 def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
     """The next request: descriptors and the fields of the payload; None at the end."""
     try:
-        head, descriptors, _, _ = socket.recv_fds(requests, 4, _MOST_DESCRIPTORS)
+        head, descriptors, _, _ = socket.recv_fds(requests, 4, _MAX_DESCRIPTORS)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)  # `recv_fds` ignores the flag that would do it
         if len(head) < 4 or len(descriptors) < _CHANNELS:

@@ -29,8 +29,8 @@ from .presentation import describe
 log = logging.getLogger(__name__)
 
 _CLOSED_KEPT = 2000
-_LONGEST_DETAIL = 500
-_LONGEST_UNSEEN = 86_400.0
+_MAX_DETAIL = 500
+_MAX_UNSEEN = 86_400.0
 """Seconds after which a question that nobody has seen is denied, whoever is expected."""
 
 
@@ -235,7 +235,7 @@ class Broker:
 
     def _expire(self, question_id: str) -> None:
         pending = self._open[question_id]
-        late = time.time() - pending.question.opened_at > _LONGEST_UNSEEN
+        late = time.time() - pending.question.opened_at > _MAX_UNSEEN
         if pending.seen or late or not self._audiences:
             self._deny(question_id)
             return
@@ -279,7 +279,7 @@ class Broker:
             del self._by_session[pending.question.session_id]
         if pending.timer is not None:
             pending.timer.cancel()
-        by, detail = cut(resolution.whose, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
+        by, detail = cut(resolution.whose, _MAX_DETAIL), cut(resolution.detail, _MAX_DETAIL)
         self._closed[question_id] = (pending.question.session_id, resolution.closure, by, detail)
         if len(self._closed) > _CLOSED_KEPT:
             self._closed.popitem(last=False)

@@ -20,8 +20,8 @@ from ..model.text import as_json, count_of, cut_data, gaps, hidden_in, json_part
 from ..model.unified_diff import equal_ends
 from ..redaction import hide_shapes
 
-_LONGEST = 200
-_LONGEST_ARGUMENT = 60
+_MAX_LENGTH = 200
+_MAX_ARGUMENT = 60
 _PATH_FIELDS = frozenset({"file_path", "notebook_path"})
 _BACKGROUND = " (in the background)"
 _DESCRIBED_FIELDS = {
@@ -43,7 +43,7 @@ def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths
         name: paths.shown_from(value, cwd) if name in _PATH_FIELDS and isinstance(value, str) else value
         for name, value in tool_input.items()
     }
-    return _shorten(describer(tool_input) if describer else _describe_unknown(tool_name, tool_input), _LONGEST)
+    return _shorten(describer(tool_input) if describer else _describe_unknown(tool_name, tool_input), _MAX_LENGTH)
 
 
 def is_described(tool_name: str, field: str, value: object, description: str) -> bool:
@@ -51,7 +51,7 @@ def is_described(tool_name: str, field: str, value: object, description: str) ->
     if _DESCRIBED_FIELDS.get(tool_name) != field or not isinstance(value, str):
         return False
     # Only where the line shows it unchanged: a value that was shortened there must be shown in full.
-    return description.removesuffix(_BACKGROUND).endswith(f" {value}") and one_line(value, _LONGEST) == value
+    return description.removesuffix(_BACKGROUND).endswith(f" {value}") and one_line(value, _MAX_LENGTH) == value
 
 
 def _shorten(text: str, longest: int) -> str:
@@ -139,7 +139,7 @@ def _display_name(tool_name: str) -> str:
 
 def _argument(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return _shorten(text, _LONGEST_ARGUMENT)
+    return _shorten(text, _MAX_ARGUMENT)
 
 
 WHOLE = 256 << 10
@@ -147,7 +147,7 @@ WHOLE = 256 << 10
 FORM_PAGE = 200_000
 """Characters of one form, where a question needs several."""
 _CUT_BUDGET = 64_000
-_LONGEST_CUT_TEXT = 8_000
+_MAX_CUT_TEXT = 8_000
 _SMALL_BUDGET = 1_000
 _SHORT_VALUE = 200
 """A value of up to so many characters stands behind its name, a longer one in a block of its own."""
@@ -184,7 +184,7 @@ def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any
     if input_size(question) <= min(room, WHOLE):
         return dict(question.tool_input), True
     budget = _CUT_BUDGET if room >= _CUT_BUDGET else _SMALL_BUDGET
-    return cut_data(question.tool_input, budget, min(_LONGEST_CUT_TEXT, budget), question.id), False
+    return cut_data(question.tool_input, budget, min(_MAX_CUT_TEXT, budget), question.id), False
 
 
 _CHANGED_FIELDS = {

@@ -19,7 +19,7 @@ _REPORT_DELAY = 5.0
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _NOISE_BYTES = 2000
 _CONTEXT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_MOST_COMMANDS = 1000
+_MAX_COMMANDS = 1000
 
 
 class EventWriter:
@@ -153,7 +153,7 @@ class EventWriter:
             self._report_due = 0.0
             names = raw.get("slash_commands")
             if isinstance(names, list):
-                self.commands = tuple(name for name in names[:_MOST_COMMANDS] if isinstance(name, str))
+                self.commands = tuple(name for name in names[:_MAX_COMMANDS] if isinstance(name, str))
         elif frame.subtype == "background_tasks_changed":
             tasks = raw.get("tasks")
             before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0

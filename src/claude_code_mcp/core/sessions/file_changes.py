@@ -16,11 +16,11 @@ from ..model.question import FileChange
 from ..model.unified_diff import unified_diff
 from ..private_files import is_absence, open_at
 
-LARGEST = 512 << 10
+MAX_BYTES = 512 << 10
 """Bytes of a file, or characters of text, above which no diff is computed."""
-_MOST_SEARCHED = 64 << 20
+_MAX_SEARCHED = 64 << 20
 """Characters searched for all edits of one call: each of thousands of edits would be searched for in the whole text."""
-LONGEST_DIFF = 200_000
+MAX_DIFF = 200_000
 """Characters of a diff that is shown."""
 _NOT_TEXT = FileChange(note="The existing file is not text, so no diff can be shown.")
 EDITING_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
@@ -68,9 +68,9 @@ def _read(path: str, directories: Sequence[str], readable: Callable[[str], str])
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             return None
-        if found.st_size > LARGEST:
+        if found.st_size > MAX_BYTES:
             return FileChange(note=f"The existing file has {found.st_size:,} bytes, too many for a diff.")
-        content = file.read(LARGEST + 1)[:LARGEST]
+        content = file.read(MAX_BYTES + 1)[:MAX_BYTES]
     return _NOT_TEXT if b"\0" in content else content.decode()
 
 
@@ -89,7 +89,7 @@ def file_text(path: str, directory: str, readable: Callable[[str], str]) -> tupl
             "There is no such file in the session's directory, or you are not allowed to read it.", field="path"
         )
     if not isinstance(content, str):
-        reason = "it is not text" if content is _NOT_TEXT else f"it has more than {LARGEST:,} bytes"
+        reason = "it is not text" if content is _NOT_TEXT else f"it has more than {MAX_BYTES:,} bytes"
         raise InvalidArgument(f"The file cannot be shown: {reason}.", field="path")
     return os.path.relpath(whole, directory), content
 
@@ -102,10 +102,10 @@ def _change(tool_name: str, tool_input: Mapping[str, Any], before: str) -> FileC
         # Edits use plain line feeds, whatever line breaks the file has.
         before = before.replace("\r\n", "\n")
         after = _after(tool_name, tool_input, before)
-    if after is None or len(after) > LARGEST:
+    if after is None or len(after) > MAX_BYTES:
         return None
     diff = unified_diff(before, after)
-    if len(diff) > LONGEST_DIFF:
+    if len(diff) > MAX_DIFF:
         return FileChange(
             note=f"The existing file has {before.count(chr(10)) + 1:,} lines; the change is too long for a diff."
         )
@@ -137,7 +137,7 @@ def _cell_change(tool_input: Mapping[str, Any], notebook: str) -> FileChange | N
     diff = unified_diff(before, "" if mode == "delete" else str(new))
     deleted = " is deleted" if mode == "delete" else ""
     note = f"Cell {number + 1} of {len(cells)}{deleted}; line numbers count from the start of the cell."
-    return FileChange(diff, note) if diff and len(diff) <= LONGEST_DIFF else FileChange(note=note)
+    return FileChange(diff, note) if diff and len(diff) <= MAX_DIFF else FileChange(note=note)
 
 
 def _cell_number(cells: Any, wanted: object) -> int | None:
@@ -158,8 +158,8 @@ def _after(tool_name: str, tool_input: Mapping[str, Any], before: str) -> str | 
     text, searched = before, 0
     for edit in edits if isinstance(edits, list) else [None]:
         searched += len(text)
-        edited = _edited(text, edit) if searched <= _MOST_SEARCHED else None
-        if edited is None or len(edited) > LARGEST:
+        edited = _edited(text, edit) if searched <= _MAX_SEARCHED else None
+        if edited is None or len(edited) > MAX_BYTES:
             return None
         text = edited
     return text
@@ -174,6 +174,6 @@ def _edited(text: str, edit: object) -> str | None:
     found = text.count(old)
     if edit.get("replace_all"):
         # Checked first: a short text that occurs often may be replaced by a long one.
-        too_long = len(text) + found * (len(new) - len(old)) > LARGEST
+        too_long = len(text) + found * (len(new) - len(old)) > MAX_BYTES
         return None if not found or too_long else text.replace(old, new)
     return text.replace(old, new, 1) if found == 1 else None

@@ -35,7 +35,7 @@ from ..policy.admission import slash_command
 
 _CLEARING = frozenset({"clear", "reset", "new"})
 """The commands with which Claude Code starts another conversation in the same process."""
-_MOST_OPEN_REQUESTS = 1000
+_MAX_OPEN_REQUESTS = 1000
 _REQUESTS_KEPT = 10_000
 _USES_KEPT = 2000
 _USE_ID = "claudecode/toolUseId"
@@ -202,8 +202,8 @@ class FrameClaims:
     def _check_request(self, frame: ControlRequest, context: ClaimContext) -> None:
         if frame.id in self._requests:
             raise FalseClaim("a request with the id of an earlier one")
-        if context.open_requests > _MOST_OPEN_REQUESTS:
-            raise FalseClaim(f"more than {_MOST_OPEN_REQUESTS} requests at once")
+        if context.open_requests > _MAX_OPEN_REQUESTS:
+            raise FalseClaim(f"more than {_MAX_OPEN_REQUESTS} requests at once")
         self._requests[frame.id] = None
         if len(self._requests) > _REQUESTS_KEPT:
             self._requests.popitem(last=False)

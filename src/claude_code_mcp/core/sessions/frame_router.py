@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONGEST_COMPARISON = 5.0
+_MAX_COMPARISON = 5.0
 """Seconds after which a question is asked without the diff of its file."""
 
 
@@ -163,7 +163,7 @@ class FrameRouter:
         reading = session.deps.stores.threads.run(file_change, tool, tool_input, path, directories, readable)
         try:
             try:
-                change = await asyncio.wait_for(reading, _LONGEST_COMPARISON)
+                change = await asyncio.wait_for(reading, _MAX_COMPARISON)
             except Exception as error:  # the question is asked without it
                 if not isinstance(error, TimeoutError):
                     log.exception("the change to a file in session %s cannot be shown", session.id)

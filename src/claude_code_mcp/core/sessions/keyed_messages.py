@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from ..errors import Cancelled, InvalidArgument, SessionBusy
-from ..state.message_keys import LONGEST_KEY, KeyName, KeyState, MessageKeys, TakenKey
+from ..state.message_keys import MAX_KEY, KeyName, KeyState, MessageKeys, TakenKey
 from .pending_turn import PendingTurn, turn_of_accepted_message
 from .session import Session
 
@@ -62,8 +62,8 @@ class KeyedMessages:
 
         Cancelling the caller changes nothing: the message and its key are still accepted or refused.
         """
-        if not 0 < len(key) <= LONGEST_KEY:
-            raise InvalidArgument(f"messageKey: must have 1 to {LONGEST_KEY} characters.", field="message_key")
+        if not 0 < len(key) <= MAX_KEY:
+            raise InvalidArgument(f"messageKey: must have 1 to {MAX_KEY} characters.", field="message_key")
         name = KeyName(owner, session_id, key)
         work = asyncio.ensure_future(self._once(name, parts, accept, find))
         self._work.add(work)

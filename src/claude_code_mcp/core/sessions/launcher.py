@@ -36,12 +36,12 @@ _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
 _CONNECT_MARGIN = 2.0
 """Additional seconds for reporting the failure."""
-_LONGEST_ARGUMENT = 128 << 10
+_MAX_ARGUMENT = 128 << 10
 """The maximum bytes of one argument or variable on Linux; other systems allow more."""
 _LISTED_WITHIN = 2.0
 """Seconds within which a server must be listed if the session can run without it."""
 _STATUS_INTERVAL = 0.1
-_MOST_DEBUG_FILES = 1000
+_MAX_DEBUG_FILES = 1000
 _OWN_TELEMETRY = "CLAUDE_CODE_ENABLE_TELEMETRY"
 """The variable that enables Claude Code's own traces."""
 
@@ -106,7 +106,7 @@ class Launcher:
         for name, value in options.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
-            if len(os.fsencode(f"{name}={value}")) >= _LONGEST_ARGUMENT:
+            if len(os.fsencode(f"{name}={value}")) >= _MAX_ARGUMENT:
                 raise InvalidArgument(f"env: {name[:100]!r} is too long for an environment.", field="env")
         _check_root(options, {**self.environment, **options.env})
         if self.home.enclosure is not None:
@@ -318,7 +318,7 @@ def _new_file(path: str) -> str:
     it exists `path.2` and so on. InvalidArgument if it cannot be created."""
     try:
         with directory_at(os.path.dirname(path)) as directory:
-            for number in range(1, _MOST_DEBUG_FILES):
+            for number in range(1, _MAX_DEBUG_FILES):
                 name = path if number == 1 else f"{path}.{number}"
                 with contextlib.suppress(FileExistsError):
                     place = name if directory is None else os.path.basename(name)

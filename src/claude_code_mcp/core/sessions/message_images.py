@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-_MOST_IMAGES = 20
-_LARGEST = 5 << 20
+_MAX_IMAGES = 20
+_MAX_BYTES = 5 << 20
 """Bytes of one image; the model takes no more."""
-_LARGEST_TOGETHER = 20 << 20
+_MAX_TOTAL_BYTES = 20 << 20
 _DATA = "data:"
 _KINDS = ", ".join((*sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES), "pdf"))
 
@@ -30,8 +30,8 @@ _KINDS = ", ".join((*sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES)
 def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[Image, ...]:
     """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
     image or too large. Blocks on the disk."""
-    if len(sources) > _MOST_IMAGES:
-        raise InvalidArgument(f"images: a message can have at most {_MOST_IMAGES}.", field="images")
+    if len(sources) > _MAX_IMAGES:
+        raise InvalidArgument(f"images: a message can have at most {_MAX_IMAGES}.", field="images")
     images, total = [], 0
     for number, source in enumerate(sources):
         field = f"images.{number}"
@@ -40,10 +40,8 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
         if kind is None:
             raise InvalidArgument(f"{field}: is not one of these kinds: {_KINDS}.", field=field)
         total += len(data)
-        if total > _LARGEST_TOGETHER:
-            raise InvalidArgument(
-                f"images: together they have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images"
-            )
+        if total > _MAX_TOTAL_BYTES:
+            raise InvalidArgument(f"images: together they have more than {_MAX_TOTAL_BYTES >> 20} MiB.", field="images")
         images.append(Image(kind, base64.b64encode(data).decode("ascii")))
     return tuple(images)
 
@@ -62,7 +60,7 @@ def _decoded(field: str, url: str) -> bytes:
     if not comma or not head.endswith(";base64"):
         raise InvalidArgument(f"{field}: a data URL must be base64: data:image/png;base64,…", field=field)
     # Before it is decoded: that takes as much memory again.
-    if len(encoded) > _LARGEST * 4 // 3 + 4:
+    if len(encoded) > _MAX_BYTES * 4 // 3 + 4:
         raise _too_large(field)
     try:
         return base64.b64decode(encoded, validate=True)
@@ -78,13 +76,13 @@ def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
             opened = os.fstat(file.fileno())
             if not stat.S_ISREG(opened.st_mode):
                 raise InvalidArgument(f"{field}: not a regular file.", field=field)
-            if opened.st_size > _LARGEST:
+            if opened.st_size > _MAX_BYTES:
                 raise _too_large(field)
-            return file.read(_LARGEST + 1)[:_LARGEST]
+            return file.read(_MAX_BYTES + 1)[:_MAX_BYTES]
     except OSError as error:
         why = error.strerror or "cannot be read"
         raise InvalidArgument(f"{field}: cannot be read: {why}.", field=field) from None
 
 
 def _too_large(field: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: has more than {_LARGEST >> 20} MiB.", field=field)
+    return InvalidArgument(f"{field}: has more than {_MAX_BYTES >> 20} MiB.", field=field)

@@ -13,7 +13,7 @@ from ..model.image import Image
 from ..model.outcome import Outcome
 
 _SETTLED_KEPT = 32
-_MOST_WAITING, _MOST_CHARACTERS = 200, 96 << 20
+_MAX_WAITING, _MAX_CHARACTERS = 200, 96 << 20
 """Messages of a session without an outcome, and characters of these and their images: they are kept in memory, and a
 turn that waits for an answer may last a day."""
 
@@ -89,7 +89,7 @@ class MessageQueue:
         """LimitReached while so many messages have no outcome, or such long ones, that no more are accepted."""
         waiting = self._open.values()
         size = sum(len(message.text) + sum(len(image.data) for image in message.images) for message in waiting)
-        if len(waiting) >= _MOST_WAITING or size >= _MOST_CHARACTERS:
+        if len(waiting) >= _MAX_WAITING or size >= _MAX_CHARACTERS:
             raise LimitReached(
                 f"{len(waiting)} messages are queued in this session; it accepts no more until some have run."
             )

@@ -15,7 +15,7 @@ from ..transcripts.event_log import EventReader
 if TYPE_CHECKING:
     from .session import Session
 
-_MOST_BUDGETS = 10
+_MAX_BUDGETS = 10
 """Warnings of budgets that a report has."""
 
 
@@ -26,7 +26,7 @@ _KEPT_PROMPT = (
     "systemPrompt was not applied: a conversation keeps its first system prompt, also in a fork. Start a new session "
     "to use another one."
 )
-_MOST_NAMES = 10
+_MAX_NAMES = 10
 _MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
 _OLD_MODEL = re.compile(r"claude-(\d{1,3})(?:-(\d{1,2}))?-[a-z]{1,20}")
 _THINKING = (3, 7)
@@ -47,7 +47,7 @@ def notices_of(session: "Session") -> list[str]:
 def _on_budgets(events: EventReader) -> list[str]:
     """The warnings since the last turn began: with the next one they have been said."""
     began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
-    warned = events.latest(BudgetWarned, _MOST_BUDGETS)
+    warned = events.latest(BudgetWarned, _MAX_BUDGETS)
     return [event.line for event in warned if isinstance(event, BudgetWarned) and event.seq > began]
 
 
@@ -75,9 +75,9 @@ def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
         return []
     shown = ", ".join(
         f"{name!r} (did you mean {nearest}?)" if nearest else repr(name)
-        for name, nearest in islice(unknown.items(), _MOST_NAMES)
+        for name, nearest in islice(unknown.items(), _MAX_NAMES)
     )
-    more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
+    more = f" and {len(unknown) - _MAX_NAMES} more" if len(unknown) > _MAX_NAMES else ""
     return [f"{option}: there is no tool named {shown}{more}."]
 
 

@@ -27,7 +27,7 @@ from .verdicts import Occasion, answer_of_rules
 if TYPE_CHECKING:
     from ..policy.admission import Admission
 
-_MOST_QUESTIONS = 50
+_MAX_QUESTIONS = 50
 """Open questions of one such session."""
 
 Settled = Callable[[Resolution, dict[str, Any] | None], None]
@@ -96,8 +96,8 @@ class OutsideSession:
         """Opens a question that stands in the program too. It has no deadline: the dialog there has none. A rule of the
         policy may answer it at once. LimitReached if too many are open."""
         session = self.session
-        if len(session.questions) >= _MOST_QUESTIONS:
-            raise LimitReached(f"Session {session.id} has {_MOST_QUESTIONS} open questions.", session_id=session.id)
+        if len(session.questions) >= _MAX_QUESTIONS:
+            raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
         admission = session.deps.enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)

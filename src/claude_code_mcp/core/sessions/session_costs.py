@@ -27,11 +27,11 @@ from ..model.outcome import (
 from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3
-_MOST_ANSWERS = 10_000
+_MAX_ANSWERS = 10_000
 """Answers of one turn that are remembered one by one."""
-_MOST_STREAMS = 100
+_MAX_STREAMS = 100
 """Answers that may be on their way at once, of the conversation and of its subagents."""
-_MOST_OUTPUT = 1 << 20
+_MAX_OUTPUT = 1 << 20
 """Tokens; no model writes that much in one answer."""
 
 
@@ -120,7 +120,7 @@ class SessionCosts:
             message_id = str(message.get("id"))
             size = self._answers[message_id][2] if message_id in self._answers else 0
             self._answers[message_id] = str(message.get("model")), usage, size + frame.size
-            if len(self._answers) > _MOST_ANSWERS:
+            if len(self._answers) > _MAX_ANSWERS:
                 # A turn that never ends, or forged frames: the oldest answer still counts, without its model.
                 _, oldest, its_size = self._answers.pop(next(iter(self._answers)))
                 self._uncovered += _tokens(oldest, its_size)
@@ -176,7 +176,7 @@ class SessionCosts:
         stream = str(raw.get("parent_tool_use_id"))
         if event.get("type") == "message_start" and isinstance(event.get("message"), dict):
             # Forged frames could open any number; the limit affects only the display.
-            if len(self._streams) >= _MOST_STREAMS:
+            if len(self._streams) >= _MAX_STREAMS:
                 self._streams.clear()
             self._streams[stream] = str(event["message"].get("id"))
         elif event.get("type") == "message_delta" and isinstance(event.get("usage"), dict):
@@ -184,7 +184,7 @@ class SessionCosts:
             output = int(read_number(event["usage"], "output_tokens"))
             # Only for known answers: stream frames are not checked.
             if answer in self._answers:
-                self._output[answer] = output if output <= _MOST_OUTPUT else 0
+                self._output[answer] = output if output <= _MAX_OUTPUT else 0
 
     @property
     def usage_so_far(self) -> Usage:

@@ -46,8 +46,8 @@ from .disk_threads import DiskThreads
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
-_MOST_OUTLINES = 8
-_MOST_THREADS = 4
+_MAX_OUTLINES = 8
+_MAX_THREADS = 4
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _EXCERPT = 60
@@ -140,7 +140,7 @@ class SessionLibrary:
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
         self._ledger = CostLedger(self.catalogue, self._records.config_dir)
-        self.threads = DiskThreads(_MOST_THREADS)
+        self.threads = DiskThreads(_MAX_THREADS)
         # One at a time, in a separate thread: each may read every transcript.
         self.searches = DiskThreads(1)
         self._counting = DiskThreads(1)
@@ -266,7 +266,7 @@ class SessionLibrary:
             known = self._outlines.get(key)
             if known is None:
                 known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
-        while len(self._outlines) > _MOST_OUTLINES:
+        while len(self._outlines) > _MAX_OUTLINES:
             self._outlines.popitem(last=False)
         return known
 

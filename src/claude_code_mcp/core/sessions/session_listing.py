@@ -14,7 +14,7 @@ from ..model.outcome import State
 from ..model.text import clip_line
 from ..state.session_records import Summary
 from ..transcripts.session_catalogue import CatalogueEntries, Entry, normalised
-from ..transcripts.transcript_summary import LONGEST_TITLE
+from ..transcripts.transcript_summary import MAX_TITLE
 from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
@@ -216,5 +216,5 @@ def _matches(session: Session, project: str | None, text: str | None, principal:
 
 def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
-    prompt = clip_line(session.first_prompt, LONGEST_TITLE) if session.first_prompt else None
+    prompt = clip_line(session.first_prompt, MAX_TITLE) if session.first_prompt else None
     return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)

@@ -21,7 +21,7 @@ from .stored_sessions import StoredSessions
 from .verdicts import Occasion
 from .workplaces import Workplace
 
-_MOST_CHECKPOINTS = 50
+_MAX_CHECKPOINTS = 50
 _EDITS_PAGE = 400_000
 _ENOUGH_OF_A_RESULT = 500
 """Characters of a result that are enough to recognise it."""
@@ -184,7 +184,7 @@ class SessionWork:
     async def _listed(self, session: Session) -> list[Checkpoint]:
         stores = session.deps.stores
         path = await stores.threads.run(stores.transcripts.path_of, session.id)
-        found = await stores.threads.run(read_checkpoints, path, _MOST_CHECKPOINTS) if path is not None else []
+        found = await stores.threads.run(read_checkpoints, path, _MAX_CHECKPOINTS) if path is not None else []
         if not found:
             raise InvalidArgument(
                 f"Session {session.id} has no checkpoints: it was not started with file checkpointing.", field="action"

@@ -39,8 +39,8 @@ _RESERVED = 10.0
 """Seconds within which a session must start with its reserved spare."""
 _WARM_UPS = 3
 """How often a spare prepares a model request without sending it, which warms it up."""
-_MOST_FRAMES = 1000
-_MOST_UNSUITED = 100
+_MAX_FRAMES = 1000
+_MAX_UNSUITED = 100
 _GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
@@ -183,7 +183,7 @@ class Spare:
             self.ran_hooks = True
         if not isinstance(frame, ControlRequest):
             # Bounded: they are not read before a session takes the process.
-            if len(self._frames) < _MOST_FRAMES:
+            if len(self._frames) < _MAX_FRAMES:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
             if frame.subtype == "mcp_message" and self._live.bridge is not None:
@@ -300,7 +300,7 @@ class Spares:
             return
         self._end(spare)
         if spare.ran_hooks:
-            self._unsuited = [*self._unsuited, key][-_MOST_UNSUITED:]
+            self._unsuited = [*self._unsuited, key][-_MAX_UNSUITED:]
 
     async def close(self) -> None:
         """End all spares and wait for it."""

@@ -32,7 +32,7 @@ from .session_access import Access, SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_stores import Stores
 
-_MOST_FILES = 100_000
+_MAX_FILES = 100_000
 """Of a repository that are listed."""
 
 
@@ -240,7 +240,7 @@ class StoredSessions:
             listed = await git.read("ls-files", "-z", "-c", "-o", "--exclude-standard", cwd=session.cwd)
         except (InvalidArgument, ProcessFailed):
             return ()
-        return [path for path in listed.split("\0")[:_MOST_FILES] if path]
+        return [path for path in listed.split("\0")[:_MAX_FILES] if path]
 
     async def file(self, session_id: str, path: str, *, caller: Caller = LOCAL_CALLER) -> tuple[str, str]:
         """A text file below a session's directory that its caller may read: its relative path and its text. A relative

@@ -53,7 +53,7 @@ _VIOLATION = (
     "next message starts a new one."
 )
 _UNREAD = frozenset({OutcomeCode.START_FAILED, OutcomeCode.CRASHED})
-_LONGEST_CHECK = 10.0
+_MAX_CHECK = 10.0
 """Seconds after which an answer that could not be checked on disk counts as not saved."""
 
 
@@ -233,7 +233,7 @@ class TurnRunner:
                 stores = session.deps.stores
                 found = stores.threads.run(stores.transcripts.flaw_after, session.id, session.cwd, *turn.last_answer)
                 try:
-                    flaw = await asyncio.wait_for(found, _LONGEST_CHECK)
+                    flaw = await asyncio.wait_for(found, _MAX_CHECK)
                 except TimeoutError:
                     flaw = "the disk does not respond"
             if session.deps.replica is not None:

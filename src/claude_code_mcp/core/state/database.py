@@ -157,7 +157,7 @@ class Tables:
 
 ResultT = TypeVar("ResultT")
 FILE_NAME = "state.sqlite3"
-_OLDEST_SQLITE = (3, 37, 0)
+_MIN_SQLITE = (3, 37, 0)
 """The first one with STRICT tables."""
 _BUSY_SECONDS = 20.0
 """How long a transaction waits for those of other processes before it fails."""
@@ -318,8 +318,8 @@ class Database:
     def _connect(self) -> "sqlite3.Connection":
         import sqlite3  # noqa: PLC0415 - takes a while, and the first answers on stdio need no state
 
-        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-            needed = ".".join(map(str, _OLDEST_SQLITE))
+        if sqlite3.sqlite_version_info < _MIN_SQLITE:
+            needed = ".".join(map(str, _MIN_SQLITE))
             raise StateUnavailable(f"This Python has SQLite {sqlite3.sqlite_version}; the state needs {needed}.")
         address = self.path.absolute().as_uri() + (f"?vfs={self._vfs}" if self._vfs else "")
         connection = sqlite3.connect(

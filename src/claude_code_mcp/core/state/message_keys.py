@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 KEY_SECONDS = 7 * 86_400.0
-MOST_KEYS = 5000
+MAX_KEYS = 5000
 """Of one principal."""
-LONGEST_KEY = 200
+MAX_KEY = 200
 
 
 class KeyState(StrEnum):
@@ -60,7 +60,7 @@ class TakenKey:
 class MessageKeys:
     """The keys in one state directory, as one server takes them."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = MOST_KEYS) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = MAX_KEYS) -> None:
         self._database = database
         self._life = ServerLife(database.directory)
         self._clock = clock

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 VERSION: Final = 1
-LONGEST_RESULT = 256 << 10
+MAX_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
 _PROMPT_LENGTH = 1000
 """Characters of the first prompt that a record keeps."""
-_LARGEST = 16 << 20
+_MAX_BYTES = 16 << 20
 _CHECKED_AT_ONCE = 100
-_MOST_HOPS = 1000
+_MAX_HOPS = 1000
 
 
 def _any_text(value: object) -> str:
@@ -107,12 +107,12 @@ def recordable_outcome(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
     """An outcome as a record keeps it, and whether its result was cut: then the transcript has the rest."""
     if outcome is None:
         return None, False
-    if outcome.structured_output is not None and _size(outcome.structured_output) > LONGEST_RESULT:
+    if outcome.structured_output is not None and _size(outcome.structured_output) > MAX_RESULT:
         outcome = replace(outcome, structured_output=None)
-    if outcome.permission_denials and _size(outcome.permission_denials) > LONGEST_RESULT:
+    if outcome.permission_denials and _size(outcome.permission_denials) > MAX_RESULT:
         outcome = replace(outcome, permission_denials=())
-    cut = len(outcome.result) > LONGEST_RESULT
-    result = _encodable(outcome.result[:LONGEST_RESULT])
+    cut = len(outcome.result) > MAX_RESULT
+    result = _encodable(outcome.result[:MAX_RESULT])
     return replace(outcome, result=result, detail=_encodable(outcome.detail)), cut
 
 
@@ -362,7 +362,7 @@ def _encode_record(record: SessionRecord, config_dir: str, written_at: float) ->
 
 def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
     """ValueError if it is damaged, of another version or of another session."""
-    if len(body) > _LARGEST:
+    if len(body) > _MAX_BYTES:
         raise ValueError("it is too large")
     if _checksum(session_id, body) != checksum:
         raise ValueError("it is damaged")
@@ -422,7 +422,7 @@ def _resolved(db: "sqlite3.Connection", session_id: str) -> str:
 
 def _follow(following: Callable[[str], str | None], session_id: str) -> str:
     # Bounded: pointers that lead in a circle must not keep a thread for ever.
-    for _ in range(_MOST_HOPS):
+    for _ in range(_MAX_HOPS):
         new_id = following(session_id)
         if new_id is None:
             break

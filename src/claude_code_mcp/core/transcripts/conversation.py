@@ -17,7 +17,7 @@ from ..model.unified_diff import unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
 from .outline import LineRange
 from .transcript_lines import (
-    LONGEST_LINE,
+    MAX_LINE,
     clean,
     clean_data,
     clean_line,
@@ -40,13 +40,13 @@ _INTERRUPTED_NOTE = "Interrupted."
 """By whom is not in the transcript: a person, or an agent that drives the session."""
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
-_LONGEST_NAME = 200
-_LONGEST_CELL = 1 << 20
+_MAX_NAME = 200
+_MAX_CELL = 1 << 20
 """Characters of a cell before and after a change that are compared."""
-_MOST_OF_A_TURN = 64 << 20
+_MAX_TURN_BYTES = 64 << 20
 """Bytes of one turn that are looked at: a session's commands can write any number into their own transcript, and one
 process reads everybody's conversations."""
-_DEEPEST, _MOST_FOLDERS = 5, 1000
+_MAX_DEPTH, _MAX_FOLDERS = 5, 1000
 """How far the transcripts of subagents are looked for below their directory."""
 
 
@@ -108,7 +108,7 @@ def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
 
 def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
     """The first line, which has the prompt, and as many of the last ones as are read; and how many are not."""
-    room, first = _MOST_OF_A_TURN, len(places)
+    room, first = _MAX_TURN_BYTES, len(places)
     while first > 1 and (room := room - (places[first - 1].end - places[first - 1].start)) >= 0:
         first -= 1
     # At least the last one, however long: no line is read beyond a limit of its own.
@@ -130,7 +130,7 @@ def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, An
         with open_regular(path) as file:
             for place in places:
                 file.seek(place.start)
-                line = parse(file.read(min(place.end - place.start, LONGEST_LINE)))
+                line = parse(file.read(min(place.end - place.start, MAX_LINE)))
                 if line is not None:
                     yield line
     except OSError as error:
@@ -184,7 +184,7 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
 
 
 def _name(name: str) -> str:
-    return clip_line(clean(name), _LONGEST_NAME)
+    return clip_line(clean(name), _MAX_NAME)
 
 
 def _item_id(line: Mapping[str, Any], number: int = 0) -> str:
@@ -192,7 +192,7 @@ def _item_id(line: Mapping[str, Any], number: int = 0) -> str:
 
 
 def _call_id(call_id: object) -> str:
-    return clip_line(clean_line(str(call_id)), _LONGEST_NAME)
+    return clip_line(clean_line(str(call_id)), _MAX_NAME)
 
 
 def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
@@ -284,7 +284,7 @@ def _cell_diff(details: Mapping[str, Any]) -> str:
     after = "" if mode == "delete" else details.get("new_source")
     if not isinstance(before, str) or not isinstance(after, str) or details.get("error"):
         return ""
-    return clean(unified_diff(before, after)) if len(before) + len(after) <= _LONGEST_CELL else ""
+    return clean(unified_diff(before, after)) if len(before) + len(after) <= _MAX_CELL else ""
 
 
 # -- subagents ----------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def subagents(path: str) -> dict[str, str]:
     for folder, depth in folders:  # it grows while it is walked
         for entry in unless_absent(partial(entries_at, folder)) or ():
             inside, mode = os.path.join(folder, entry.name), entry.status.st_mode
-            if stat.S_ISDIR(mode) and depth < _DEEPEST and len(folders) < _MOST_FOLDERS:
+            if stat.S_ISDIR(mode) and depth < _MAX_DEPTH and len(folders) < _MAX_FOLDERS:
                 folders.append((inside, depth + 1))
             agent = entry.name.removeprefix(_AGENT_PREFIX).removesuffix(_AGENT_SUFFIX)
             named = entry.name.startswith(_AGENT_PREFIX) and entry.name.endswith(_AGENT_SUFFIX)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Row = [0.0] * 5
-_LARGEST_AMOUNT = 1e15
+_MAX_AMOUNT = 1e15
 """Transcripts can be written by anybody: what is in one must not make the sum of all infinite."""
 Grouping = Literal["session", "project", "model", "day", "month"]
 
@@ -167,7 +167,7 @@ def daily_costs(session: SpentSession) -> Iterator[DailyCost]:
 
 
 def _amount(value: float) -> float:
-    return 0.0 if math.isnan(value) else min(max(value, 0.0), _LARGEST_AMOUNT)
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), _MAX_AMOUNT)
 
 
 # -- cost table -------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _amount(value: float) -> float:
 
 _AT_ONCE = 200
 """Sessions that are counted in one transaction."""
-_MOST_ANSWERS = 64
+_MAX_ANSWERS = 64
 _NAMES: Mapping[Grouping, str] = {
     "session": "session_id",
     "project": "project",
@@ -424,7 +424,7 @@ class CostLedger:
             version = self._table.version()
             if version is not None and self._version is not None and version[0] == self._version[0]:
                 # Which directory is meant by a path may change with nothing else.
-                if costs is not None and query.project is None and len(self._answers) < _MOST_ANSWERS:
+                if costs is not None and query.project is None and len(self._answers) < _MAX_ANSWERS:
                     self._answers[query] = costs
                 return costs
             self._version = None  # it was damaged meanwhile and begun anew: all is counted again

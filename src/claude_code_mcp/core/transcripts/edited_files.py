@@ -10,10 +10,10 @@ from ..model.unified_diff import unified_diff
 from .conversation import Item
 from .transcript_reader import ConversationPage
 
-LONGEST = 2 << 20
+MAX_LENGTH = 2 << 20
 """Characters of all differences that are returned at once."""
-_MOST_PAGES = 40
-_LONGEST_PATH = 1000
+_MAX_PAGES = 40
+_MAX_PATH = 1000
 
 ReadPage = Callable[[str | None], Awaitable[ConversationPage]]
 
@@ -36,8 +36,8 @@ async def edited_files(read: ReadPage) -> EditedFiles:
     """What the calls of a conversation have changed. `read` returns the page before a place; None: the last one."""
     found: list[tuple[str, str]] = []
     before: str | None = None
-    room, shortened = LONGEST, False
-    for _ in range(_MOST_PAGES):
+    room, shortened = MAX_LENGTH, False
+    for _ in range(_MAX_PAGES):
         page = await read(before)
         for path, diff in reversed([*_edits(page)]):
             room -= len(diff)
@@ -91,7 +91,7 @@ def diff_of(files: Iterable[EditedFile], directory: str) -> str:
 
 
 def _diff_lines(file: EditedFile, directory: str) -> Iterator[str]:
-    path = visible(one_line(file.path.removeprefix(os.path.join(directory, "")), _LONGEST_PATH))
+    path = visible(one_line(file.path.removeprefix(os.path.join(directory, "")), _MAX_PATH))
     yield f"diff --git a/{path} b/{path}"
     yield f"--- a/{path}"
     yield f"+++ b/{path}"

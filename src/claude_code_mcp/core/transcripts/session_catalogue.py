@@ -45,14 +45,14 @@ from .transcript_lines import (
     unwrapped,
 )
 from .transcript_reader import first_mention, readable_lines
-from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
+from .transcript_summary import MAX_TITLE, TranscriptSummary, dump, load, summarize
 from .transcripts import EXTENSION, ProjectFolders, is_transcript, unreadable_refused
 
 log = logging.getLogger(__name__)
 
 _EXTENSION = len(EXTENSION)
 _NAME = 36 + _EXTENSION
-_MOST_CACHED = 4096
+_MAX_CACHED = 4096
 _WRITTEN_AT_ONCE = 200
 _HISTORY_BYTES = 1 << 20
 """So much of the end of the history is read."""
@@ -397,7 +397,7 @@ class Catalogue:
         self._unread.pop(file.path, None)
         with self._lock:
             self._summaries[file.path] = file, summary
-            if len(self._summaries) > _MOST_CACHED:
+            if len(self._summaries) > _MAX_CACHED:
                 self._summaries.popitem(last=False)
         return summary
 
@@ -470,8 +470,8 @@ class _Directory:
     def __init__(self, path: str, *, by_name: bool = False) -> None:
         identity: Callable[[str], object] = normalised if by_name else _identity
         self._spellings = (normalised(path),) if by_name else (_resolved(path), os.path.abspath(path))
-        self._identity_of = lru_cache(maxsize=_MOST_CACHED)(identity)
-        self._may_have: Callable[[str], bool] = lru_cache(maxsize=_MOST_CACHED)(
+        self._identity_of = lru_cache(maxsize=_MAX_CACHED)(identity)
+        self._may_have: Callable[[str], bool] = lru_cache(maxsize=_MAX_CACHED)(
             lambda folder: any(in_folder(spelling, folder) for spelling in self._spellings)
         )
         self._identity = identity(path)
@@ -535,7 +535,7 @@ def _add_line(history: dict[str, HistoryEntry], line: dict[str, Any]) -> None:
     if entry.first_prompt is None or is_bare_command(entry.first_prompt):
         display = line.get("display")
         prompt = unwrapped(display) if isinstance(display, str) else None
-        entry.first_prompt = clip_line(prompt, LONGEST_TITLE) if prompt else entry.first_prompt
+        entry.first_prompt = clip_line(prompt, MAX_TITLE) if prompt else entry.first_prompt
 
 
 def _seconds(timestamp: Any) -> float | None:

@@ -17,7 +17,7 @@ from ..model.text import clip_line, page_of, visible
 from .conversation import ConversationTurn, Item, read_turn
 from .outline import Outline
 
-_LONGEST_LINE = 160
+_MAX_LINE = 160
 _CURSOR = re.compile(r"(-?[0-9]{1,9})(?:\.([0-9]{1,12}))?")
 _BACKTICKS = re.compile("`{3,}")
 
@@ -147,10 +147,10 @@ def _item_lines(item: Item, detail: Detail) -> Iterator[str]:
 
 
 def _short_call(item: Item) -> Iterator[str]:
-    yield clip_line(f"[{item.name}] {arguments(item.input)}", _LONGEST_LINE)
+    yield clip_line(f"[{item.name}] {arguments(item.input)}", _MAX_LINE)
     changes = f" {_changed(item.diff)}" if item.diff else ""
     if item.status:
-        yield clip_line(f"[{item.status}]{changes} {item.result}", _LONGEST_LINE)
+        yield clip_line(f"[{item.status}]{changes} {item.result}", _MAX_LINE)
     if item.agent:
         yield f"[subagent {item.agent}]"
     yield ""
@@ -308,12 +308,12 @@ _UNDONE = {"error": "failed", "denied": "denied"}
 
 def _call(item: Item, detail: Detail) -> str:
     file = item.input.get("file_path") if isinstance(item.input, dict) else None
-    line = _safe(clip_line(file if isinstance(file, str) else arguments(item.input), _LONGEST_LINE))
+    line = _safe(clip_line(file if isinstance(file, str) else arguments(item.input), _MAX_LINE))
     marks = {"ok": "", **{status: f' <span class="error">{word}</span>' for status, word in _UNDONE.items()}}
     mark = marks.get(item.status, " (no result)")
     agent = f" → subagent {_safe(item.agent)}" if item.agent else ""
     summary = f"<b>{_safe(item.name)}</b> {line}{mark}{agent}"
-    shown = item.result if detail.full else clip_line(item.result, 20 * _LONGEST_LINE)
+    shown = item.result if detail.full else clip_line(item.result, 20 * _MAX_LINE)
     body = f"<pre>{_safe(full_input(item.input))}</pre>" if not item.diff else ""
     body += f"<pre>{_diff(item.diff)}</pre>" if item.diff else f"<pre>{_safe(shown)}</pre>" if shown else ""
     return _folded(summary, body, opened=bool(item.diff))

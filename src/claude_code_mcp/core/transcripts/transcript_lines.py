@@ -26,7 +26,7 @@ _STEERING = re.compile(r"[\x1b\x08]|\r(?!\n)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """How deeply a line may be nested: what is parsed is written and walked again by code that may be deep in calls."""
 
 
@@ -37,14 +37,14 @@ def parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     # Most lines have too few brackets to be nested so deeply, which is quickly counted.
-    if line.count(b"{") + line.count(b"[") > _DEEPEST and not _is_shallow(parsed):
+    if line.count(b"{") + line.count(b"[") > _MAX_DEPTH and not _is_shallow(parsed):
         return None
     return parsed if isinstance(parsed, dict) else None
 
 
 def _is_shallow(value: object) -> bool:
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner: list[object] = []
         for each in level:
             inner.extend(each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
@@ -136,13 +136,13 @@ def clean_line(text: str) -> str:
     return clean(text).replace("\n", " ").replace("\t", " ")
 
 
-_LONGEST_ID = 200
+_MAX_ID = 200
 _IS_MOMENT = re.compile("[0-9T:.Z+ -]{1,40}")
 
 
 def id_of(value: object) -> str | None:
     """An id in a line; None for what is none."""
-    return clean_line(value) if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID else None
+    return clean_line(value) if isinstance(value, str) and 0 < len(value) <= _MAX_ID else None
 
 
 def moment_of(value: object) -> str | None:
@@ -160,9 +160,9 @@ def seconds_of(value: object) -> float | None:
 
 
 _BLOCK = 1 << 20
-LONGEST_LINE = 64 << 20
+MAX_LINE = 64 << 20
 """Bytes; the CLI writes lines of many megabytes, and a longer one is passed over."""
-_ENDLESS_LINE = 4 * LONGEST_LINE
+_ENDLESS_LINE = 4 * MAX_LINE
 """Bytes after which nothing more is read: it is no line, but a file that was made longer than the disk."""
 
 
@@ -193,11 +193,11 @@ def _whole_lines(file: BinaryIO, offset: int, *, unfinished: bool = False) -> It
             parts = [_HOLE]
         for line in whole:
             offset += held + len(line) + 1
-            if held <= LONGEST_LINE:
+            if held <= MAX_LINE:
                 yield (b"".join((*parts, line)) if parts else line), offset
             parts, held = [], 0
         held += len(rest)
-        if held <= LONGEST_LINE:
+        if held <= MAX_LINE:
             parts.append(rest)
         else:
             parts = []
@@ -237,7 +237,7 @@ def _extent(file: BinaryIO, position: int) -> tuple[int, int | None]:
         return (file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position), None
 
 
-_LONGEST_FOLDER = 200
+_MAX_FOLDER = 200
 _MACHINE_TAGS = (
     "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
     "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
@@ -254,14 +254,14 @@ def folder_of(directory: str) -> str:
     Different directories may share one. Longer names end in a hash, which is left out here.
     """
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
-    return name[:_LONGEST_FOLDER]
+    return name[:_MAX_FOLDER]
 
 
 def new_folder_of(directory: str) -> str:
     """The whole name of the folder that Claude Code would make for a directory, whose links are resolved."""
     directory = unicodedata.normalize("NFC", directory)
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
-    return name if len(name) <= _LONGEST_FOLDER else f"{name[:_LONGEST_FOLDER]}-{_path_hash(directory)}"
+    return name if len(name) <= _MAX_FOLDER else f"{name[:_MAX_FOLDER]}-{_path_hash(directory)}"
 
 
 def _path_hash(text: str) -> str:
@@ -280,7 +280,7 @@ def _path_hash(text: str) -> str:
 
 def in_folder(directory: str, folder: str) -> bool:
     """Whether the transcripts of a directory would lie in a folder of this name."""
-    return folder_of(directory).casefold() == folder[:_LONGEST_FOLDER].casefold()
+    return folder_of(directory).casefold() == folder[:_MAX_FOLDER].casefold()
 
 
 def typed(line: Mapping[str, Any], *, of_subagent: bool = False) -> str | None:

@@ -40,9 +40,9 @@ from .transcript_lines import (
 from .transcripts import read_lines, unreadable_refused
 
 _READABLE_BYTES = 1 << 24
-_LONGEST_LINE = 160
+_MAX_LINE = 160
 _RECENT_BYTES = 4 << 20
-_MOST_RECENT = 2000
+_MAX_RECENT = 2000
 
 # -- for people -------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ def _block(block: Mapping[str, Any], status: CallStatus, *, by_assistant: bool) 
 
 
 def _clipped(text: str) -> str:
-    return clip_line(clean(text), _LONGEST_LINE)
+    return clip_line(clean(text), _MAX_LINE)
 
 
 def first_mention(path: str, text: str) -> str | None:
@@ -125,8 +125,8 @@ def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
     for text_of_block in _texts_of(line):
         at = text_of_block.casefold().find(text)
         if at >= 0:
-            start = max(0, at - _LONGEST_LINE // 3)
-            return _clipped(("…" if start else "") + text_of_block[start : start + 2 * _LONGEST_LINE])
+            start = max(0, at - _MAX_LINE // 3)
+            return _clipped(("…" if start else "") + text_of_block[start : start + 2 * _MAX_LINE])
     return None
 
 
@@ -185,7 +185,7 @@ def read_recent(path: Path) -> Recent:
     messages = [line for line in map(parse, lines) if line is not None and _is_message(line)]
     version = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
     fingerprint = hashlib.sha256(version.encode()).hexdigest()[:8]
-    return Recent(tuple(messages[-_MOST_RECENT:]), not left_out and len(messages) <= _MOST_RECENT, fingerprint)
+    return Recent(tuple(messages[-_MAX_RECENT:]), not left_out and len(messages) <= _MAX_RECENT, fingerprint)
 
 
 def _is_message(line: Mapping[str, Any]) -> bool:
@@ -197,10 +197,10 @@ def _is_message(line: Mapping[str, Any]) -> bool:
 
 
 Redact = Callable[[Any], Any]
-LONGEST_PREVIEW = 8_000
+MAX_PREVIEW = 8_000
 """Characters of a tool's result for who can ask for the whole item."""
-_LONGEST_TEXT = 100_000
-_LONGEST_INPUT = 60_000
+_MAX_TEXT = 100_000
+_MAX_INPUT = 60_000
 _OVERHEAD = 200
 """What an item costs beside its texts."""
 
@@ -301,7 +301,7 @@ def _end_of(turn: ConversationTurn, end: int | None, room: _Room, redact: Redact
         if not room.take(_size(item)):
             return replace(turn, prompt=None, items=kept[::-1]), number + 1
         kept.append(item)
-    prompt = None if turn.prompt is None else cut(redact(turn.prompt), _LONGEST_TEXT)
+    prompt = None if turn.prompt is None else cut(redact(turn.prompt), _MAX_TEXT)
     if prompt is not None and not room.take(len(prompt) + _OVERHEAD):
         return replace(turn, prompt=None, items=kept[::-1]), 1
     return replace(turn, prompt=prompt, items=kept[::-1]), 0
@@ -320,13 +320,13 @@ def shortened(item: Item, longest_result: int) -> Item:
     """The item with its long texts cut, each with a mark, and `cut` set if one is."""
     short = replace(
         item,
-        text=cut(item.text, _LONGEST_TEXT),
+        text=cut(item.text, _MAX_TEXT),
         result=cut(item.result, longest_result),
         output=cut(item.output, longest_result),
-        diff=cut(item.diff, _LONGEST_TEXT),
+        diff=cut(item.diff, _MAX_TEXT),
     )
-    if _length(item.input) > _LONGEST_INPUT:
-        short.input = cut_data(item.input, _LONGEST_INPUT, _LONGEST_INPUT)
+    if _length(item.input) > _MAX_INPUT:
+        short.input = cut_data(item.input, _MAX_INPUT, _MAX_INPUT)
     short.cut = short != item
     return short
 
@@ -343,7 +343,7 @@ def _length(value: Any) -> int:
 
 
 _SNAPSHOT = "file-history-snapshot"
-_LONGEST_PROMPT = 200
+_MAX_PROMPT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +373,6 @@ def checkpoints_of(lines: Iterable[Mapping[str, Any]], most: int) -> list[Checkp
         elif line.get("type") == "user" and prompt_id is not None:
             text = typed(line)
             if text:
-                prompts[prompt_id] = (text[:_LONGEST_PROMPT], moment_of(line.get("timestamp")) or "")
+                prompts[prompt_id] = (text[:_MAX_PROMPT], moment_of(line.get("timestamp")) or "")
     known = [message_id for message_id in noted if message_id in prompts]
     return [Checkpoint(message_id, *prompts[message_id]) for message_id in known[-most:]]

@@ -34,20 +34,20 @@ from .transcript_lines import (
     typed,
 )
 
-LONGEST_TITLE = 200
+MAX_TITLE = 200
 """Characters of a title or first prompt."""
-_LONGEST_PROMPT = 400
+_MAX_PROMPT = 400
 _SEARCHED_PROMPTS = 16_000
 """Characters of all prompts together that are kept to be searched."""
 _WHOLE_UP_TO = 256 << 20
 _END = 4 << 20
 """Of a transcript that is larger than `_WHOLE_UP_TO`, so much of its beginning and of its end is read."""
 _CHECKED = 1024
-_LONGEST_PATH = 4096
-_MOST_SUMMARIES = 100
-_MOST_MODELS = 64
+_MAX_PATH = 4096
+_MAX_SUMMARIES = 100
+_MAX_MODELS = 64
 """What further models used is counted together, as that of a model without a name."""
-_MOST_ROWS = 4096
+_MAX_ROWS = 4096
 """So many days and models are told apart; what was used on further days is counted without one."""
 _LEADING_TYPE = re.compile(rb'\{"type": ?"([a-z-]+)"')
 _READ_TYPES = {
@@ -135,7 +135,7 @@ class TranscriptSummary:
                 # Old versions wrote summaries of other conversations too; ours is one whose last message is in this
                 # file.
                 title, leaf = _title(line.get("summary")), id_of(line.get("leafUuid"))
-                if title and leaf is not None and len(self.others) < _MOST_SUMMARIES:
+                if title and leaf is not None and len(self.others) < _MAX_SUMMARIES:
                     self.others[leaf] = title
             case "queue-operation":
                 self.begun = self.begun or moment_of(line.get("timestamp"))
@@ -164,7 +164,7 @@ class TranscriptSummary:
             self._take_prompt(prompt)
 
     def _take_cwd(self, cwd: object) -> None:
-        if isinstance(cwd, str) and 0 < len(cwd) <= _LONGEST_PATH and not self.own_cwd:
+        if isinstance(cwd, str) and 0 < len(cwd) <= _MAX_PATH and not self.own_cwd:
             own = in_folder(cwd, self.folder)
             if own or self.cwd is None:
                 self.cwd, self.own_cwd = clean_line(cwd), own
@@ -173,9 +173,9 @@ class TranscriptSummary:
         """The first prompt is the first that is more than a bare command, or such a command if there is no other."""
         self.messages += 1
         if self.first_prompt is None or (is_bare_command(self.first_prompt) and not is_bare_command(prompt)):
-            self.first_prompt = clip_line(prompt, LONGEST_TITLE)
+            self.first_prompt = clip_line(prompt, MAX_TITLE)
         if len(self.prompts) < _SEARCHED_PROMPTS:
-            self.prompts += f"{clip_line(prompt, _LONGEST_PROMPT)}\n"
+            self.prompts += f"{clip_line(prompt, _MAX_PROMPT)}\n"
 
     def _take_answer(self, line: Mapping[str, Any]) -> None:
         message = line.get("message")
@@ -209,9 +209,9 @@ class TranscriptSummary:
 
     def _model_name(self, name: str) -> str:
         """The name under which a model is counted; always the same for one model."""
-        model = clip_line(clean(name), LONGEST_TITLE)
+        model = clip_line(clean(name), MAX_TITLE)
         if model not in self.models:
-            if len(self.models) >= _MOST_MODELS:
+            if len(self.models) >= _MAX_MODELS:
                 return UNNAMED
             self.models.append(model)
         return model
@@ -235,7 +235,7 @@ def _is_read(line: bytes) -> bool:
 
 
 def _title(title: object) -> str | None:
-    return (clip_line(clean(title), LONGEST_TITLE) or None) if isinstance(title, str) else None
+    return (clip_line(clean(title), MAX_TITLE) or None) if isinstance(title, str) else None
 
 
 def _day(timestamp: object) -> str:
@@ -266,7 +266,7 @@ def _written(usage: Usage) -> dict[str, Any]:
 
 def _add(rows: dict[str, Row], day: str, model: str, more: Row) -> None:
     key = f"{day} {model}"
-    if key not in rows and len(rows) >= _MOST_ROWS:
+    if key not in rows and len(rows) >= _MAX_ROWS:
         key = f"{NO_DAY} {model}"
     rows[key] = [old + new for old, new in zip(rows.get(key, [0.0] * 5), more, strict=True)]
 

@@ -33,7 +33,7 @@ from ..model.text import clip_line
 from ..private_files import TEMPORARY, entries_at, is_absence, make_directory_at, open_at, remove_at, replace_at
 from .index import File, list_folders, look_at
 from .transcript_lines import (
-    LONGEST_LINE,
+    MAX_LINE,
     all_lines,
     clean,
     folder_of,
@@ -50,7 +50,7 @@ _FIRST_LINES = 1000
 """Among these is one with a time: a transcript begins with a few that say how the session is set up."""
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
-_MOST_PATHS = 1024
+_MAX_PATHS = 1024
 _UNUSED = ".unused"
 """Ends the name of a transcript without a message that another one has taken the place of."""
 
@@ -145,7 +145,7 @@ class Transcripts:
 
     def __init__(self, projects: ProjectFolders) -> None:
         self.projects = projects
-        self._likely_path = lru_cache(maxsize=_MOST_PATHS)(self._expected_path)
+        self._likely_path = lru_cache(maxsize=_MAX_PATHS)(self._expected_path)
 
     @property
     def available(self) -> bool:
@@ -225,7 +225,7 @@ class Transcripts:
         near = _LAST_BYTES + 4 * size
         line = None
         if path is not None:
-            line = _line_with(path, message_id, near) or _line_with(path, message_id, LONGEST_LINE)
+            line = _line_with(path, message_id, near) or _line_with(path, message_id, MAX_LINE)
         if line is not None and line.endswith(b"\n"):
             return None if parse(line) is not None else "a line was cut off"
         return self.flaw(cwd, near)
@@ -359,7 +359,7 @@ def _last_costs(path: Path) -> dict[str, Any]:
 # -- session care -----------------------------------------------------------------------------------------------------
 
 
-LONGEST_TITLE = 200
+MAX_TITLE = 200
 _TITLE_FILE = "custom-title.json"
 _NOT_COPIED = {"cost-state", "queue-operation", "custom-title", "tag", "continued-in"}
 """Lines that are about the session that is copied: what it cost, what waited in it, what it was called."""
@@ -380,7 +380,7 @@ class SessionFiles:
         """Names a session and returns the name as it is shown: on one line, and not too long. An empty one takes the
         name away. Written as the CLI does, into the transcript and into a small file beside it."""
         path = self._transcript(session_id)
-        title = clip_line(clean(title), LONGEST_TITLE)
+        title = clip_line(clean(title), MAX_TITLE)
         _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
         beside = path.removesuffix(EXTENSION)
         # Something else in its place was made by a session, and may lead to what is not the session's.
@@ -395,7 +395,7 @@ class SessionFiles:
 
     def set_tag(self, session_id: str, tag: str) -> str:
         """Tags a session; an empty tag takes it away."""
-        tag = clip_line(clean(tag), LONGEST_TITLE)
+        tag = clip_line(clean(tag), MAX_TITLE)
         _append(self._transcript(session_id), {"type": "tag", "tag": tag, "sessionId": session_id})
         return tag
 

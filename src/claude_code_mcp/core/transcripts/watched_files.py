@@ -24,7 +24,7 @@ from typing import Protocol
 
 _EVENT = struct.Struct("iIII")
 _BUFFER = 1 << 16
-_MOST_READS = 64
+_MAX_READS = 64
 """So many buffers of changes are taken at most; a scan is quicker than more of them."""
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
@@ -73,7 +73,7 @@ class DirectoryWatch:
     def take(self) -> set[tuple[str, str]] | None:
         """The notes so far, as directory and name (`""`: the directory itself); None if some were lost."""
         changed: set[tuple[str, str]] = set()
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             try:
                 notes = os.read(self._descriptor, _BUFFER)
             except BlockingIOError:
@@ -297,7 +297,7 @@ class FileFollower:
 # -- watched file -----------------------------------------------------------------------------------------------------
 
 
-_MOST_PARTS = 1000
+_MAX_PARTS = 1000
 """Of a path with all of its links; more of them lead in a circle."""
 _BLIND_SECONDS = 0.5
 _LOOK_AGAIN = 60.0
@@ -387,7 +387,7 @@ def _links_on_the_way(path: str) -> list[str]:
     path that does not exist, the first part that is missing is the last of them."""
     found: list[str] = []
     place, rest = _root_and_parts(path)
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if not rest:
             break
         name = rest.pop()

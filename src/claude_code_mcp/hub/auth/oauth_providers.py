@@ -44,7 +44,7 @@ from .credentials import (
 _UNUSED_REDIRECT = "http://127.0.0.1/callback"
 """The redirect URI registered by a provider that never redirects a person."""
 _REQUEST_TIMEOUT = 20.0
-_LONGEST_RENEWAL = 45.0
+_MAX_RENEWAL = 45.0
 """Maximum seconds for which the lock is held; others wait longer than that."""
 
 
@@ -169,7 +169,7 @@ class SilentOAuth(StoredOAuth):
         """Replace expired or refused tokens. Raises NeedsAuth, or OAuthFlowError if a later attempt may succeed."""
         try:
             async with self._storage.lock():
-                with anyio.fail_after(_LONGEST_RENEWAL):
+                with anyio.fail_after(_MAX_RENEWAL):
                     await self.reload()
                     if self._is_stale(refused):  # no other process was faster
                         await self._renew_alone(refused)

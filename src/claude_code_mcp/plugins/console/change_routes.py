@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.service import Service
-from ...core.transcripts.edited_files import LONGEST
+from ...core.transcripts.edited_files import MAX_LENGTH
 from ...server.tools.arguments import Arguments, Name
 from ...server.web_answers import answer, arguments_of, session_id_of, text_of
 from .guard import WebUser
@@ -42,7 +42,7 @@ def files_of_diff(text: str) -> tuple[list[ChangedFile], bool]:
     """The files of what `git diff` has printed, and whether some were left out."""
     places = [*(found.start() for found in _HEAD.finditer(text)), len(text)]
     files: list[ChangedFile] = []
-    room = LONGEST
+    room = MAX_LENGTH
     for start, end in pairwise(places):
         room -= end - start
         if room < 0:
@@ -70,7 +70,7 @@ def _changed_file(part: str) -> ChangedFile:
 
 # -- routes -----------------------------------------------------------------------------------------------------------
 
-_MOST_NAMED = 30
+_MAX_NAMED = 30
 
 
 class WorkArguments(Arguments):
@@ -123,7 +123,7 @@ class ChangeRoutes:
             "into": plan.into,
             "repository": plan.repository,
             "uncommitted": len(plan.uncommitted),
-            "files": [*plan.uncommitted[:_MOST_NAMED]],
+            "files": [*plan.uncommitted[:_MAX_NAMED]],
             "commits": plan.commits,
             "refusal": plan.refusal,
             "remote": remote,

@@ -164,7 +164,7 @@ class Console:
 log = logging.getLogger(__name__)
 
 _LOOPBACK = Address("127.0.0.1", 0)
-_LONGEST_PORT = 16
+_MAX_PORT = 16
 
 
 class Consoles:
@@ -338,7 +338,7 @@ class ConsolePort:
     def _remembered(self) -> int:
         """The port of the last time; 0 if there is none."""
         try:
-            text = read_regular(self._file, _LONGEST_PORT).decode("ascii", "replace").strip()
+            text = read_regular(self._file, _MAX_PORT).decode("ascii", "replace").strip()
         except OSError:
             return 0
         return int(text) if text.isdigit() and int(text) <= 65535 else 0

@@ -43,11 +43,11 @@ from ...core.sessions.session import Session
 from ...core.sessions.session_row import SessionRow
 from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
 from ...core.transcripts.transcript_export import item_without_secrets
-from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, shortened
+from ...core.transcripts.transcript_reader import MAX_PREVIEW, shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
-_LONGEST_PENDING = 64 << 10
-_LONGEST_SECRET = 8 << 10
+_MAX_PENDING = 64 << 10
+_MAX_SECRET = 8 << 10
 _LOOK_BACK = 1000
 """Fragments that a known secret may be spread over."""
 
@@ -83,7 +83,7 @@ def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
     """How many of the first fragments of a text can be sent without those behind them."""
     # From the end: as a rule nothing is held back, and the first look decides.
     for count in range(len(parts), 0, -1):
-        end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_LONGEST_SECRET:]
+        end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_MAX_SECRET:]
         if not redactor.held_back(end):
             return count
     return 0
@@ -124,7 +124,7 @@ class FrameEncoder:
         """What can be sent of the fragments that wait."""
         text = "".join(self._parts)
         # A text that always seems to begin a secret must neither be held for ever nor grow without a bound.
-        if text and (not self._redactor.held_back(text) or len(text) > _LONGEST_PENDING):
+        if text and (not self._redactor.held_back(text) or len(text) > _MAX_PENDING):
             yield from self._release()
 
     def finish(self) -> Iterator[Frame]:
@@ -220,7 +220,7 @@ class FrameEncoder:
 
     def _shown(self, item: Item) -> dict[str, Any]:
         # Before it is shortened: of a secret that is cut in half nothing would be recognised.
-        return item_fields(shortened(item_without_secrets(item, self._redactor.data), LONGEST_PREVIEW), self._cwd)
+        return item_fields(shortened(item_without_secrets(item, self._redactor.data), MAX_PREVIEW), self._cwd)
 
 
 def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any]:

@@ -49,9 +49,9 @@ from ...server.web_answers import ANSWER_HEADERS, text_of
 from .event_frames import Frame, FrameEncoder, frame, page_row, session_in_memory, whole_parts
 from .guard import WebUser
 
-_MOST_FRAMES = 4096
-_MOST_BYTES = 8 << 20
-_LONGEST_READ = 256 << 10
+_MAX_FRAMES = 4096
+_MAX_BYTES = 8 << 20
+_MAX_READ = 256 << 10
 
 
 class Read(NamedTuple):
@@ -67,7 +67,7 @@ class Read(NamedTuple):
 class Ring:
     """The latest frames of one source."""
 
-    def __init__(self, most_frames: int = _MOST_FRAMES, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, most_frames: int = _MAX_FRAMES, most_bytes: int = _MAX_BYTES) -> None:
         self._most_frames = most_frames
         self._most_bytes = most_bytes
         self._frames: deque[Frame] = deque()
@@ -119,7 +119,7 @@ class Ring:
         parts: list[bytes] = []
         size, last_seq = 0, 0
         for kept in islice(self._frames, begin - self._start, None):
-            if parts and size + len(kept.data) > _LONGEST_READ:
+            if parts and size + len(kept.data) > _MAX_READ:
                 break
             parts.append(kept.data)
             size += len(kept.data)
@@ -159,7 +159,7 @@ class RingPlace:
 
 _MERGE_SECONDS = 0.025
 """How long a feed waits for more: fragments within it become one frame."""
-_LONGEST_RUN = 5000
+_MAX_RUN = 5000
 """Fragments of one text that are looked at."""
 _LIST_SECONDS = 0.5
 _LIST_EVENTS = (StateChanged, QuestionOpened, QuestionSettled, TurnStarted, TurnEnded, WaitChanged, Stalled)
@@ -188,7 +188,7 @@ class SessionFeed:
 
     def _begin_within_a_text(self) -> None:
         """Where the latest fragments may be the beginning of a secret, they belong to the ring and to no backlog."""
-        latest = self.session.events.after(max(0, self.sent_seq - _LONGEST_RUN))
+        latest = self.session.events.after(max(0, self.sent_seq - _MAX_RUN))
         begin = next((number for number in range(len(latest), 0, -1) if ends_text(latest[number - 1])), 0)
         writing = latest[begin:]
         runs = [event for event in writing if isinstance(event, PartialRun)]
@@ -404,9 +404,9 @@ def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT])
 
 
 HEARTBEAT = 15.0
-_LONGEST_WRITE = 60.0
+_MAX_WRITE = 60.0
 """Seconds that a watcher may take to read what is on its way to it."""
-_MOST_STREAMS = 500
+_MAX_STREAMS = 500
 """Of one principal."""
 
 
@@ -439,7 +439,7 @@ class Streams:
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._open.setdefault(user.principal, set())
         # Counted together with the check, nothing is awaited in between: requests at once do not all find room.
-        if len(mine) >= _MOST_STREAMS:
+        if len(mine) >= _MAX_STREAMS:
             raise LimitReached("Too many pages are open at once.")
         watcher = _Watcher(self._service, self._feeds, user.principal, session_id)
         mine.add(watcher)
@@ -609,7 +609,7 @@ class StreamResponse(Response):
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for data in self._frames:
-            with anyio.move_on_after(_LONGEST_WRITE) as limit:
+            with anyio.move_on_after(_MAX_WRITE) as limit:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             # Without an end of the answer: the connection is in an unknown state, and is to be dropped.
             if limit.cancelled_caught:

@@ -108,7 +108,7 @@ class Accounts:
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10
 """Failed sign-ins of one address within a minute."""
-_LONGEST_SECRET = 4096
+_MAX_SECRET = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Guard:
         """The sign-in that the browser's cookie and CSRF token stand for; None if there is none that still counts. One
         whose token or socket counts no more is ended."""
         cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
-        if not cookie or not csrf or len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
+        if not cookie or not csrf or len(cookie) > _MAX_SECRET or len(csrf) > _MAX_SECRET:
             return None
         found = await asyncio.to_thread(self._sign_ins.find, cookie, csrf)
         # With every request: whoever a proxy lets in no more, or as somebody else, is signed in no more. Nor are the

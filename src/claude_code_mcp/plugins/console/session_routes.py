@@ -19,7 +19,7 @@ from ...core.sessions.session_access import Access
 from ...core.sessions.session_row import session_row
 from ...core.state.spending import Period
 from ...core.transcripts.cost_table import Grouping
-from ...core.transcripts.transcript_reader import LONGEST_PREVIEW, Extent
+from ...core.transcripts.transcript_reader import MAX_PREVIEW, Extent
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
 from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from ...hub.server_pool import ServerStatus
     from ...server.server import HubHost
 
-_MOST_ROWS = 200
-_MOST_TURNS = 50
+_MAX_ROWS = 200
+_MAX_TURNS = 50
 _PAGE = 400_000
 """Characters of a page of turns, roughly."""
-_MOST_FILES = 30
-_MOST_FOUND = 100
+_MAX_FILES = 30
+_MAX_FOUND = 100
 _USUAL_COMMANDS = ("clear", "compact", "context", "cost", "init")
 _REPEATED = 200
 """Events that are repeated where the beginning of a turn is not in the log any more."""
@@ -126,7 +126,7 @@ class SessionRoutes:
         text, project = text_of(request, "text"), text_of(request, "project", 4096)
         archived = flag_of(request, "archived")
         limit, offset = (
-            number_of(request, "limit", 50, 1, _MOST_ROWS) or 50,
+            number_of(request, "limit", 50, 1, _MAX_ROWS) or 50,
             number_of(request, "offset", 0, 0, 10**9) or 0,
         )
         listing, redactor = self._service.listing, self._service.redaction
@@ -140,7 +140,7 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        active, _ = await listing.page(caller=user.caller, limit=_MOST_ROWS, active=True) if plain else ([], None)
+        active, _ = await listing.page(caller=user.caller, limit=_MAX_ROWS, active=True) if plain else ([], None)
         # Of a search nobody knows how much it will find.
         counted = more is not None and text is None and project is None
         listed = {
@@ -182,14 +182,14 @@ class SessionRoutes:
 
     async def turns(self, request: Request, user: WebUser) -> Response:
         session_id, service = session_id_of(request), self._service
-        before, limit = number_of(request, "before", None, 1, 10**9), number_of(request, "limit", 10, 1, _MOST_TURNS)
+        before, limit = number_of(request, "before", None, 1, 10**9), number_of(request, "limit", 10, 1, _MAX_TURNS)
         session = session_in_memory(self._service, user.principal, session_id)
         cursor = _where_to_begin(session) if session is not None else None  # before the transcript is read
         try:
             read = await service.stored.page_before(
                 session_id,
                 None if before is None else str(before),
-                Extent(_PAGE, most_turns=limit or 10, longest_result=LONGEST_PREVIEW),
+                Extent(_PAGE, most_turns=limit or 10, longest_result=MAX_PREVIEW),
                 caller=user.caller,
                 agent=text_of(request, "agent"),
             )
@@ -239,14 +239,14 @@ class SessionRoutes:
         text = (text_of(request, "text") or "").lower()
         found = await self._service.stored.files(session_id_of(request), caller=user.caller)
         hits = sorted((path for path in found if text in path.lower()), key=lambda path: _closeness(path, text))
-        return answer({"files": self._service.redaction.data(hits[:_MOST_FILES])})
+        return answer({"files": self._service.redaction.data(hits[:_MAX_FILES])})
 
     async def find(self, request: Request, user: WebUser) -> Response:
         """Where a text stands in a conversation."""
         text = text_of(request, "text")
         if text is None:
             raise InvalidArgument("text: required.", field="text")
-        found = await self._service.stored.find(session_id_of(request), text, _MOST_FOUND, caller=user.caller)
+        found = await self._service.stored.find(session_id_of(request), text, _MAX_FOUND, caller=user.caller)
         return answer({"found": [{"turn": hit.turn, "itemId": hit.item_id, "excerpt": hit.excerpt} for hit in found]})
 
     # -- doing ----------------------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class QuestionRoutes:
 
 
 _DAY_LENGTH = len("2026-11-01")
-_LONGEST_WAIT = 30.0
+_MAX_WAIT = 30.0
 """Seconds; proxies and browsers cut off what is silent for a minute."""
 
 
@@ -502,7 +502,7 @@ async def _until_connected(hub: "Hub", server: str) -> None:
     changed = asyncio.Event()
     unwatch = hub.watch(server, lambda _: changed.set())
     try:
-        async with asyncio.timeout(_LONGEST_WAIT):
+        async with asyncio.timeout(_MAX_WAIT):
             while hub.status(server)[0].state != "connected":
                 await changed.wait()
                 changed.clear()  # nothing is awaited between this and the look

@@ -46,8 +46,8 @@ def qr_text(rows: Sequence[str]) -> str:
 # -- sign in routes ---------------------------------------------------------------------------------------------------
 
 
-_LONGEST_DEVICE = 60
-_LARGEST_SIGN_IN = 16 << 10
+_MAX_DEVICE = 60
+_MAX_SIGN_IN = 16 << 10
 """Bytes of a request that anybody may send."""
 
 
@@ -94,10 +94,10 @@ class SignInRoutes:
 
     async def sign_in(self, request: Request) -> Response:
         """The one route that needs no sign-in."""
-        arguments = await arguments_of(request, SignInArguments, _LARGEST_SIGN_IN)
+        arguments = await arguments_of(request, SignInArguments, _MAX_SIGN_IN)
         if arguments.ticket is not None and arguments.token is not None:
             raise InvalidArgument("token: pass a ticket or a token, not both.", field="token")
-        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        device = one_line(visible(arguments.device or ""), _MAX_DEVICE)
         if arguments.ticket is not None and not arguments.replace:
             # Before the ticket is used: a person who decides against it can still use it elsewhere.
             await self._guard.refuse_ticket_of_another(request, arguments.ticket)

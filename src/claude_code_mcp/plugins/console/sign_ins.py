@@ -24,9 +24,9 @@ SIGN_IN_SECONDS = 30 * 86_400.0
 """From its last use on."""
 _USE_NOTED = 60.0
 """Seconds between two notes of the same sign-in's use."""
-_MOST_OF_ONE = 100
+_MAX_PER_OWNER = 100
 """Sign-ins, and tickets, of one principal; the oldest end for new ones."""
-_LONGEST_DEVICE = 80
+_MAX_DEVICE = 80
 _COLUMNS = "id, principal, credential, device, created_at, used_at"
 
 
@@ -57,7 +57,7 @@ class NewSignIn:
 class SignIns:
     """The tickets and sign-ins in one state directory."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MAX_PER_OWNER) -> None:
         """At most so many sign-ins, and so many tickets, of one principal."""
         self._database = database
         self._clock = clock
@@ -98,7 +98,7 @@ class SignIns:
     def begin(self, identity: Identity, device: str) -> NewSignIn:
         """A new sign-in."""
         cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
-        sign_in = SignIn(hash_of(cookie), identity, device[:_LONGEST_DEVICE], now, now)
+        sign_in = SignIn(hash_of(cookie), identity, device[:_MAX_DEVICE], now, now)
 
         def change(db: "sqlite3.Connection") -> None:
             drop_oldest(db, "sign_ins", "id", "used_at", "principal", identity.principal, self._most - 1)

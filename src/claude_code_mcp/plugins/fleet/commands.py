@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _PORT = 4222
 _LISTEN = f"0.0.0.0:{_PORT}"
-_LONGEST_LABEL = 64
+_MAX_LABEL = 64
 
 
 def add_fleet(commands: Any) -> None:
@@ -140,8 +140,8 @@ def _add_nats(parser: argparse.ArgumentParser) -> None:
 
 
 def _label(text: str) -> str:
-    if not text.strip() or len(text) > _LONGEST_LABEL or "," in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a label: up to {_LONGEST_LABEL} characters without a comma")
+    if not text.strip() or len(text) > _MAX_LABEL or "," in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label: up to {_MAX_LABEL} characters without a comma")
     return text.strip()
 
 

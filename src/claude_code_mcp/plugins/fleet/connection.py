@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MACHINE_SECONDS = 5.0
 """After which a machine that has not reported is gone. Its leases end with it."""
-LARGEST_REPORT = 64 << 10
+MAX_REPORT = 64 << 10
 """Bytes that a machine may report of itself."""
 _REQUEST_SECONDS = 5.0
 _CONNECT_SECONDS = 5
@@ -289,7 +289,7 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
         subjects=[f"$KV.{names.MACHINES}.>"],
         max_msgs_per_subject=1,
         max_age=MACHINE_SECONDS,
-        max_msg_size=LARGEST_REPORT,
+        max_msg_size=MAX_REPORT,
         discard=DiscardPolicy.NEW,
         deny_delete=True,
         allow_rollup_hdrs=False,

@@ -27,7 +27,7 @@ from ...server.client_capabilities import without_person
 from ...server.sdk import Context
 from . import merged_results, names
 from .connection import FleetConnection
-from .gateway_client import MOST_FOLLOWED, GatewayClient, Listening
+from .gateway_client import MAX_FOLLOWED, GatewayClient, Listening
 from .leases import HeldElsewhere
 from .machine_link import MachineLink, MachineUnavailable, Notification
 from .machine_server import Taken, refusal_in, taken_in, taking_request
@@ -64,7 +64,7 @@ _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_K
 GOES_ON = "The next message continues it on another machine, with its history and the last saved files."
 KEPT_THERE = "Only the machine that has it can change its title, tag and marks, or delete it."
 _STAYS = "It is pinned to that machine and continues when the machine is back."
-_MOST_ABSENT = 2000
+_MAX_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _WAITS_PAUSE = 15.0
 """Seconds between two looks for waits for a usage limit that have ended."""
@@ -240,7 +240,7 @@ class Dispatch:
                 log.info("cannot read which sessions wait for a usage limit: %r", problem)
 
     async def _take_over_waiting(self) -> None:
-        holdings = (await self._fleet.absent(None))[:_MOST_ABSENT]
+        holdings = (await self._fleet.absent(None))[:_MAX_ABSENT]
         owners = {holding.session_id: holding.principal for holding in holdings}
         alive = [machine.id for machine in self._fleet.machines()]
         for found in await self._absent_records.read(holdings, alive):
@@ -405,7 +405,7 @@ class Dispatch:
             result, at = await self._ask(client, context, machine, target), machine.id
         if context.method == "resources/unsubscribe":
             client.followed.pop(uri, None)
-        elif len(client.followed) < MOST_FOLLOWED:
+        elif len(client.followed) < MAX_FOLLOWED:
             client.followed[uri] = at
         return result
 
@@ -448,10 +448,10 @@ class Dispatch:
         machines = [*self._fleet.machines(), *self._fleet.gone()]
         names_of = {machine.id: machine for machine in machines}
         holdings = await self._fleet.absent(principal)
-        if len(holdings) > _MOST_ABSENT:
+        if len(holdings) > _MAX_ABSENT:
             log.warning("%s has %d sessions on offline machines; not all are listed", principal, len(holdings))
         alive = [machine.id for machine in self._fleet.machines()]
-        found = await self._absent_records.read(holdings[:_MOST_ABSENT], alive)
+        found = await self._absent_records.read(holdings[:_MAX_ABSENT], alive)
         listed = [each for each in found if _is_wanted(each, wanted)]
         return [
             (
@@ -571,7 +571,7 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
     rows: list[Any] = []
     result: dict[str, Any] = {}
     while len(rows) < wanted:
-        part = {**arguments, "offset": len(rows), "limit": min(wanted - len(rows), merged_results.MOST_OF_ONE)}
+        part = {**arguments, "offset": len(rows), "limit": min(wanted - len(rows), merged_results.MAX_PER_MACHINE)}
         result = await link.request("tools/call", {**params, "arguments": part})
         found = result.get("structuredContent")
         structured = found if isinstance(found, dict) else {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .connection import FleetConnection
     from .machines import Machine
 
-_LARGEST_DIFFERENCE = 5.0
+_MAX_DIFFERENCE = 5.0
 """Seconds between two clocks: budgets of a day and the times in lists are those of each machine."""
 _NEEDED_DISK = 1 << 30
 
@@ -79,7 +79,7 @@ def judged(state: FleetState) -> Iterator[Finding]:
     yield Finding("fleet", True, f"it answers{there}{gone}", "")
     ahead = state.clock_ahead
     shown = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the gateway's clock"
-    close = abs(ahead) <= _LARGEST_DIFFERENCE
+    close = abs(ahead) <= _MAX_DIFFERENCE
     yield Finding(
         "fleet's clock", close, "in sync with the gateway" if close else shown, "synchronize both with a time server"
     )

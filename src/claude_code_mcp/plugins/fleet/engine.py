@@ -133,7 +133,7 @@ def client_context(authority: str) -> ssl.SSLContext:
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-LARGEST_MESSAGE = 8 << 20
+MAX_MESSAGE = 8 << 20
 """Bytes of a message that the embedded server takes."""
 _STOP_SECONDS = 2.0
 """How long the server may take to end before it is killed. Nothing is lost then: its writes are synced."""
@@ -147,7 +147,7 @@ _RESTART_PAUSE = 0.5
 """Seconds before a restart, for each one before it in the window."""
 _INHERITED = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "TEMP", "TMP")
 """Of our environment: nothing in it that is secret is the server's business."""
-_LONGEST_LINE = 64 << 10
+_MAX_LINE = 64 << 10
 
 
 class EngineUnavailable(ClaudeCodeError):
@@ -189,7 +189,7 @@ class ServerConfiguration:
             raise InvalidArgument(f"On {self.host} the fleet's server needs TLS and keys.", field="host")
         values: dict[str, Any] = {
             "listen": f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}",
-            "max_payload": LARGEST_MESSAGE,
+            "max_payload": MAX_MESSAGE,
             "jetstream": {"store_dir": str(self.directory / "jetstream"), "sync_interval": "always"},
         }
         if self.users is not None:
@@ -410,7 +410,7 @@ class ServerOutput(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[-_LONGEST_LINE:]
+        self._rest = rest[-_MAX_LINE:]
         for line in lines:
             if b"Listening for client connections on " in line:
                 self._url = "nats://" + line.rsplit(b" ", 1)[1].decode().strip()

@@ -30,10 +30,10 @@ from .routing import FleetView, ListenFilter, MachineIdentity, session_of, split
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
+_FIRST_RETRY, _MAX_RETRY = 0.5, 30.0
 _UNUSED_SECONDS = 300.0
 """After which a connection of a principal that nobody uses is closed."""
-MOST_FOLLOWED: Final = 1000
+MAX_FOLLOWED: Final = 1000
 """Resources that one client may subscribe to."""
 
 
@@ -155,7 +155,7 @@ class GatewayClient:
         pause = _FIRST_RETRY
         while self._follows_at(machine):
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_RETRY)
+            pause = min(2 * pause, _MAX_RETRY)
             with suppress(MachineUnavailable):
                 await self.link(machine)
                 return
@@ -267,12 +267,12 @@ class Listening:
     async def _split(self) -> None:
         """Which machine each resource and task is at; what is about all sessions is at all of them."""
         uris, tasks = self._wanted.get("resourceSubscriptions"), self._wanted.get("taskIds")
-        for uri in map(str, uris[:MOST_FOLLOWED] if isinstance(uris, list) else ()):
+        for uri in map(str, uris[:MAX_FOLLOWED] if isinstance(uris, list) else ()):
             session_id = session_of(uri)
             # One that no machine holds is told of by whichever has it.
             holder = await self._fleet.holder(session_id) if session_id is not None else None
             self._filter.add("resourceSubscriptions", uri, holder)
-        for task in tasks[:MOST_FOLLOWED] if isinstance(tasks, list) else ():
+        for task in tasks[:MAX_FOLLOWED] if isinstance(tasks, list) else ():
             with contextlib.suppress(InvalidArgument):
                 machine, task_id = split_id(task)
                 self._filter.add("taskIds", task_id, machine)

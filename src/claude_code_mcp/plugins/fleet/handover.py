@@ -44,9 +44,9 @@ from .trees import TreeRef, TreeRefused, TreeStore
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED = 5
-_LONGEST_COPY = 120.0
-_MOST_TRIES, _LET_GO_PAUSE = 200, 0.05
+_MAX_NAMED = 5
+_MAX_COPY = 120.0
+_MAX_ATTEMPTS, _LET_GO_PAUSE = 200, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...])
         "continues from the last entry that the machine sent."
     )
     if questions:
-        named = "; ".join(question.title for question in questions[:_MOST_NAMED])
+        named = "; ".join(question.title for question in questions[:_MAX_NAMED])
         detail += f" {len(questions)} open question(s) ended without an answer: {named}."
     return Outcome(OutcomeCode.MACHINE_LOST, detail=detail)
 
@@ -347,7 +347,7 @@ class SessionMover:
     async def _let_go(self, session_id: str) -> None:
         """Forgets a session that was given away. Messages that waited for it are refused first, one after the other;
         it is given away whatever they do."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 await self._service.relocation.let_go(session_id)
                 return
@@ -358,7 +358,7 @@ class SessionMover:
     async def _copied(self, session_id: str) -> None:
         """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""
         try:
-            async with asyncio.timeout(_LONGEST_COPY):
+            async with asyncio.timeout(_MAX_COPY):
                 await self._replica.complete(session_id)
         except TimeoutError:
             raise FleetUnavailable("The fleet did not store everything in time; the session stays here.") from None

@@ -35,8 +35,8 @@ from .trees import TreeRef, TreeRefused
 log = logging.getLogger(__name__)
 
 SETUP_FILE: Final = ".worktreesetup"
-_LONGEST_COMMAND = 4 << 10
-_LONGEST_REASON = 500
+_MAX_COMMAND = 4 << 10
+_MAX_REASON = 500
 _CHECKOUT_SECONDS = 600.0
 _SETUP_SECONDS = 300.0
 _POST_SESSION_SECONDS = 60.0
@@ -127,7 +127,7 @@ async def set_up(service: Service, caller: Caller, directory: str) -> str:
     command = await asyncio.to_thread(_command_in, directory)
     if not command:
         return ""
-    if len(command) > _LONGEST_COMMAND:
+    if len(command) > _MAX_COMMAND:
         return f"The set-up command in {SETUP_FILE} was not run: it is too long."
     answer = service.answer_by_rule(caller.principal, directory, "Bash", {"command": command})
     if answer is None or not answer.allow:
@@ -149,11 +149,11 @@ def _command_in(directory: str) -> str:
     try:
         # Nothing behind a link is read: the file is the session's.
         with open(os.path.join(directory, SETUP_FILE), "rb", opener=private_files.open_at) as file:
-            return os.fsdecode(file.read(_LONGEST_COMMAND + 1)).strip()
+            return os.fsdecode(file.read(_MAX_COMMAND + 1)).strip()
     except OSError:
         return ""
 
 
 def _last_words(reply: Reply) -> str:
     lines = [line for line in (*reply.output.splitlines(), *reply.errors.splitlines()) if line.strip()]
-    return " ".join(lines[-3:])[-_LONGEST_REASON:] or "it printed nothing"
+    return " ".join(lines[-3:])[-_MAX_REASON:] or "it printed nothing"

@@ -215,7 +215,7 @@ async def _admitted(key: MachineKey, file: Path) -> MachineKey:
 # -- the host ---------------------------------------------------------------------------------------------------------
 
 
-_LARGEST_FILE = 64 << 10
+_MAX_FILE = 64 << 10
 
 
 def machine_file(directory: Path) -> Path:
@@ -369,7 +369,7 @@ async def connect_to_host(directory: Path) -> FleetConnection:
 
     def read() -> tuple[str, str, str]:
         home = directory / "server"
-        url = json.loads(read_secret(home / "server.json", _LARGEST_FILE))["url"]
+        url = json.loads(read_secret(home / "server.json", _MAX_FILE))["url"]
         authority = (home / "tls" / "authority.pem").read_text(encoding="ascii")
         return url, authority, KeyRing.opened(home / "keys.json").operator_seed
 

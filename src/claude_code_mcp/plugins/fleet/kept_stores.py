@@ -182,7 +182,7 @@ _REQUESTS: Final[dict[str, tuple[frozenset[str], Callable[[dict[str, Any], list[
 _API, _PUT, _REPORT = "api", "put", "report"
 _HOLDER_SECONDS = 2.0
 """How long a holder that was looked up is believed. The fence of each store does not depend on it."""
-_MOST_HOLDERS = 100_000
+_MAX_HOLDERS = 100_000
 _QUEUE = "keepers"
 
 
@@ -277,7 +277,7 @@ class StoreKeeper:
         if found is None or found.machine != machine_id:
             self._holders.pop(key, None)
             return False
-        if len(self._holders) >= _MOST_HOLDERS:
+        if len(self._holders) >= _MAX_HOLDERS:
             self._holders.clear()
         self._holders[key] = now + _HOLDER_SECONDS
         return True

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 JsonObject = Mapping[str, Any]
 _OPENING_SECONDS = 5.0
 _TAKEN_IN_A_ROW = 64
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 """Notifications that wait for the client of one request; from then on the machine is held back."""
 
 
@@ -82,7 +82,7 @@ class Exchange:
 
     async def put(self, notification: Notification) -> None:
         """Takes a notification; waits while too many are not taken."""
-        while len(self._waiting) >= _MOST_WAITING and self._outcome is None:
+        while len(self._waiting) >= _MAX_WAITING and self._outcome is None:
             self._room.clear()
             await self._room.wait()
         self._waiting.append(notification)

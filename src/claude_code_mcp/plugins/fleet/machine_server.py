@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 PROTOCOL: Final = 1
 """Of what travels between gateways and machines; both sides must have the same."""
-MOST_CONNECTIONS: Final = 1024
+MAX_CONNECTIONS: Final = 1024
 _SHARES = 4
 """The part of a machine's connections that one principal may have, unless it is the machine's own user."""
-_LONGEST_NAME = 1000
+_MAX_NAME = 1000
 _CONNECTION, _PAGE, _END_CALLER, _ASSIGN, _TAKE = "connection", "page", "end_caller", "assign", "take"
 
 
@@ -164,7 +164,7 @@ async def serve_machine(
     ended: CallerEnded | None = None,
     answer_page: AnswerPage | None = None,
     run: str = "",
-    most: int = MOST_CONNECTIONS,
+    most: int = MAX_CONNECTIONS,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
@@ -297,7 +297,7 @@ def _read(data: bytes) -> dict[str, Any]:
         if asked.get("protocol") != PROTOCOL:
             raise _Refused(f"it speaks version {PROTOCOL} of the fleet's protocol; use the same version everywhere")
         principal, groups = asked["principal"], asked.get("groups", [])
-        if not isinstance(principal, str) or not 0 < len(principal) <= _LONGEST_NAME:
+        if not isinstance(principal, str) or not 0 < len(principal) <= _MAX_NAME:
             raise _Refused("the principal name is missing")
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
             raise _Refused("the groups cannot be parsed")

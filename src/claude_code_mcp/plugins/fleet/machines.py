@@ -24,8 +24,8 @@ from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
 log = logging.getLogger(__name__)
 
-_MOST_REPOSITORIES = 500
-_LONGEST_TEXT = 200
+_MAX_REPOSITORIES = 500
+_MAX_TEXT = 200
 GRACE_SECONDS = 0.5
 """How long after the end of a lease at NATS a machine counts as gone, at the latest."""
 _ATTEMPTS = 8
@@ -77,12 +77,12 @@ class Machine:
                 name=_text(value.get("name", "")) or machine_id,
                 version=_text(value.get("version", "")),
                 cli_version=_text(value.get("cli_version", "")),
-                labels=frozenset(_text(label) for label in value.get("labels", ())[:_MOST_REPOSITORIES]),
+                labels=frozenset(_text(label) for label in value.get("labels", ())[:_MAX_REPOSITORIES]),
                 capacity=max(0, int(value.get("capacity", 0))),
                 sessions=max(0, int(value.get("sessions", 0))),
                 free_memory=max(0, int(value.get("free_memory", 0))),
                 draining=value.get("draining", False) is True,
-                repositories=tuple(_text(name) for name in value.get("repositories", ())[:_MOST_REPOSITORIES]),
+                repositories=tuple(_text(name) for name in value.get("repositories", ())[:_MAX_REPOSITORIES]),
                 run=_text(value.get("run", "")),
             )
         except (TypeError, AttributeError, KeyError, OverflowError) as problem:
@@ -92,7 +92,7 @@ class Machine:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
-    return value[:_LONGEST_TEXT]
+    return value[:_MAX_TEXT]
 
 
 @dataclass

@@ -28,10 +28,10 @@ Absent = Sequence[tuple[MachineIdentity, AbsentSession]]
 Answers = Sequence[tuple[MachineIdentity, dict[str, Any]]]
 Structured = Sequence[tuple[MachineIdentity, Any]]
 """What machines have answered as data; anything at all, since a machine may have answered it."""
-MOST_OF_ONE: Final = 500
+MAX_PER_MACHINE: Final = 500
 """Rows that a machine lists at once."""
 USUAL_ROWS = 50
-_MOST_COMPLETIONS = 100
+_MAX_COMPLETIONS = 100
 _UNANSWERED = "unanswered"
 _LINE_FIELDS = (
     "sessionId",
@@ -169,7 +169,7 @@ def page_of(arguments: JsonObject) -> tuple[int, int] | None:
     """Offset and limit of a list; None if a machine would refuse them."""
     offset, limit = (arguments.get(name, usual) for name, usual in (("offset", 0), ("limit", USUAL_ROWS)))
     offset, limit = 0 if offset is None else offset, USUAL_ROWS if limit is None else limit
-    if type(offset) is not int or type(limit) is not int or offset < 0 or not 0 < limit <= MOST_OF_ONE:
+    if type(offset) is not int or type(limit) is not int or offset < 0 or not 0 < limit <= MAX_PER_MACHINE:
         return None
     return offset, limit
 
@@ -304,6 +304,6 @@ def merged_completions(answers: Answers) -> dict[str, Any]:
     completions = [_object(answer.get("completion")) for _, answer in answers]
     offered = [each for completion in completions if isinstance(each := completion.get("values"), list)]
     unique = [*dict.fromkeys(value for values in offered for value in values if isinstance(value, str))]
-    shown = unique[:_MOST_COMPLETIONS]
+    shown = unique[:_MAX_COMPLETIONS]
     more = len(shown) < len(unique) or any(completion.get("hasMore") for completion in completions)
     return {**answers[0][1], "completion": {"values": shown, "total": len(unique), "hasMore": more}}

@@ -37,7 +37,7 @@ FIRST_CLAIM_SECONDS = 1.0
 """How long a machine whose lease has ended can come back before its sessions may be taken."""
 RETURN_SECONDS = 2.0
 """The same after NATS was away: then every lease has ended, and all machines come back at once."""
-MOST_ASKED = 500
+MAX_REQUESTED = 500
 """Sessions that a machine may ask about at once."""
 MAX_HELD = 3000
 """Sessions in the answer to a machine that asks which it holds: one message, and most servers take 1 MiB."""
@@ -432,7 +432,7 @@ class Keeper:
         return None if found is None else _fields(found)
 
     async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
-        asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MOST_ASKED]]
+        asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MAX_REQUESTED]]
         found = [await self._bucket.read(session_id) for session_id in asked]
         # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says. One that
         # stays is where its files are, also if that machine has another id by now.

@@ -57,8 +57,8 @@ _ROWS_OF_ONE = 200
 """That a machine lists at once."""
 _CANCELLED_AGAIN = 1.0
 """Seconds after which a task that goes on is cancelled once more."""
-_MOST_ROWS = 200
-_MOST_STREAMS = 100
+_MAX_ROWS = 200
+_MAX_STREAMS = 100
 """Of one principal."""
 _WAITING = 64
 """Parts of streams that wait for the page; from then on the machines are held back."""
@@ -269,7 +269,7 @@ class FleetRoutes:
 
     async def _sessions(self, request: Request, user: WebUser) -> Response:
         offset = number_of(request, "offset", 0, 0, 10**9) or 0
-        limit = number_of(request, "limit", 50, 1, _MOST_ROWS) or 50
+        limit = number_of(request, "limit", 50, 1, _MAX_ROWS) or 50
         query = {name: value for name, value in request.query_params.items() if name not in ("offset", "limit")}
         only = query.pop("machine", None)
 
@@ -372,7 +372,7 @@ class FleetRoutes:
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._streams.setdefault(user.principal, set())
         # Counted together with the check, nothing is awaited in between: requests at once do not all find room.
-        if len(mine) >= _MOST_STREAMS:
+        if len(mine) >= _MAX_STREAMS:
             raise LimitReached("Too many pages are open at once.")
         stream = _FleetStream(self, self._fleet, user, self._still_signed_in)
         mine.add(stream)

@@ -44,7 +44,7 @@ _CREDENTIAL = "fleet"
 _USER = "claude_code_mcp.user"
 _CONTENT = frozenset({"application/json", "text/event-stream", "text/csv; charset=utf-8"})
 _HEADERS = frozenset({"content-disposition", "retry-after"})
-_LONGEST_ANSWER = 64 << 20
+_MAX_ANSWER = 64 << 20
 
 
 # -- at the machine ---------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class PageAnswer:
         parts, size = [], 0
         async for part in self.parts():
             size += len(part)
-            if size > _LONGEST_ANSWER:
+            if size > _MAX_ANSWER:
                 raise self._lost("Its response is too long.")
             parts.append(part)
         return b"".join(parts)

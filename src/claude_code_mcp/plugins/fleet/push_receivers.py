@@ -64,15 +64,15 @@ _CLEAR = ("id", "kind", "device", "created_at")
 _ATTEMPTS = 8
 _AT_ONCE = 4
 """Requests to one receiver at the same time. Of each by itself: one that hangs keeps nobody else's news waiting."""
-_MOST_A_MINUTE = 60
+_MAX_PER_MINUTE = 60
 """Notices to one receiver: a machine whose key was stolen can make up any number."""
-_MOST_SENT = 10_000
+_MAX_SENT = 10_000
 """Deliveries that are remembered, so that one whose answer was lost is not sent again."""
 _PUSH_SECONDS = 30.0
 """In which the keeper answers a try: longer than one takes."""
-_LONGEST_TITLE = 80
-_LONGEST_BODY = 300
-_LONGEST_AHEAD = 7 * 86_400.0
+_MAX_TITLE = 80
+_MAX_BODY = 300
+_MAX_AHEAD = 7 * 86_400.0
 _KINDS = frozenset({"question", "ended", "stalled"})
 _OF_NO_SESSION = frozenset({"budget"})
 
@@ -99,7 +99,7 @@ class FleetReceivers:
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By receiver, while something is sent to it."""
         self._notices = MinuteLimit(
-            lambda _: _MOST_A_MINUTE, sentence="One receiver gets at most {most} notifications per minute"
+            lambda _: _MAX_PER_MINUTE, sentence="One receiver gets at most {most} notifications per minute"
         )
         self._sending: OrderedDict[tuple[str, str], asyncio.Task[PushReply]] = OrderedDict()
         """By receiver and delivery: under way, or done. A try that failed is taken out again."""
@@ -205,7 +205,7 @@ class FleetReceivers:
             work = self._send(principal, receiver, str(row.get("base") or self.base), notice, delivery_id)
             trying = self._sending[key] = asyncio.ensure_future(work)
             trying.add_done_callback(partial(self._tried, key))
-            while len(self._sending) > _MOST_SENT:
+            while len(self._sending) > _MAX_SENT:
                 self._sending.popitem(last=False)
         try:
             # Shielded: a machine that asks again finds the same try under way, and makes no second one.
@@ -303,9 +303,9 @@ def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
     have. Raises ValueError or TypeError."""
     kind, question = value["kind"], value.get("question_id")
     at, expires_at = float(value["at"]), float(value["expires_at"])
-    if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _LONGEST_AHEAD:
+    if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _MAX_AHEAD:
         raise ValueError("not a notification")
-    title, body = clip_line(str(value["title"]), _LONGEST_TITLE), clip_line(str(value["body"]), _LONGEST_BODY)
+    title, body = clip_line(str(value["title"]), _MAX_TITLE), clip_line(str(value["body"]), _MAX_BODY)
     return Notice(kind, session_id, title, body, at, expires_at, None if question is None else names.token(question))
 
 

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 VERSION: Final = 1
-_LONGEST_RESULT = 64 << 10
-_LARGEST = 16 << 20
-_MOST_TRIES = 10
+_MAX_RESULT = 64 << 10
+_MAX_BYTES = 16 << 20
+_MAX_ATTEMPTS = 10
 _SECRET_OPTIONS = ("env", "mcp_servers")
-_LONGEST_VERSION = 50
-_MOST_NAMED = 200
-_MOST_KNOWN = 20_000
+_MAX_VERSION = 50
+_MAX_NAMED = 200
+_MAX_KNOWN = 20_000
 _READ_AT_ONCE = 16
-_LONGEST_TITLE = 300
-_LONGEST_DIRECTORY = 4096
+_MAX_TITLE = 300
+_MAX_DIRECTORY = 4096
 
 
 class UnansweredQuestion(BaseModel):
@@ -165,7 +165,7 @@ class RecordStore:
         answer."""
         session_id = record.session_id
         with answering():
-            for _ in range(_MOST_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 found, revision = await self._get(session_id)
                 # Between the look and the write, as in `remove`: whoever takes the session writes its document anew.
                 await check()
@@ -203,7 +203,7 @@ class RecordStore:
         self, session_id: str, check: Callable[[], Awaitable[None]] | None
     ) -> Mapping[str, Any] | None:
         """Removes it as it was read before the check; returns the tree that it names."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             tree: Mapping[str, Any] | None = None
             try:
                 entry = await (await self._kv()).get(names.token(session_id))
@@ -253,7 +253,7 @@ class RecordStore:
         self, session_id: str, document: SessionDocument, *, over: bool = False, keep_tree: bool = False
     ) -> None:
         with answering():
-            for _ in range(_MOST_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 found, revision = await self._get(session_id)
                 if found is not None and found.epoch > document.epoch:
                     raise _lost(session_id)
@@ -332,7 +332,7 @@ class AbsentRecords:
     async def read(self, holdings: Sequence[Holding], alive: Collection[str]) -> list[AbsentSession]:
         """What the fleet knows of these sessions, which none of the machines `alive` has; nothing of one that was
         deleted. Raises what NATS raises."""
-        if self._alive != frozenset(alive) or len(self._known) > _MOST_KNOWN:
+        if self._alive != frozenset(alive) or len(self._known) > _MAX_KNOWN:
             # A machine that came back has perhaps written since.
             self._known, self._alive = {}, frozenset(alive)
         cache = self._known  # of this set of machines: a read that ends late must not fill the next one
@@ -371,16 +371,16 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
     return AbsentSession(
         holding.session_id,
         machine,
-        title=clip_line(called.title or record.first_prompt or "", _LONGEST_TITLE),
+        title=clip_line(called.title or record.first_prompt or "", _MAX_TITLE),
         # Whatever the machine has written there: many of them make one answer.
-        directory=record.cwd[:_LONGEST_DIRECTORY],
+        directory=record.cwd[:_MAX_DIRECTORY],
         created=record.created_at,
         last_used=record.used_at,
         state=state,
         cost_usd=record.usage.cost_usd,
-        model=clip_line(record.options.model, _LONGEST_TITLE) if record.options.model is not None else None,
+        model=clip_line(record.options.model, _MAX_TITLE) if record.options.model is not None else None,
         was_active=record.running_since is not None or bool(document.questions),
-        tag=clip_line(called.tag, _LONGEST_TITLE),
+        tag=clip_line(called.tag, _MAX_TITLE),
         pinned=called.pinned,
         archived=called.archived,
         continues_at=wait.continues_at if wait is not None and wait.on and not record.cancelled else None,
@@ -395,7 +395,7 @@ def _decode(session_id: str, value: bytes) -> SessionDocument:
     reader = zlib.decompressobj()
     writer = ""
     try:
-        text = reader.decompress(value, _LARGEST)
+        text = reader.decompress(value, _MAX_BYTES)
         raw = json.loads(text)
         if not isinstance(raw, dict) or not isinstance(raw.get("record"), dict):
             raise ValueError("damaged")
@@ -418,7 +418,7 @@ def _writer_of(raw: Mapping[str, Any]) -> str:
     written_by = raw.get("written_by")
     if not isinstance(written_by, str) or not written_by:
         return "another version of claude-code-mcp"
-    return f"claude-code-mcp {written_by[:_LONGEST_VERSION]}"
+    return f"claude-code-mcp {written_by[:_MAX_VERSION]}"
 
 
 def _asks_for_nothing(value: object) -> bool:
@@ -436,7 +436,7 @@ def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
         if asking:
             raise ValueError(
                 f"for a session with options that this version, {__version__}, does not support "
-                f"({', '.join(asking)[:_MOST_NAMED]}): it was written by {writer}"
+                f"({', '.join(asking)[:_MAX_NAMED]}): it was written by {writer}"
             )
         known["options"] = {name: value for name, value in options.items() if name not in unknown}
     return known
@@ -457,8 +457,8 @@ def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ..
         left_out.append("agents")
     changes: dict[str, Any] = {name: {} if name == "env" else None for name in left_out}
     outcome, cut = record.outcome, record.result_cut
-    if outcome is not None and len(outcome.result) > _LONGEST_RESULT:
-        outcome, cut = dataclasses.replace(outcome, result=outcome.result[:_LONGEST_RESULT]), True
+    if outcome is not None and len(outcome.result) > _MAX_RESULT:
+        outcome, cut = dataclasses.replace(outcome, result=outcome.result[:_MAX_RESULT]), True
     update = {"options": options.model_copy(update=changes), "outcome": outcome, "result_cut": cut}
     return record.model_copy(update=update), tuple(left_out)
 

@@ -21,7 +21,7 @@ from ...core.state.documents import Documents, JsonObject
 from . import names
 from .connection import FleetConnection
 from .nats_client import KeyNotFoundError, StreamInfo
-from .ownership import MOST_ASKED, KeptOwnership, Verb
+from .ownership import MAX_REQUESTED, KeptOwnership, Verb
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Removals:
     async def _removed(self, _: str, arguments: dict[str, Any]) -> Any:
         """Of these principals, the number of the last removal of each that was removed. A machine learns nothing of
         people whom it does not name."""
-        asked = [str(principal) for principal in arguments["principals"][:MOST_ASKED]]
+        asked = [str(principal) for principal in arguments["principals"][:MAX_REQUESTED]]
         # Before the entries: a removal that comes in between has a larger number, and is found the next time.
         stream = await self._stream()
         bucket = await self._connection.jetstream.key_value(names.REMOVALS)
@@ -120,8 +120,8 @@ class MachineRemovals:
         # After the last number was asked for: whoever is removed from here on has a larger one, and what a person has
         # begun before they were removed is on the disk.
         owners = sorted(name for name in await self._owners() if name != LOCAL)
-        for at in range(0, len(owners), MOST_ASKED):
-            answer = await self._keeper.ask("removals", principals=owners[at : at + MOST_ASKED])
+        for at in range(0, len(owners), MAX_REQUESTED):
+            answer = await self._keeper.ask("removals", principals=owners[at : at + MAX_REQUESTED])
             if str(answer["bucket"]) != bucket:
                 return  # of another fleet by now: the next call begins anew
             for principal, number in answer["removed"].items():

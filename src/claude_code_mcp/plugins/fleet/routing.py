@@ -86,7 +86,7 @@ def directory_in(arguments: JsonObject) -> object:
 
 _SESSION_ADDRESS = re.compile(r"claude-session:///([0-9A-Fa-f-]{36})(?=[/?]|$)")
 _ALL_SESSIONS = "claude-sessions:///"
-_MOST_LABELS = 100
+_MAX_LABELS = 100
 
 
 class MachineIdentity(Protocol):
@@ -204,7 +204,7 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     if machine is not None and (not isinstance(machine, str) or not takes_machine):
         problem = "must be a string" if takes_machine else "unknown field"
         raise InvalidArgument(f"machine: {problem}", field="machine")
-    are_labels = isinstance(labels, list) and len(labels) <= _MOST_LABELS and all(isinstance(x, str) for x in labels)
+    are_labels = isinstance(labels, list) and len(labels) <= _MAX_LABELS and all(isinstance(x, str) for x in labels)
     if labels and (name not in BEGINNING or not are_labels):
         raise InvalidArgument("labels: must be a list of strings, for a new session", field="labels")
     sent = {**params, "arguments": arguments}

@@ -35,7 +35,7 @@ from .hooks import NO_HOOKS, Hooks
 from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
 from .machine_server import Taken, serve_machine
 from .machines import Machine, MachineReport
-from .ownership import MOST_ASKED, KeptOwnership, KeptSecrets
+from .ownership import MAX_REQUESTED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
 from .push_receivers import MachinePush
 from .records import GivenNames, RecordStore
@@ -311,8 +311,8 @@ async def _find_elsewhere(
         if lapses is not None and (lapses != looked or mover.handed_over):
             try:
                 known = sorted(mover.handed_over if lapses == looked else await asyncio.to_thread(records.summaries))
-                for at in range(0, len(known), MOST_ASKED):
-                    found = await keeper.ask("elsewhere", sessions=known[at : at + MOST_ASKED])
+                for at in range(0, len(known), MAX_REQUESTED):
+                    found = await keeper.ask("elsewhere", sessions=known[at : at + MAX_REQUESTED])
                     # What was claimed here while the keeper was asked is ours.
                     elsewhere = [each for each in found if holdings.held(each) is None]
                     replica.note_elsewhere(elsewhere)

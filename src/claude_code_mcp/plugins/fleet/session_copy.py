@@ -10,7 +10,7 @@ lines. So while NATS is gone, nothing is kept but the files themselves, in their
 goes after.
 
 A command of a session can write frames of its own. It may so put entries into the copy of its own session, at most
-`MOST_REPORTED` bytes for each process: from then on only the files are read.
+`MAX_REPORTED` bytes for each process: from then on only the files are read.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 
 Raw = dict[str, Any]
 
-MOST_QUEUED: Final = 8 << 20
+MAX_QUEUED: Final = 8 << 20
 """Bytes of entries of one session that wait in memory."""
-MOST_REPORTED: Final = 64 << 20
+MAX_REPORTED: Final = 64 << 20
 """Bytes of entries of one process that are taken from its frames."""
 _BATCH_ENTRIES = 500
 _LATEST = 2000
 """Entries at the end of a file among which those are looked for that wait in the queue."""
-_LONGEST_HOLD = 10.0
+_MAX_HOLD = 10.0
 """Seconds for which the end of a turn waits for the copy."""
 _CANCEL_SECONDS = 1.0
 """Seconds for which `close` waits for the copies that it has cancelled."""
-_MOST_READINGS, _UNTIL_WRITTEN = 10, 0.1
+_MAX_READINGS, _UNTIL_WRITTEN = 10, 0.1
 """How often the files are read for entries that were reported, and the seconds in between."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts while NATS does not answer; the last one from then on."""
@@ -163,7 +163,7 @@ class FleetReplica:
         if not entries or copy.lost:
             return
         copy.reported += frame.size
-        if copy.reported > MOST_REPORTED or copy.queued + frame.size > MOST_QUEUED:
+        if copy.reported > MAX_REPORTED or copy.queued + frame.size > MAX_QUEUED:
             self._compare_instead(copy, _Reported(path, entries, frame.size))
         else:
             copy.queue.append(_Reported(path, entries, frame.size))
@@ -222,7 +222,7 @@ class FleetReplica:
         if copy is None or copy.complete or copy.lost:
             return
         try:
-            async with asyncio.timeout(_LONGEST_HOLD):
+            async with asyncio.timeout(_MAX_HOLD):
                 await copy.looked.wait()
         except TimeoutError:
             log.warning("the copy of session %s is behind; the missing entries are still in its files", session_id)
@@ -231,7 +231,7 @@ class FleetReplica:
         if self._claim is not None:
             await self._claim(session_id, owner)  # its holder alone may, which this machine is only after a message
         try:
-            async with asyncio.timeout(_LONGEST_HOLD):
+            async with asyncio.timeout(_MAX_HOLD):
                 await self.complete(session_id)  # what is still being written would bring it back
         except TimeoutError:
             raise FleetUnavailable("The fleet does not respond; nothing was deleted.") from None
@@ -385,7 +385,7 @@ class FleetReplica:
     async def _read_files(self, files: LocalFiles, copy: _Copy) -> dict[str, list[Raw]]:
         """The files with what they are known to get. Claude Code may report an entry a moment before it is on disk; one
         that a command of the session has made up never comes."""
-        for attempt in range(_MOST_READINGS):
+        for attempt in range(_MAX_READINGS):
             if attempt:
                 await asyncio.sleep(_UNTIL_WRITTEN)
             awaited = dict(copy.awaited)

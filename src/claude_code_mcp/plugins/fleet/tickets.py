@@ -31,9 +31,9 @@ from .names import inbox, token
 
 TICKET_SECONDS: Final = 3600.0
 _PREFIX = "fleet1."
-_LARGEST_FILE = 8 << 20
+_MAX_FILE = 8 << 20
 _REQUEST_SECONDS = 5.0
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 
 
 def new_seed() -> str:
@@ -120,7 +120,7 @@ class MachineKey:
         """The key in a file; None if there is none. Raises InvalidArgument for one that others can read or that is
         damaged. Blocks."""
         try:
-            return cls(**json.loads(read_secret(file, _LARGEST_FILE)))
+            return cls(**json.loads(read_secret(file, _MAX_FILE)))
         except FileNotFoundError:
             return None
         except OSError as problem:
@@ -159,7 +159,7 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
 def credentials_seed(file: Path) -> str:
     """The secret of the key in a file of credentials. Raises InvalidArgument for what is no such file. Blocks."""
     try:
-        found = re.search(r"-----BEGIN USER NKEY SEED-----\s*([A-Z2-7]+)\s", read_secret(file, _LARGEST_FILE))
+        found = re.search(r"-----BEGIN USER NKEY SEED-----\s*([A-Z2-7]+)\s", read_secret(file, _MAX_FILE))
     except OSError as problem:
         raise InvalidArgument(f"{file} {problem.strerror}.", field="creds") from None
     if found is None:
@@ -173,7 +173,7 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
 
     def read() -> str:
         try:
-            token_text = read_secret(file, _LARGEST_FILE).split("-----BEGIN NATS USER JWT-----")[1].split("-----")[0]
+            token_text = read_secret(file, _MAX_FILE).split("-----BEGIN NATS USER JWT-----")[1].split("-----")[0]
             payload = token_text.strip().split(".")[1]
             subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["sub"]
         except OSError as problem:
@@ -234,7 +234,7 @@ class KeyRing:
         damaged one: without its keys no machine could come back."""
         ring = cls(file)
         try:
-            values = json.loads(read_secret(file, _LARGEST_FILE))
+            values = json.loads(read_secret(file, _MAX_FILE))
             ring.operator_seed = values["operator"]
             ring.machines = {name: AdmittedMachine(**value) for name, value in values["machines"].items()}
             ring.tickets = {name: IssuedTicket(**value) for name, value in values["tickets"].items()}
@@ -274,7 +274,7 @@ class KeyRing:
         machine_id = machine_id_of(key)
         if not issued.used_by:
             self.tickets[ticket_id] = replace(issued, used_by=key)
-            self.machines[machine_id] = AdmittedMachine(name[:_LONGEST_NAME] or machine_id, key, now)
+            self.machines[machine_id] = AdmittedMachine(name[:_MAX_NAME] or machine_id, key, now)
             self._save()
         return machine_id
 

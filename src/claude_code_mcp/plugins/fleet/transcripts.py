@@ -35,7 +35,7 @@ PART_BYTES: Final = 512 << 10
 """The most of a batch in one message. NATS's own default is a limit of 1 MiB."""
 _FETCHED_AT_ONCE = 16
 _FETCH_SECONDS = 10.0
-_MOST_TRIES = 20
+_MAX_ATTEMPTS = 20
 _STALE = (10071, 10164)
 """What JetStream answers when the expected sequence is not the last one."""
 _EPOCH, _BATCH, _PART, _EXPECTED = "Fleet-Epoch", "Fleet-Batch", "Fleet-Part", "Nats-Expected-Last-Subject-Sequence"
@@ -199,7 +199,7 @@ class TranscriptStore:
         # One at a time: each message names the one before it.
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
-                for _ in range(_MOST_TRIES):
+                for _ in range(_MAX_ATTEMPTS):
                     writer = await self._writer(session_id, epoch)
                     if batch_id in writer.arrived:
                         writer.arrived.discard(batch_id)
@@ -255,7 +255,7 @@ class TranscriptStore:
 
     async def _begin(self, session_id: str, epoch: int) -> _Writer:
         """Reads the subject and writes the epoch into it, unless it is there."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             writer, assembly, newest = _Writer(epoch), _Assembly(), -1
             async for message in self._messages(session_id):
                 writer.sequence, newest = message.sequence, max(newest, message.epoch)

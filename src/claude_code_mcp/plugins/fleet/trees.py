@@ -44,11 +44,11 @@ from .connection import FleetConnection
 from .nats_client import ObjectStore
 from .transcripts import answering
 
-LARGEST: Final = 512 << 20
+MAX_BYTES: Final = 512 << 20
 """Bytes of a pack that is stored."""
 _INCLUDE = ".worktreeinclude"
-_MOST_PATTERNS, _LONGEST_INCLUDE = 500, 64 << 10
-_LONGEST_URL = 2000
+_MAX_PATTERNS, _MAX_INCLUDE = 500, 64 << 10
+_MAX_URL = 2000
 _PACK_SECONDS = 600.0
 """In which one pack of a tree is read from the fleet."""
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG")
@@ -307,7 +307,7 @@ class _Checkout:
             return ""
         name = "origin" if "origin" in listed else listed[0]
         url = (await self.run("config", "--get", f"remote.{name}.url")).output.strip()
-        return re.sub(r"//[^/@]*@", "//", url, count=1)[:_LONGEST_URL]
+        return re.sub(r"//[^/@]*@", "//", url, count=1)[:_MAX_URL]
 
     async def published(self, head: str | None) -> list[str]:
         """The newest commits of the history that some remote has."""
@@ -443,10 +443,10 @@ class _Checkout:
 def _included_patterns(top: str) -> list[str]:
     try:
         with open(os.path.join(top, _INCLUDE), "rb", opener=private_files.open_at) as file:
-            lines = os.fsdecode(file.read(_LONGEST_INCLUDE)).splitlines()
+            lines = os.fsdecode(file.read(_MAX_INCLUDE)).splitlines()
     except OSError:
         return []
-    return [line for line in lines if line.strip() and not line.startswith("#")][:_MOST_PATTERNS]
+    return [line for line in lines if line.strip() and not line.startswith("#")][:_MAX_PATTERNS]
 
 
 def _existing(top: str, listed: Iterable[str]) -> list[str]:
@@ -508,7 +508,7 @@ def _make_empty(directory: str) -> bool:
 
 def _read_whole(path: str) -> bytes:
     with open(path, "rb", opener=private_files.open_at) as file:
-        if os.fstat(file.fileno()).st_size > LARGEST:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
             raise TreeRefused("The tree is too large to be stored.")
         return file.read()
 

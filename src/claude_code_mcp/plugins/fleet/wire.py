@@ -32,7 +32,7 @@ PART: Final = 256 << 10
 """Bytes of a line, or of many lines, in one message: below the limit that NATS servers have by default."""
 WINDOW: Final = 4 << 20
 """Bytes that are sent before the other side has acknowledged any."""
-LONGEST_LINE: Final = 64 << 20
+MAX_LINE: Final = 64 << 20
 BEAT: Final = 2.0
 """Seconds between two signs of life."""
 BEATS_MISSED: Final = 4
@@ -46,7 +46,7 @@ _LAST_WORDS = 1.0
 """Seconds in which what was written is still sent when a side closes."""
 _LAST_MESSAGE = 0.25
 """Seconds in which NATS takes one more message after that, or the connection is left as it is."""
-_LONGEST_REASON = 500
+_MAX_REASON = 500
 
 _DATA, _SIGN, _END = b"D", b"S", b"E"
 _HEAD = struct.Struct("!cQQ")
@@ -89,9 +89,9 @@ class IncomingLines:
             for line in others[:-1]:
                 self._add(line)
             self._partial, self._partial_size = [others[-1]], len(others[-1])
-        if self._partial_size > LONGEST_LINE:
-            raise WireBroken(f"A line is longer than {LONGEST_LINE} bytes.")
-        if self._held + self._partial_size > LONGEST_LINE + 2 * WINDOW:
+        if self._partial_size > MAX_LINE:
+            raise WireBroken(f"A line is longer than {MAX_LINE} bytes.")
+        if self._held + self._partial_size > MAX_LINE + 2 * WINDOW:
             raise WireBroken("More was sent than is acknowledged.")
 
     def _add(self, line: bytes) -> None:
@@ -171,7 +171,7 @@ class Wire:
 
     def fail(self, reason: str) -> None:
         """Ends the connection on both sides with WireBroken; the first end counts."""
-        self._end(reason[:_LONGEST_REASON])
+        self._end(reason[:_MAX_REASON])
 
     @property
     def ended(self) -> bool:
@@ -209,7 +209,7 @@ class Wire:
         self._incoming.check(number)
         if kind == _END:
             self._peer_knows = True
-            self._end(message[_HEAD.size :].decode(errors="replace")[:_LONGEST_REASON])
+            self._end(message[_HEAD.size :].decode(errors="replace")[:_MAX_REASON])
 
     def _end(self, reason: str) -> None:
         if not self._ended:

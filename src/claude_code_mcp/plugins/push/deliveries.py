@@ -17,7 +17,7 @@ from .tables import TABLES
 if TYPE_CHECKING:
     import sqlite3
 
-_MOST_TAKEN = 1000
+_MAX_BATCH = 1000
 """Deliveries of servers that have ended which are taken over at once."""
 
 
@@ -67,7 +67,7 @@ class Deliveries:
                 "UPDATE deliveries SET server = ? WHERE delivery_id IN ("
                 "SELECT delivery_id FROM deliveries WHERE server = ? ORDER BY at LIMIT ?)"
                 " RETURNING delivery_id, principal, receiver_id, at, notice",
-                (self._life.id, server, _MOST_TAKEN - len(taken)),
+                (self._life.id, server, _MAX_BATCH - len(taken)),
             ).fetchall()
             taken += [
                 PendingDelivery(delivery_id, principal, receiver_id, at, json.loads(notice))

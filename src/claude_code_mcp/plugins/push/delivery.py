@@ -54,16 +54,16 @@ from .web_push import ServerKey, is_installed
 log = logging.getLogger(__name__)
 
 _NEWS = (QuestionOpened, TurnEnded, WaitChanged, Stalled)
-_MOST_UNREAD = 1000
+_MAX_UNREAD = 1000
 """Events of one principal that wait to be looked at; the oldest are dropped."""
-_MOST_WAITING = 50
+_MAX_WAITING = 50
 """Notices that wait for one receiver; the oldest are dropped."""
-_LONGEST_KEPT = 86_400.0
+_MAX_KEPT = 86_400.0
 """The longest age in seconds of a notice that another server has left, whatever expiry it has itself."""
 _LOOK_FOR_PERSON = 3.0
 """Seconds between two looks whether a person is still at a terminal that asks."""
 _PAUSES = (1.0, 4.0, 15.0, 60.0, 240.0)
-_LONGEST_PAUSE = 900.0
+_MAX_PAUSE = 900.0
 _GONE = frozenset({404, 410})
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
 
@@ -207,7 +207,7 @@ class Push:
         self._put(owner, unread)
 
     def _put(self, owner: str, unread: _Unread) -> None:
-        self._unread.setdefault(owner, deque(maxlen=_MOST_UNREAD)).append(unread)
+        self._unread.setdefault(owner, deque(maxlen=_MAX_UNREAD)).append(unread)
         # One reader of each principal at a time: the news of one session arrive in their order, and nobody's wait for
         # what another principal has chosen to become readable.
         if owner not in self._reading or self._reading[owner].done():
@@ -223,7 +223,7 @@ class Push:
         """Tells whose budget it is; of a group's, everybody in it of whom this server knows that they are."""
         principals = {who}
         if group is not None:
-            known = await self._once_readable(self.principals, warned.at + _LONGEST_KEPT)
+            known = await self._once_readable(self.principals, warned.at + _MAX_KEPT)
             principals.update(
                 name for name in known or () if self._service.policy_for(Caller(name)).shares_budget(group)
             )
@@ -264,7 +264,7 @@ class Push:
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
         read = partial(asyncio.to_thread, self._outboxes.take_over)
-        stored = await self._once_readable(read, time.time() + _LONGEST_KEPT)
+        stored = await self._once_readable(read, time.time() + _MAX_KEPT)
         left: dict[tuple[str, str], list[Waiting]] = {}
         for waiting in map(Waiting.of, stored or ()):
             if waiting is not None:
@@ -283,7 +283,7 @@ class Push:
         wanted = [
             waiting
             for waiting in left
-            if now.timestamp() - waiting.notice.at < _LONGEST_KEPT
+            if now.timestamp() - waiting.notice.at < _MAX_KEPT
             and any(receiver.id == waiting.receiver_id for receiver in chosen.receivers)
             and chosen.wants(waiting.notice.kind, now)
         ]
@@ -432,7 +432,7 @@ class _Outbox:
 
     def put(self, receiver: Receiver, waiting: Waiting) -> None:
         self._waiting.append((receiver, waiting))
-        if len(self._waiting) > _MOST_WAITING:
+        if len(self._waiting) > _MAX_WAITING:
             _, oldest = self._waiting[1]
             # Not the first one: it is being sent, and `_run` removes it when that is over.
             del self._waiting[1]
@@ -480,7 +480,7 @@ class _Outbox:
             pause = self._outboxes.pause_before(attempt)
             if pause is None:
                 return
-            await asyncio.sleep(min(_LONGEST_PAUSE, max(pause, wait or 0.0)))
+            await asyncio.sleep(min(_MAX_PAUSE, max(pause, wait or 0.0)))
             attempt += 1
 
     async def _give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:

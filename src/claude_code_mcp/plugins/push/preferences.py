@@ -23,7 +23,7 @@ from ...core.questions.presentation import Redaction
 from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
 
-_MOST_RECEIVERS = 20
+_MAX_RECEIVERS = 20
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 News = Literal["question", "ended", "stalled", "budget"]
@@ -165,8 +165,8 @@ class PreferenceStore:
 def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
     """With one receiver more, in place of one with the same address. LimitReached if there are too many."""
     others = tuple(other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url))
-    if len(others) >= _MOST_RECEIVERS:
-        raise LimitReached(f"You already have {_MOST_RECEIVERS} receivers; remove one first.")
+    if len(others) >= _MAX_RECEIVERS:
+        raise LimitReached(f"You already have {_MAX_RECEIVERS} receivers; remove one first.")
     return current.model_copy(update={"receivers": (*others, receiver)})
 
 
@@ -200,8 +200,8 @@ def new_id() -> str:
 # -- news -------------------------------------------------------------------------------------------------------------
 
 
-_LONGEST_TITLE = 80
-_LONGEST_BODY = 300
+_MAX_TITLE = 80
+_MAX_BODY = 300
 _BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
 _NOT_ANNOUNCED = _BY_A_PERSON | {OutcomeCode.LIMIT_REACHED}
 """A usage limit is announced with the `WaitChanged` that follows, which says when the session continues."""
@@ -259,7 +259,7 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
 
     def notice(kind: str, body: str, expires_at: float, question_id: str | None = None) -> Notice:
         clean = (redactor.text(title()), redactor.text(body))
-        shown = (clip_line(clean[0], _LONGEST_TITLE) or "A session", clip_line(clean[1], _LONGEST_BODY))
+        shown = (clip_line(clean[0], _MAX_TITLE) or "A session", clip_line(clean[1], _MAX_BODY))
         return Notice(kind, session_id, *shown, event.at, expires_at, question_id)
 
     match event:

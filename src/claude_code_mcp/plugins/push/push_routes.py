@@ -22,8 +22,8 @@ from .delivery import Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
 from .receivers import KINDS, ReceiverDetails
 
-_LONGEST_DEVICE = 60
-_LONGEST_TOKEN = 500
+_MAX_DEVICE = 60
+_MAX_TOKEN = 500
 _TRIES_A_MINUTE = 10
 """Of one person: each has the server send a request to an address that they have chosen."""
 
@@ -49,7 +49,7 @@ class BrowserSubscription(Arguments):
 class ReceiverArguments(Arguments):
     kind: str
     url: str | None = None
-    token: str | None = Field(None, max_length=_LONGEST_TOKEN)
+    token: str | None = Field(None, max_length=_MAX_TOKEN)
     subscription: BrowserSubscription | None = None
     device: str | None = None
 
@@ -126,7 +126,7 @@ class PushRoutes(ApiPart):
                 raise InvalidArgument("url: required", field="url")
             details = ReceiverDetails(arguments.url, arguments.token or "")
         check_url(details.url, private=private)
-        device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        device = one_line(visible(arguments.device or ""), _MAX_DEVICE)
         fields = {"url": details.url, "device": device, **kind.fields(details)}
         return Receiver(id=new_id(), kind=arguments.kind, created_at=time.time(), **fields)
 

@@ -51,7 +51,7 @@ from .network.http_exchange import ClientGone, ExchangeFailed, Headers, HttpPeer
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
-_LONGEST_USAGE = 16 << 10
+_MAX_USAGE = 16 << 10
 """Bytes; an answer that was sampled several times lists each of them."""
 _OVERLAP = 256
 """Bytes that are looked at again with the next ones, so that nothing is missed between two pieces."""
@@ -91,9 +91,9 @@ class ResponseMeter:
         while (found := _USAGE.search(text, at)) is not None:
             start = found.end() - 1
             try:
-                value, length = _read_value(text[start : start + _LONGEST_USAGE].decode("latin-1"))
+                value, length = _read_value(text[start : start + _MAX_USAGE].decode("latin-1"))
             except (ValueError, RecursionError):
-                if len(text) - start < _LONGEST_USAGE:
+                if len(text) - start < _MAX_USAGE:
                     return text[found.start() :]  # the rest of it is still to come
                 at = found.end()
                 continue
@@ -145,7 +145,7 @@ _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 """Lines of `Name: value` that Claude Code would send with every request."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEAD_SECONDS = 30.0
-_MOST_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 """Requests at once, with those that have not come yet."""
 _SILENT_SECONDS = 1200.0
 """How long the model may think without a word."""
@@ -314,10 +314,8 @@ class ModelSocket:
         self._connections.add(task)
         client = HttpPeer(reader, writer, h11.SERVER)
         try:
-            if len(self._connections) > _MOST_CONNECTIONS:  # they are descriptors of the server
-                await client.answer(
-                    503, f"claude-code-mcp: a session may have at most {_MOST_CONNECTIONS} connections."
-                )
+            if len(self._connections) > _MAX_CONNECTIONS:  # they are descriptors of the server
+                await client.answer(503, f"claude-code-mcp: a session may have at most {_MAX_CONNECTIONS} connections.")
             else:
                 await self._forward(client)
         except ClientGone:

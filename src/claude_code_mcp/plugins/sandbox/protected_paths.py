@@ -49,7 +49,7 @@ _SYSTEM = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"),
     *("/var/lib", "/var/spool"),
 )
-_LONGEST_CHAIN = 40
+_MAX_CHAIN = 40
 """Links that are followed one after the other; the kernel follows no more."""
 
 
@@ -209,7 +209,7 @@ class _Disk:
                 continue
             yield os.path.join(place, part)
             followed += 1
-            if followed > _LONGEST_CHAIN:
+            if followed > _MAX_CHAIN:
                 return  # it leads nowhere
             if os.path.isabs(target):
                 place = os.sep

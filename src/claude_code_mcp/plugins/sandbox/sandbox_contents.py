@@ -70,7 +70,7 @@ _PROJECTS = "projects"
 _BY_SESSION = ("file-history", "tasks")
 _OF_CALLER = ("plans", "todos")
 _MEMORY = "memory"
-_LONGEST_FOLDER = 200
+_MAX_FOLDER = 200
 """Claude Code shortens longer names and adds a hash of its own."""
 
 
@@ -104,7 +104,7 @@ class ConversationMounts:
 
     def _folder(self) -> str:
         name = folder_of(os.path.realpath(self.cwd))
-        if len(name) < _LONGEST_FOLDER:
+        if len(name) < _MAX_FOLDER:
             return name
         # Only Claude Code knows the hash at the end: what it has made already is found by the beginning.
         names = [entry.name for entry in entries_at(self._real(_PROJECTS)) if stat.S_ISDIR(entry.status.st_mode)]

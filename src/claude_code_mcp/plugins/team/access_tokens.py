@@ -45,9 +45,9 @@ _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
 LEEWAY = 30
 """Seconds by which the clocks of the two servers may differ."""
 _TIMEOUT = 10.0
-_LARGEST_ANSWER = 1 << 20
-_LONGEST_TOKEN = 16 << 10
-_LONGEST_NAME = 128
+_MAX_ANSWER = 1 << 20
+_MAX_TOKEN = 16 << 10
+_MAX_NAME = 128
 _KEYS_FOR = 600.0
 """Seconds after which keys are read again: one that the issuer has taken back is refused after that."""
 _KEYS_AT_MOST = 3600.0
@@ -56,8 +56,8 @@ _PAUSE = 10.0
 """Seconds between two readings of the keys, whatever tokens name: anybody can send one with an unknown key."""
 _METADATA_FOR = 60.0
 _INTROSPECTED_FOR = 15.0
-_MOST_INTROSPECTED = 1000
-_MOST_ASKED_AT_ONCE = 16
+_MAX_INTROSPECTED = 1000
+_MAX_CONCURRENT_REQUESTS = 16
 """Questions to the introspection endpoint at one time; others wait."""
 _SHOWN_AS_ACCESS = frozenset({"bearer", "at+jwt", "access", "jwt"})
 """What the claim `typ` of an access token may say, as Keycloak has it; an id token says `ID` there."""
@@ -136,7 +136,7 @@ class AccessTokens:
         """What the token grants; None if it is not good, with the reason in the log. UpstreamUnavailable while that
         cannot be said."""
         # Before anything is parsed or sent on: anybody can send anything.
-        if len(token) > _LONGEST_TOKEN or not token.isascii():
+        if len(token) > _MAX_TOKEN or not token.isascii():
             return None
         try:
             if self._introspection is not None:
@@ -259,7 +259,7 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
     name = claims.get(claim)
     if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
         raise NotGood(f"its claim {claim!r} is not a valid name")
-    if not 0 < len(name) <= _LONGEST_NAME:
+    if not 0 < len(name) <= _MAX_NAME:
         raise NotGood(f"its claim {claim!r} is too long or empty")
     # Anybody may register with somebody else's address; the issuer says whether it was looked at.
     if claim == "email" and claims.get("email_verified") is not True:
@@ -429,7 +429,7 @@ class _Introspection:
         self._known: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         """Tokens that are not active, and until when that counts. Apart: strangers could push out what is."""
-        self._asking = asyncio.Semaphore(_MOST_ASKED_AT_ONCE)
+        self._asking = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
 
     def has_known(self, token: str) -> bool:
         """Whether the issuer has said that this token is active, and not the contrary since."""
@@ -468,7 +468,7 @@ def _digest(token: str) -> bytes:
 def _keep(kept: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:
     kept[digest] = value
     kept.move_to_end(digest)
-    while len(kept) > _MOST_INTROSPECTED:
+    while len(kept) > _MAX_INTROSPECTED:
         kept.popitem(last=False)
 
 
@@ -507,7 +507,7 @@ async def _get_json(address: str, form: Mapping[str, str] | None = None, client:
             async for part in answer.aiter_bytes():
                 body += part
                 # Before the next part: the issuer is trusted with names, not with this server's memory.
-                if len(body) > _LARGEST_ANSWER:
+                if len(body) > _MAX_ANSWER:
                     raise UpstreamUnavailable(f"{address} sent too large a response")
         if answer.status_code != 200:
             raise UpstreamUnavailable(f"{address} answered {answer.status_code}")

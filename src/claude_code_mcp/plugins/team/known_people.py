@@ -136,9 +136,9 @@ def _announced(database: Database, removal: Removal | None) -> Removal | None:
 
 INVITE_SECONDS = 3 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
-_MOST_INVITES = 10
+_MAX_INVITES = 10
 """Invitations of one person that count at one time; the oldest end for new ones."""
-_MOST_PASSKEYS = 50
+_MAX_PASSKEYS = 50
 _ADDRESS = "authorization_server"
 """The fact that says where people reach the server."""
 _REMOVED = "removed_person:"
@@ -223,7 +223,7 @@ class InvitedPeople:
     def _add_invite(self, db: "sqlite3.Connection", subject: str, lasts: float) -> str:
         secret, now = secrets.token_urlsafe(32), self._clock()
         db.execute("DELETE FROM invites WHERE expires_at <= ?", (now,))
-        drop_oldest(db, "invites", "hash", "expires_at", "subject", subject, _MOST_INVITES - 1)
+        drop_oldest(db, "invites", "hash", "expires_at", "subject", subject, _MAX_INVITES - 1)
         db.execute("INSERT INTO invites VALUES (?, ?, ?)", (hash_of(secret), subject, now + lasts))
         return secret
 
@@ -319,7 +319,7 @@ class InvitedPeople:
             if row is None or db.execute("SELECT 1 FROM passkeys WHERE credential_id = ?", (credential_id,)).fetchone():
                 return None
             (count,) = db.execute("SELECT count(*) FROM passkeys WHERE subject = ?", (row[0],)).fetchone()
-            if count >= _MOST_PASSKEYS:
+            if count >= _MAX_PASSKEYS:
                 return None
             db.execute("DELETE FROM invites WHERE hash = ?", (hash_of(secret),))
             values = (credential_id, row[0], public_key, sign_count, now, now)

@@ -28,9 +28,9 @@ _UNUSED_CLIENT = 3600.0
 """Seconds after which a client is forgotten that registered and was never allowed anything."""
 _IDLE_CLIENT = 30 * 86_400.0
 """Seconds after which one is forgotten that has nothing any more."""
-_MOST_CLIENTS = 1000
+_MAX_CLIENTS = 1000
 """Registered clients that have nothing; the oldest are forgotten for new ones."""
-_MOST_OF_ONE = 100
+_MAX_PER_OWNER = 100
 """Grants of one person; the oldest end for new ones."""
 _GRANT = "grant_id, subject, name, groups, client_id, oauth_grants.scopes, resource"
 
@@ -118,7 +118,7 @@ class OAuthGrants:
             db.execute(
                 f"DELETE FROM oauth_clients WHERE client_id IN (SELECT client_id FROM oauth_clients WHERE {idle}"  # noqa: S608
                 " ORDER BY registered_at DESC LIMIT -1 OFFSET ?)",
-                (_MOST_CLIENTS - 1,),
+                (_MAX_CLIENTS - 1,),
             )
             db.execute("INSERT INTO oauth_clients VALUES (?, ?, ?, NULL)", (client_id, metadata, now))
 
@@ -142,7 +142,7 @@ class OAuthGrants:
             if db.execute("SELECT 1 FROM people WHERE subject = ?", (consent.subject,)).fetchone() is None:
                 return None
             self._forget_expired(db)
-            drop_oldest(db, "oauth_grants", "grant_id", "granted_at", "subject", consent.subject, _MOST_OF_ONE - 1)
+            drop_oldest(db, "oauth_grants", "grant_id", "granted_at", "subject", consent.subject, _MAX_PER_OWNER - 1)
             scopes = json.dumps(consent.scopes)
             values = (grant_id, consent.subject, consent.client_id, scopes, consent.resource, now)
             db.execute("INSERT INTO oauth_grants VALUES (?, ?, ?, ?, ?, ?)", values)

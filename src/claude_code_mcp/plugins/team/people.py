@@ -29,7 +29,7 @@ from .known_people import PersonGroups, PersonNames
 
 log = logging.getLogger(__name__)
 
-_MOST_GRANTED = 10_000
+_MAX_GRANTED = 10_000
 _NOTED_FOR = 86_400.0
 """Seconds after which it is written again that somebody comes."""
 _PERSON = "person:"
@@ -120,7 +120,7 @@ class People:
         until = until if known is None else max(until, known.expires_at)
         self._known[grant.name] = _Person(grant.subject, until, grant.scopes, issued_at)
         self._known.move_to_end(grant.name)
-        while len(self._known) > _MOST_GRANTED:
+        while len(self._known) > _MAX_GRANTED:
             self._known.popitem(last=False)
         return self._identity_of(grant.name, grant.subject)
 

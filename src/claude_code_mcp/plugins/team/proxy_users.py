@@ -19,7 +19,7 @@ _PROXY_USER = "claude_code_mcp.proxy_user"
 """In the scope of a request: the name, and the groups."""
 _SECRET_HEADER = b"x-proxy-secret"
 _NAME = re.compile(r"[!-~]{1,128}")
-_MOST_GROUPS = 200
+_MAX_GROUPS = 200
 
 
 class ProxyUsers:
@@ -53,7 +53,7 @@ class ProxyUsers:
             name = users[0].decode("latin-1")
             if _NAME.fullmatch(name):
                 listed = groups[0].decode("latin-1").split(",") if groups else []
-                found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MOST_GROUPS]
+                found[_PROXY_USER] = name, tuple(group.strip() for group in listed if group.strip())[:_MAX_GROUPS]
         return found
 
     def _is_proved(self, secrets: list[bytes]) -> bool:

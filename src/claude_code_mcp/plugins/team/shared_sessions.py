@@ -15,8 +15,8 @@ from .shares import GROUP, Shares
 
 log = logging.getLogger(__name__)
 
-_LONGEST_NAME = 256
-_MOST_LISTED = 200
+_MAX_NAME = 256
+_MAX_LISTED = 200
 
 
 class SharedSessions(SessionAccess):
@@ -39,7 +39,7 @@ class SharedSessions(SessionAccess):
     def shared_with(self, principal: str) -> list[Share]:
         found = self._shares.with_any(self._names_of(principal))
         by_session = {share.session_id: share for share in reversed(found) if share.owner != principal}
-        return [*reversed(by_session.values())][:_MOST_LISTED]
+        return [*reversed(by_session.values())][:_MAX_LISTED]
 
     def _names_of(self, principal: str) -> set[str]:
         return {principal, *(f"{GROUP}{group}" for group in self._groups_of(principal))}
@@ -48,7 +48,7 @@ class SharedSessions(SessionAccess):
 
     async def share(self, session_id: str, owner: str, grantee: str, access: Access) -> None:
         name = grantee.removeprefix(GROUP)
-        if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
+        if not name or len(name) > _MAX_NAME or not name.isprintable() or name != name.strip():
             raise InvalidArgument("with: must be the name of a person, or group:NAME.", field="with")
         if grantee == owner or (name == grantee and is_reserved(name)):
             raise InvalidArgument(f"with: a session cannot be shared with {grantee!r}.", field="with")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUP = "group:"
-_MOST_OF_ONE = 100
+_MAX_PER_OWNER = 100
 """Shares of one session."""
 
 
@@ -69,7 +69,7 @@ class Shares:
         def change(db: "sqlite3.Connection") -> bool:
             query = "SELECT count(*) FROM shares WHERE session_id = ? AND grantee != ?"
             (others,) = db.execute(query, (session_id, grantee)).fetchone()
-            if others >= _MOST_OF_ONE:
+            if others >= _MAX_PER_OWNER:
                 return False
             values = (session_id, grantee, access, owner, time.time())
             db.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?)", values)

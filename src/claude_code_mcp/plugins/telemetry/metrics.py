@@ -38,8 +38,8 @@ _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LAG_INTERVAL = 0.5
-_MOST_MODELS = 50
-_MOST_CALLERS = 100
+_MAX_MODELS = 50
+_MAX_CALLERS = 100
 _OTHER = "other"
 _NO_MODEL = "none"
 """Of a turn that ended before a model was asked."""
@@ -172,7 +172,7 @@ class Metrics:
     def _caller_label(self, caller: str) -> str:
         """Everybody whom an issuer knows may come, so the names are bounded too: those who come first have one."""
         fits = re.fullmatch(r"[!-~]{1,128}", caller) is not None
-        if not fits or (caller not in self._callers and len(self._callers) >= _MOST_CALLERS):
+        if not fits or (caller not in self._callers and len(self._callers) >= _MAX_CALLERS):
             return _OTHER
         self._callers.add(caller)
         return caller
@@ -180,7 +180,7 @@ class Metrics:
     def _model_label(self, model: str) -> str:
         """Callers choose models, so labels are bounded in form and number; every other model is `other`."""
         fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
-        if not fits or (model not in self._models and len(self._models) >= _MOST_MODELS):
+        if not fits or (model not in self._models and len(self._models) >= _MAX_MODELS):
             return _OTHER
         self._models.add(model)
         return model

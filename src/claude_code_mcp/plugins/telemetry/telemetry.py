@@ -43,10 +43,10 @@ from ...core.sessions.session_traces import use_traces
 
 log = logging.getLogger(__name__)
 
-_LONGEST_NAME = 120
-_MOST_OPEN = 200
+_MAX_NAME = 120
+_MAX_OPEN = 200
 """Spans of one turn that are open at once: a session could begin tools without end."""
-_MOST_LABELS = 100
+_MAX_LABELS = 100
 """Callers, and models, that have a name of their own in metrics; the others are `other`."""
 _PROVIDER = {"gen_ai.provider.name": "anthropic"}
 
@@ -138,7 +138,7 @@ class Telemetry:
         match event:
             case Message(raw=raw):
                 self._message(turn, raw, at)
-            case QuestionOpened(question=question) if len(turn.questions) < _MOST_OPEN:
+            case QuestionOpened(question=question) if len(turn.questions) < _MAX_OPEN:
                 asked = {"claude_code.question.kind": str(question.kind)}
                 asked["gen_ai.tool.name"] = self._name(question.tool_name)
                 turn.questions[question.id] = self._child(turn, "question", at, asked)
@@ -176,7 +176,7 @@ class Telemetry:
         if raw.get("type") == "assistant":
             self._answering(turn, message, at)
             for block in blocks:
-                if block.get("type") == "tool_use" and len(turn.tools) < _MOST_OPEN:
+                if block.get("type") == "tool_use" and len(turn.tools) < _MAX_OPEN:
                     name = self._name(block.get("name"))
                     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
                     turn.tools[str(block.get("id"))] = self._child(turn, f"execute_tool {name}", at, attributes)
@@ -253,12 +253,12 @@ class Telemetry:
         return self._tracer.start_span(name, context, kind, attributes, start_time=at)
 
     def _name(self, value: object) -> str:
-        return cut(self._redact(str(value)), _LONGEST_NAME)
+        return cut(self._redact(str(value)), _MAX_NAME)
 
     def _label(self, kind: str, value: str) -> str:
         """A value for a metric: of those that come later than the first hundred, that there are others."""
         known = self._labels[kind]
-        if value not in known and len(known) >= _MOST_LABELS:
+        if value not in known and len(known) >= _MAX_LABELS:
             return "other"
         known.add(value)
         return self._name(value)
@@ -283,7 +283,7 @@ def _end_all(turn: _Turn) -> None:
 
 
 _PACKAGE = __name__.partition(".")[0]
-_LONGEST = 16 << 10
+_MAX_LENGTH = 16 << 10
 _SEVERITIES = {
     logging.DEBUG: SeverityNumber.DEBUG,
     logging.INFO: SeverityNumber.INFO,
@@ -313,7 +313,7 @@ class TelemetryLogs(logging.Handler):
                 severity_text=record.levelname,
                 severity_number=_SEVERITIES.get(record.levelno, SeverityNumber.UNSPECIFIED),
                 # Redacted before it is cut: half of a secret could not be recognised.
-                body=cut(self._redact(self.format(record)), _LONGEST),
+                body=cut(self._redact(self.format(record)), _MAX_LENGTH),
                 attributes={"log.logger": record.name},
             )
         except Exception:

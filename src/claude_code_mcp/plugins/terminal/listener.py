@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 DIRECTORY = "terminal"
 """Below the state directory: the sockets of all servers of this user."""
 _OVER = b"over"
-_MOST_CONNECTIONS = 500
+_MAX_CONNECTIONS = 500
 _READ_SECONDS = 10.0
-_MOST_READ = 16
+_MAX_READ = 16
 """Events that are read at once: one may have megabytes."""
 
 
@@ -36,7 +36,7 @@ class HookListener:
         self._terminals = terminals
         self._start_task = start_task
         self._connections: set[asyncio.Task[None]] = set()
-        self._reading = asyncio.Semaphore(_MOST_READ)
+        self._reading = asyncio.Semaphore(_MAX_READ)
 
     @contextlib.asynccontextmanager
     async def listening(self, state_dir: Path) -> AsyncIterator[None]:
@@ -59,7 +59,7 @@ class HookListener:
             await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _MOST_CONNECTIONS or not peer_is_ours(writer.get_extra_info("socket")):
+        if len(self._connections) >= _MAX_CONNECTIONS or not peer_is_ours(writer.get_extra_info("socket")):
             writer.close()
             return
         task = self._start_task(self._serve(reader, writer), True)

@@ -43,7 +43,7 @@ _AT_KEYBOARD = 30.0
 """Seconds after a key in which the person counts as being there."""
 _REPORT_PAUSE = 0.5
 """Seconds between two prompts, and between two ends of turns, that are reported."""
-_MOST_TERMINALS = 200
+_MAX_TERMINALS = 200
 _SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
 _MAX_PLAN = 1 << 20
 _MAX_MODE = 40
@@ -312,7 +312,7 @@ class Terminals:
                 is_terminal = noted.get("kind") == "interactive" and noted.get("entrypoint") == "cli"
                 if not is_terminal or noted.get("sessionId") != session_id:
                     raise InvalidArgument(f"Process {pid} has no session {session_id} in a terminal.")
-                if self.closed or len(self._terminals) >= _MOST_TERMINALS:
+                if self.closed or len(self._terminals) >= _MAX_TERMINALS:
                     raise LimitReached(f"{len(self._terminals)} terminals are already connected.")
                 self._leave(session_id, "the session is open in another terminal")
                 keyboard = await asyncio.to_thread(_terminal_of, pid)

@@ -15,11 +15,11 @@ from ...core.model.outcome import BUSY_STATUSES, call_statuses
 from ...core.model.text import clip_line, cut, visible
 from .chunked_text import ChunkedText
 
-MOST_BLOCKS = 400
-MOST_CHARACTERS = 3_000_000
+MAX_BLOCKS = 400
+MAX_CHARACTERS = 3_000_000
 _READ_BACK = 5
 """How many times as much is kept while somebody reads back."""
-_LONGEST_RESULT = 50_000
+_MAX_RESULT = 50_000
 _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was withdrawn."}
 
 
@@ -206,7 +206,7 @@ class ShownConversation:
         block = self._by_id.get(call)
         if block is not None and block.kind == "tool":
             block.status = statuses.get(call, "error")
-            block.result = cut(visible(result_text(part.get("content"))), _LONGEST_RESULT)
+            block.result = cut(visible(result_text(part.get("content"))), _MAX_RESULT)
             named = details.get("agentId") if isinstance(details, Mapping) else None
             block.agent = visible(str(named)) if named else block.agent
             block.revision += 1
@@ -291,7 +291,7 @@ class ShownConversation:
         block = self._call(item["id"], item.get("name") or "tool", item.get("input"))
         block.status, block.diff = item.get("status") or "", visible(item.get("diff") or "")
         block.agent = visible(item.get("agent") or "")
-        block.result = cut(visible(item.get("result") or ""), _LONGEST_RESULT)
+        block.result = cut(visible(item.get("result") or ""), _MAX_RESULT)
         return block
 
     def _shrink(self) -> None:
@@ -299,7 +299,7 @@ class ShownConversation:
         size, kept, more = 0, 0, _READ_BACK if self.is_read_back else 1
         for block in reversed(self.blocks):
             size += block.size
-            if kept and (kept >= MOST_BLOCKS * more or size > MOST_CHARACTERS * more):
+            if kept and (kept >= MAX_BLOCKS * more or size > MAX_CHARACTERS * more):
                 break
             kept += 1
         gone = self.blocks[: len(self.blocks) - kept]

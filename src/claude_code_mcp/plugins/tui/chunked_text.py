@@ -2,10 +2,10 @@
 
 While an answer streams only its last chunk changes, so that only this one has to be drawn again: a chunk ends at an
 empty line outside of code before a line that is not indented, or when it is too long; code that is torn apart goes on
-in a block of its own. Each character is looked at a bounded number of times, and no more than `LONGEST` are kept.
+in a block of its own. Each character is looked at a bounded number of times, and no more than `MAX_LENGTH` are kept.
 """
 
-LONGEST = 200_000
+MAX_LENGTH = 200_000
 """Characters that are kept of one text; the oldest chunks go first."""
 _LONG_CHUNK = 4_000
 _FENCES = ("```", "~~~")
@@ -84,7 +84,7 @@ class ChunkedText:
         self._lines, self._size = [], 0
         self.chunks.append(chunk)
         self._kept += len(chunk)
-        while self._kept > LONGEST:
+        while self._kept > MAX_LENGTH:
             gone = len(self.chunks.pop(0))
             self._kept -= gone
             self.left_out += gone

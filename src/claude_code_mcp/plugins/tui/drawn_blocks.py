@@ -28,12 +28,12 @@ from ...client.styled_lines import Style as LineStyle
 from ...core.model.text import clip_line
 from .blocks import ConversationBlock
 
-_MOST_LINES = 2_000
+_MAX_LINES = 2_000
 """Lines that are drawn of the input and of the result of one call."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """Levels that the parser goes into; it leaves out what is nested more deeply."""
 _PARSER = (
-    MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST})
+    MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH})
     .enable("table")
     .enable("strikethrough")
     .disable("reference")
@@ -105,9 +105,9 @@ def _console(palette: Palette) -> Console:
 _CONSOLES: dict[Palette, Console] = {}
 
 
-_LEAST_WIDTH = 8
+_MIN_WIDTH = 8
 """Columns that are drawn in any case; a part of the screen that has fewer shows their beginning."""
-_LEAST_TEXT = 10
+_MIN_TEXT = 10
 """Columns that must be left for the text inside of quotes and lists."""
 _INDENTS = {"blockquote": 2, "bullet_list": 3, "ordered_list": 6}
 _CELL = 5
@@ -119,7 +119,7 @@ def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]
     if palette not in _CONSOLES:
         _CONSOLES[palette] = _console(palette)
     console = _CONSOLES[palette]
-    options = console.options.update(width=max(_LEAST_WIDTH, width), height=None)
+    options = console.options.update(width=max(_MIN_WIDTH, width), height=None)
     lines = console.render_lines(drawn, options, pad=False)
     return [Strip([segment for segment in line if not segment.control]) for line in lines]
 
@@ -143,7 +143,7 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
     if the parser has left something out."""
     indent = deepest = cells = widest = 0
     for token in tokens:
-        if token.level >= _DEEPEST - 1:
+        if token.level >= _MAX_DEPTH - 1:
             return sys.maxsize
         kind, _, end = token.type.rpartition("_")
         step = _INDENTS.get(kind, 0)
@@ -154,7 +154,7 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
         elif kind in ("th", "td") and end == "open":
             cells += 1
             widest = max(widest, indent + cells * _CELL)
-    return max(deepest + _LEAST_TEXT if deepest else 0, widest)
+    return max(deepest + _MIN_TEXT if deepest else 0, widest)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _call_details(block: ConversationBlock, width: int, palette: Palette) -> lis
 
 def _bounded(lines: Iterable[Line]) -> Iterator[Line]:
     for number, line in enumerate(lines):
-        if number >= _MOST_LINES:
+        if number >= _MAX_LINES:
             yield Line("[more lines are not shown here; export the session for all of them]", LineStyle.HEAD)
             return
         yield line

@@ -20,8 +20,8 @@ from textual.widgets.option_list import Option
 
 from ...client.connections import in_thread
 
-MOST = 8
-_MOST_READ = 2_000
+MAX_COMPLETIONS = 8
+_MAX_READ = 2_000
 
 
 class Word(NamedTuple):
@@ -48,7 +48,7 @@ def commands(known: Iterable[str], beginning: str) -> list[str]:
     """The commands that begin like this, the shortest first."""
     wanted = beginning.casefold()
     fitting = {name for name in known if name.casefold().startswith(wanted) and name != beginning}
-    return sorted(fitting, key=lambda name: (len(name), name))[:MOST]
+    return sorted(fitting, key=lambda name: (len(name), name))[:MAX_COMPLETIONS]
 
 
 def files(directory: str, beginning: str) -> list[str]:
@@ -59,7 +59,7 @@ def files(directory: str, beginning: str) -> list[str]:
     try:
         with os.scandir(place) as entries:
             for number, entry in enumerate(entries):
-                if number >= _MOST_READ:
+                if number >= _MAX_READ:
                     break
                 fits = entry.name.casefold().startswith(name.casefold())
                 if fits and entry.name.isprintable() and (name.startswith(".") or not entry.name.startswith(".")):
@@ -67,10 +67,10 @@ def files(directory: str, beginning: str) -> list[str]:
     except (OSError, ValueError):
         return []
     prefix = f"{folder}/" if folder else ""
-    return [prefix + entry for entry in sorted(found) if prefix + entry != beginning][:MOST]
+    return [prefix + entry for entry in sorted(found) if prefix + entry != beginning][:MAX_COMPLETIONS]
 
 
-_MOST_KEPT = 100
+_MAX_KEPT = 100
 _OPENS = {"question_mark": "help", "colon": "commands"}
 """Keys that mean something else as long as nothing is typed."""
 _NEW_LINE = ("ctrl+j", "shift+enter", "alt+enter")
@@ -198,7 +198,7 @@ class MessageArea(TextArea):
         text = self.text
         if not text.strip():
             return
-        self._sent = [*(sent for sent in self._sent if sent != text), text][-_MOST_KEPT:]
+        self._sent = [*(sent for sent in self._sent if sent != text), text][-_MAX_KEPT:]
         self._at, self._draft = None, ""
         self.text = ""
         self._completions.display = False

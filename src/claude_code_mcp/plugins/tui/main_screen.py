@@ -35,7 +35,7 @@ from .status_lines import status_line, top_line
 _SEARCHED_PAGES = 20
 P = ParamSpec("P")
 NARROW, WIDE, SHORT = 60, 100, 16
-LEAST = Size(20, 6)
+MIN_SIZE = Size(20, 6)
 """The smallest terminal in which everything can be done."""
 _REST = 0.15
 """Seconds that a row must stay highlighted before its session is read."""
@@ -86,7 +86,7 @@ def size_classes(size: Size) -> dict[str, bool]:
         "-narrow": size.width < NARROW,
         "-wide": size.width >= WIDE,
         "-short": size.height < SHORT,
-        "-tiny": size.width < LEAST.width or size.height < LEAST.height,
+        "-tiny": size.width < MIN_SIZE.width or size.height < MIN_SIZE.height,
     }
 
 
@@ -95,7 +95,7 @@ class ScreenLayout:
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
-        self._size = LEAST
+        self._size = MIN_SIZE
         self._is_hidden = False
         """Where there is room for the list beside the conversation."""
         self._is_wanted = False
@@ -251,7 +251,7 @@ class MainScreen(Screen[None]):
         return Palette(dark=self.app.current_theme.dark)
 
     def compose(self) -> ComposeResult:
-        yield Static(f"The terminal must be at least {LEAST.width}x{LEAST.height}.", id="too-small", markup=False)
+        yield Static(f"The terminal must be at least {MIN_SIZE.width}x{MIN_SIZE.height}.", id="too-small", markup=False)
         yield Static(id="top", markup=False)
         with Horizontal(id="parts"):
             yield SessionSidebar(self.palette, id="sessions")

@@ -27,8 +27,8 @@ _CALM = 0.2
 _AFTER_FAILURE = 1.0
 _WAIT = 20
 _LIST = "claude-sessions:///"
-_MOST_PAGES = 50
-_SHORTEST_SEARCH = 2
+_MAX_PAGES = 50
+_MIN_SEARCH = 2
 
 
 WHOLE = "~"
@@ -129,7 +129,7 @@ class Pump:
     async def _read_list(self) -> None:
         wanted = self.wanted
         text, whole = sought(wanted), wanted.startswith(WHOLE)
-        text = text if len(text) >= _SHORTEST_SEARCH else ""
+        text = text if len(text) >= _MIN_SEARCH else ""
         self.live, self.stored = await self._link.do(
             lambda sessions: (sessions.live(), sessions.stored(text, whole=whole))
         )
@@ -245,7 +245,7 @@ class Pump:
     async def load_older(self, conversation: ShownConversation) -> int:
         """Reads a page of what lies before the oldest block; the value is how many blocks that has added."""
         before, oldest = conversation.previous, conversation.first_id if conversation.has_older else ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             try:
                 read = partial(_items, session_id=conversation.session_id, before=before)
                 page = await self._link.do(read)

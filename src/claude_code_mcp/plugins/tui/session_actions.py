@@ -24,7 +24,7 @@ from .server_link import ServerLink
 
 _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
 """A message that files can be taken back to, in what the action `changes` says."""
-_MOST_JOINED = 20
+_MAX_JOINED = 20
 _BEGINNING = 40
 """Characters by which a message is recognised that the server reports the beginning of."""
 _ASKED = {
@@ -105,7 +105,7 @@ class SessionActions:
         # interrupted gives back only what is known here.
         joins = conversation.busy
         if joins:
-            self._joined = [*self._joined, text][-_MOST_JOINED:]
+            self._joined = [*self._joined, text][-_MAX_JOINED:]
         sent = await self.ask(lambda sessions: sessions.send(conversation.session_id, text))
         for loss in losses(sent or {}):
             self._app.notify(visible(loss), severity="warning", markup=False)

@@ -54,7 +54,7 @@ _GITLAB_HOSTS = ("GITLAB_HOST", "GL_HOST")
 _ENTERPRISE_TOKENS = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
 """Which gh takes for every host but github.com and those below ghe.com."""
 _GITLAB_TOKENS = ("GITLAB_TOKEN", "GITLAB_ACCESS_TOKEN", "OAUTH_TOKEN", "GLAB_TOKEN", "CI_JOB_TOKEN")
-_MOST_CONFIGURATION = 1 << 16
+_MAX_CONFIGURATION = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _hosts_of_glab(environment: Mapping[str, str]) -> set[str]:
         return set()
     try:
         with open(os.path.join(directory, "config.yml"), encoding="utf-8", errors="replace") as file:
-            text = file.read(_MOST_CONFIGURATION)
+            text = file.read(_MAX_CONFIGURATION)
     except OSError:
         return set()  # then `gh` is tried, which refuses a host that it does not know
     hosts, is_within, depth = set[str](), False, 0

@@ -37,7 +37,7 @@ def git_for(home: Home, worktree: Worktree) -> Git:
 
 _UNMERGED = frozenset({"DD", "AU", "UD", "UA", "DU", "AA", "UU"})
 _DELETED = frozenset({"D ", " D"})
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 
 
 class WorktreeView:
@@ -282,8 +282,8 @@ class WorktreeChanges(WorktreeView, Workplace):
             return tip
         await asyncio.to_thread(self._check_committable, states)
         if not message:
-            names = ", ".join(name for _, name in states[:_MOST_NAMED])
-            more = f" and {len(states) - _MOST_NAMED} more" if len(states) > _MOST_NAMED else ""
+            names = ", ".join(name for _, name in states[:_MAX_NAMED])
+            more = f" and {len(states) - _MAX_NAMED} more" if len(states) > _MAX_NAMED else ""
             raise _refused(
                 f"these files are not committed: {names}{more}. To commit them, pass a commit message as text"
             )

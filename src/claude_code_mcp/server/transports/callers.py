@@ -55,13 +55,13 @@ _SETTLED = 0.05
 """Seconds without a change after which a file counts as written."""
 _EMPTIED = 2.0
 """Seconds that a file must be empty to count as emptied: a program that truncates and rewrites it may be slow."""
-_MOST_READS = 20
+_MAX_READS = 20
 _GRACE = 10.0
 """Seconds for which running calls continue while the file is unusable."""
 _CHANGED_MEANWHILE = object()
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 _UNAVAILABLE = "The tokens of this server cannot be read at the moment."
 
 
@@ -163,7 +163,7 @@ class CallersWithTokens:
             self._read.set()
 
     async def _read_again(self, watched: WatchedFile, service: HttpService) -> None:
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             # In this order: what changes from here on is noted again.
             watched.clear()
             await watched.watch_again()
@@ -502,7 +502,7 @@ def created_token(state_dir: Path) -> tuple[str, bool]:
         os.link(temporary, file)
     except FileExistsError:
         try:
-            return read_secret(file, _LARGEST).strip(), False
+            return read_secret(file, _MAX_BYTES).strip(), False
         except OSError as error:
             raise InvalidArgument(f"The token in {file} cannot be used: {error.strerror or error}.") from None
     finally:
@@ -532,7 +532,7 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 def _read_file(path: Path) -> dict[str, str]:
     """The tokens in the file, by name. InvalidArgument if the file cannot be used."""
     try:
-        lines = read_secret(path, _LARGEST).splitlines()
+        lines = read_secret(path, _MAX_BYTES).splitlines()
     except OSError as error:
         raise InvalidArgument(f"The tokens file {path} cannot be used: {error.strerror or error}.") from None
     tokens: dict[str, str] = {}

@@ -187,8 +187,8 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-_MOST_CONNECTIONS = 2000
-_MOST_OF_ONE_ADDRESS = 500
+_MAX_CONNECTIONS = 2000
+_MAX_PER_ADDRESS = 500
 _ACCEPTED_AT_ONCE = 32
 
 
@@ -306,7 +306,7 @@ class HttpServer:
                 proxy_headers=False,  # `ProxyHeadersMiddleware` reads them, see above
                 timeout_graceful_shutdown=1,
                 ws="none",
-                http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, settings.http_proxies).protocol(),  # type: ignore[arg-type]
+                http=ConnectionLimits(_MAX_CONNECTIONS, _MAX_PER_ADDRESS, settings.http_proxies).protocol(),  # type: ignore[arg-type]
                 # asyncio keeps accepting this many times after a failure: more would block everything else.
                 backlog=_ACCEPTED_AT_ONCE,
             )

@@ -36,7 +36,7 @@ _ENDING = 10.0
 _LAST_WORD = 1.0
 """Seconds that a client has to read the end of a stream."""
 _WINDOW = 60.0
-_MOST_ADDRESSES = 2000
+_MAX_ADDRESSES = 2000
 
 _current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", default=None)
 
@@ -296,7 +296,7 @@ class FailureLimit:
         since, count = self._failed.pop(address, (now, 0))
         self._failed[address] = (since, count + 1) if now - since < _WINDOW else (now, 1)
         # Evicts the address that failed longest ago: each failure moves its address to the end.
-        while len(self._failed) > _MOST_ADDRESSES:
+        while len(self._failed) > _MAX_ADDRESSES:
             self._failed.popitem(last=False)
 
 

@@ -36,7 +36,7 @@ _READ_AHEAD = 64
 """Chunks that a thread reads ahead."""
 _ANSWER_GRACE = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
-MOST_UNREAD = 2000
+MAX_UNREAD = 2000
 """Maximum requests accepted from a client that does not read the answers."""
 _FLUSH_TIMEOUT = 1.0
 """Seconds that a slow client has to read everything written before the end."""
@@ -288,7 +288,7 @@ async def _receive(
                     connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
                 # Back-pressure: nothing more is read from a client that does not read its answers.
-                if connection.unanswered.count >= MOST_UNREAD:
+                if connection.unanswered.count >= MAX_UNREAD:
                     with suppress(ConnectionError):
                         await connection.output.drain()
             # The input has ended, and closing `inbox` would end the server: running requests get a moment.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PERSON = "claude-code-mcp/person"
 """The experimental capability by which a client says in MCP that a person is before it, and no model."""
 PROTOCOL = 1
-LONGEST = 8 << 20
+MAX_LENGTH = 8 << 20
 """Bytes of a hello; the environment is the largest part of it."""
 HANDOVER, STOPPING, RESTARTING = b"!handover", b"!stopping", b"!restarting"
 
@@ -175,7 +175,7 @@ def _text(value: "Any") -> str:
 # -- message lines ----------------------------------------------------------------------------------------------------
 
 
-LONGEST_LINE = 64 << 20
+MAX_LINE = 64 << 20
 """Bytes of a line, as in the server's own transport."""
 _SMALL = 16 << 10
 _MARGIN = 512
@@ -186,7 +186,7 @@ _WORD = frozenset(b"-+.0123456789aeflnrstuE")
 
 
 class Lines:
-    """Bytes in, whole lines out, each with its end. A line that is longer than `LONGEST` is dropped; from its first
+    """Bytes in, whole lines out, each with its end. A line that is longer than `MAX_LENGTH` is dropped; from its first
     bytes `replace` makes the line that takes its place."""
 
     def __init__(self, replace: "Callable[[bytes], bytes]") -> None:
@@ -205,7 +205,7 @@ class Lines:
         # Only in what is new: a long line in many pieces would be searched from its beginning for each of them.
         if self._partial.find(b"\n", self._searched) < 0:
             self._searched = len(self._partial)
-            if self._searched > LONGEST_LINE:
+            if self._searched > MAX_LINE:
                 self._dropped = self._dropped or bytes(self._partial[:_MARGIN])
                 self._partial, self._searched = bytearray(), 0
             return []

@@ -77,7 +77,7 @@ _DIRECTORIES = ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 """What the default places of the server's files follow from."""
 _PATHS = tuple(f"{OWN_PREFIX}{name}" for name in ("STATE_DIR", "POLICY", "AUDIT_FILE", "HUB_FILE"))
 
-_LONGEST_ADDRESS = 100
+_MAX_ADDRESS = 100
 """Bytes of a path that every platform takes as the address of a socket."""
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
@@ -351,7 +351,7 @@ _LOCAL_PEERPID = 2
 def _with_address(path: str, use: "Callable[[str], T]") -> "T":
     """Calls `use` with the path, or with a shorter name for the same file: the address of a socket has 104 bytes on
     some platforms. Only one thread may be running where there is no /proc."""
-    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+    if len(os.fsencode(path)) <= _MAX_ADDRESS:
         return use(path)
     directory, name = os.path.split(path)
     opened = os.open(directory, os.O_RDONLY)

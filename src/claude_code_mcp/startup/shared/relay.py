@@ -10,7 +10,7 @@ used; a late answer to a question of a server that is gone must not be taken for
 """
 
 from ..greeting.first_answers import encode_string
-from .hello import LONGEST_LINE, Lines, first_members, look, unreadable
+from .hello import MAX_LINE, Lines, first_members, look, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _LOST_TEXT = (
 )
 
 
-_TOO_LONG_TEXT = f"The answer is longer than {LONGEST_LINE >> 20} MiB and cannot be forwarded."
+_TOO_LONG_TEXT = f"The answer is longer than {MAX_LINE >> 20} MiB and cannot be forwarded."
 
 
 class _Sent:

@@ -12,7 +12,7 @@ from claude_code_mcp.testing.script import parallel, text
 
 from .console import PATIENCE, Person, Site
 
-MOST = 300
+MAX_COUNT = 300
 TURNS, ITEMS, LONG_TURN = 60, 25, 1000
 TOTAL = TURNS * ITEMS + LONG_TURN
 _ITEMS = "document.querySelectorAll('.log .items > *')"
@@ -62,7 +62,7 @@ def lengthen(transcript: Path) -> None:
 def numbers(page: Page) -> list[int]:
     """The items on the page; they follow one another, and are not too many."""
     found: list[int] = page.evaluate(_NUMBERS)
-    assert len(found) <= MOST
+    assert len(found) <= MAX_COUNT
     assert found == list(range(found[0], found[0] + len(found)))
     return found
 

@@ -12,7 +12,7 @@ from tests.support import npm
 from .page_text import Draw, node_command
 
 FUZZ = Path(__file__).with_name("fuzz.mjs")
-DEEPEST = 40
+MAX_DEPTH = 40
 SMALL = 200.0
 """Milliseconds of CPU time that say nothing about how a time grows."""
 
@@ -33,7 +33,7 @@ def test_no_text_is_drawn_as_more_nodes_than_twice_its_characters_or_deeper_than
     assert len(found) > 400
     for text in found:
         assert text["nodes"] + text["output"] <= 2 * text["size"] + 20, text
-        assert text["deepest"] <= DEEPEST, text
+        assert text["deepest"] <= MAX_DEPTH, text
 
 
 def test_no_text_loses_letters_but_those_that_markdown_itself_leaves_out() -> None:

@@ -19,7 +19,7 @@ _TIMEOUT = 15.0
 _PAUSES = (0.1, 1.0, 4.0, 15.0, 60.0)
 """Seconds before each try to connect again."""
 _MAX_FRAME = 1 << 20
-_LONGEST_WHISPER = 1500
+_MAX_WHISPER = 1500
 _OK = 200
 _TOO_MANY = 429
 _SERVER_ERROR = 500
@@ -62,7 +62,7 @@ class SlackApi:
 
     async def whisper(self, channel: str, user: str, text: str) -> None:
         """Tells one person something that the others do not see."""
-        blocks = [{"type": "section", "text": {"type": "plain_text", "text": text[:_LONGEST_WHISPER], "emoji": False}}]
+        blocks = [{"type": "section", "text": {"type": "plain_text", "text": text[:_MAX_WHISPER], "emoji": False}}]
         await self._call("chat.postEphemeral", channel=channel, user=user, blocks=blocks, text="Your answer")
 
     async def presses(self) -> AsyncIterator[Press]:

@@ -20,7 +20,7 @@ from ....core.errors import InvalidArgument
 from ....core.model.network import CredentialRule, host_name, is_header_value
 from ....core.private_files import read_secret
 
-_LARGEST = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def read_credential(rule: CredentialRule, environment: Mapping[str, str]) -> Cre
 
 def _read_file(path: Path) -> str:
     try:
-        return read_secret(path, _LARGEST)
+        return read_secret(path, _MAX_BYTES)
     except OSError as error:
         reason = error.strerror or error
         raise InvalidArgument(f"The credential in {path} cannot be used: {reason}.", field="credentials") from None
@@ -71,7 +71,7 @@ def same_host(text: str, host: str, port: int, usual: int) -> bool:
 # -- http exchange ----------------------------------------------------------------------------------------------------
 
 
-LONGEST_HEAD = 64 << 10
+MAX_HEAD = 64 << 10
 PIECE = 64 << 10
 IDLE = 300.0
 """Seconds without a byte after which a connection is given up."""
@@ -98,7 +98,7 @@ class HttpPeer:
         """`role` is ours: SERVER towards a client."""
         self.reader = reader
         self.writer = writer
-        self.http = h11.Connection(role, max_incomplete_event_size=LONGEST_HEAD)
+        self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
 
     async def event(self, seconds: float = IDLE) -> "h11.Event | type[h11.PAUSED]":
         """The next event; ExchangeFailed if none comes in time, or what comes is no HTTP."""

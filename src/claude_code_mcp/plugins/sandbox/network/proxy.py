@@ -65,7 +65,7 @@ _MAX_THREADS = 2
 """Threads of the pool that all sessions share which one session uses at once."""
 _MAX_LOOKUPS = 4
 """Names of one session that are looked up at once."""
-_MOST_ADDRESSES = 8
+_MAX_ADDRESSES = 8
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -123,7 +123,7 @@ async def checked_addresses(
     if not allowed:
         raise AddressRefused("it has no public address, and the list does not allow the address that it has")
     # Each is tried in turn, and a name server that a stranger runs may return any number.
-    return list(dict.fromkeys(allowed))[:_MOST_ADDRESSES]
+    return list(dict.fromkeys(allowed))[:_MAX_ADDRESSES]
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ async def checked_addresses(
 
 _TOGETHER = 10.0
 """Seconds for which equal ones are counted before they are written."""
-_MOST_KINDS = 200
+_MAX_KINDS = 200
 """Different ones within that time; all others count as one."""
 _OTHERS = "(others)"
 
@@ -163,7 +163,7 @@ class ProxyNotes:
 
     def _note(self, kind: AuditKind, **details: str) -> None:
         key: Kind = kind, tuple(details.items())
-        if key not in self._counted and len(self._counted) >= _MOST_KINDS:
+        if key not in self._counted and len(self._counted) >= _MAX_KINDS:
             # What a sandbox asks for is its own choice: an unlimited
             # number of names must neither fill memory nor the trail.
             key = kind, (("host", _OTHERS),)
@@ -199,7 +199,7 @@ class ProxyNotes:
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS = 128
+_MAX_CONNECTIONS = 128
 _HEAD_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
 _HTTP, _HTTPS = 80, 443
@@ -254,8 +254,8 @@ class SandboxProxy:
         self._connections.add(task)
         client = HttpPeer(reader, writer, h11.SERVER)
         try:
-            if len(self._connections) > _MOST_CONNECTIONS:
-                raise _Refused(503, f"A session may have at most {_MOST_CONNECTIONS} connections.")
+            if len(self._connections) > _MAX_CONNECTIONS:
+                raise _Refused(503, f"A session may have at most {_MAX_CONNECTIONS} connections.")
             await self._serve(client)
         except _Refused as refusal:
             with contextlib.suppress(ExchangeFailed):

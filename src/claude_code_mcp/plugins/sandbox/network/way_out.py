@@ -35,7 +35,7 @@ from .proxy import ProxyNotes, SandboxProxy
 log = logging.getLogger(__name__)
 
 _DAYS = 3650
-_MOST_HOSTS = 256
+_MAX_HOSTS = 256
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -75,7 +75,7 @@ class RunAuthority:
         if context is None:
             # Two connections at once may each make one for the same host. Both are good; the later one is kept.
             context = await asyncio.to_thread(self._make, host)
-            if len(self._made) >= _MOST_HOSTS:
+            if len(self._made) >= _MAX_HOSTS:
                 self._made.clear()
             self._made[host] = context
         return context

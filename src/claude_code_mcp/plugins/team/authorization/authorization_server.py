@@ -59,8 +59,8 @@ log = logging.getLogger(__name__)
 
 _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
-_LARGEST_FORM = 64 << 10
-_MOST_FAILURES, _MOST_REGISTRATIONS, _MOST_DOCUMENTS, _MOST_EXCHANGES = 60, 60, 60, 600
+_MAX_FORM = 64 << 10
+_MAX_FAILURES, _MAX_REGISTRATIONS, _MAX_DOCUMENTS, _MAX_EXCHANGES = 60, 60, 60, 600
 """Failed sign-ins, clients that register, documents of clients that are read, and tokens that are asked for or given
 back, of one address within a minute. There is nothing that could be guessed: it is for the work that they make. Whole
 offices, and the people of a hosted client, come from one address: a client asks for a token every ten minutes."""
@@ -85,7 +85,7 @@ class _PasskeyForms:
         self._requests = requests
         self._passkeys = passkeys
         self._audit = audit
-        self.failures = FailureLimit(_MOST_FAILURES)
+        self.failures = FailureLimit(_MAX_FAILURES)
 
     def ceremony(self, request: Request, sealed: str) -> tuple[dict[str, str], str, str]:
         """The hidden fields of a form, what its script asks a passkey for, and the browser that it is for."""
@@ -231,8 +231,8 @@ class AuthorizationServer:
         self._invitations = _Invitations(self._people, self._requests, passkeys, self._forms, service.audit, welcome)
         self._documents = documents = documents or ClientDocuments(origin)
         self._provider = Provider(self._grants, documents, self._requests, origin, self.resource, self._end_stolen)
-        self._registrations, self._readings = FailureLimit(_MOST_REGISTRATIONS), FailureLimit(_MOST_DOCUMENTS)
-        self._exchanges = FailureLimit(_MOST_EXCHANGES)
+        self._registrations, self._readings = FailureLimit(_MAX_REGISTRATIONS), FailureLimit(_MAX_DOCUMENTS)
+        self._exchanges = FailureLimit(_MAX_EXCHANGES)
         self._people.serve_at(origin)
         log.info("people sign in at %s; their clients connect to %s", origin, self.resource)
 
@@ -563,4 +563,4 @@ def _address(request: Request) -> str:
 
 
 def _bounded(app: ASGIApp) -> ASGIApp:
-    return RequestBodyLimitMiddleware(app, _LARGEST_FORM)
+    return RequestBodyLimitMiddleware(app, _MAX_FORM)

@@ -30,9 +30,9 @@ from ....core.model.text import one_line, visible
 from ....server.outbound_urls import NotPublic, check_url, looked_up
 from ....server.transports.callers import SCOPE
 
-_MOST_ADDRESSES = 10
-_LONGEST_ADDRESS = 1000
-_LONGEST_NAME = 80
+_MAX_ADDRESSES = 10
+_MAX_ADDRESS = 1000
+_MAX_NAME = 80
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 _OF_EDITORS = frozenset({"claude", "cursor", "vscode", "vscode-insiders", "windsurf", "zed"})
 """Schemes of MCP clients that people have, though they are no names of a domain."""
@@ -41,12 +41,12 @@ _OF_DOMAIN = re.compile(r"(?:[a-z]{2,24}|xn--[a-z0-9-]{1,40})(?:\.[a-z0-9](?:[a-
 browser, a phone or a desktop acts on itself is called so: their own schemes have no dot, or begin with no domain."""
 _NETLOC = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
-_LARGEST_DOCUMENT = 16 << 10
+_MAX_DOCUMENT = 16 << 10
 _TIMEOUT = 5.0
 _KEPT = 600.0
 _FAILURE_KEPT = 30.0
-_MOST_KEPT = 200
-_MOST_AT_ONCE = 32
+_MAX_KEPT = 200
+_MAX_CONCURRENT = 32
 
 
 class KnownClient(OAuthClientInformationFull):
@@ -85,7 +85,7 @@ def redirect_origin(address: str) -> str:
     """What a browser is sent to, as the policy of a page names it. ValueError if browsers must not be sent there."""
     parts = urlsplit(address)
     scheme = parts.scheme.lower()
-    if len(address) > _LONGEST_ADDRESS or not address.isascii() or not address.isprintable() or " " in address:
+    if len(address) > _MAX_ADDRESS or not address.isascii() or not address.isprintable() or " " in address:
         raise ValueError("it is too long or has characters that a URL cannot contain")
     if parts.fragment or parts.username is not None or parts.password is not None:
         raise ValueError("it has a fragment or a user name and password")
@@ -125,8 +125,8 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
     """A client as it describes itself, with what is believed of that. ValueError, with the reason, if it cannot be a
     client here."""
     addresses = metadata.get("redirect_uris")
-    if not isinstance(addresses, list) or not 0 < len(addresses) <= _MOST_ADDRESSES:
-        raise ValueError(f"redirect_uris must be a list of 1 to {_MOST_ADDRESSES} addresses")
+    if not isinstance(addresses, list) or not 0 < len(addresses) <= _MAX_ADDRESSES:
+        raise ValueError(f"redirect_uris must be a list of 1 to {_MAX_ADDRESSES} addresses")
     for address in addresses:
         if not isinstance(address, str):
             raise ValueError("redirect_uris must be strings")
@@ -137,7 +137,7 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
     return KnownClient.model_validate(
         {
             "client_id": client_id,
-            "client_name": one_line(visible(name), _LONGEST_NAME) if isinstance(name, str) else None,
+            "client_name": one_line(visible(name), _MAX_NAME) if isinstance(name, str) else None,
             "redirect_uris": addresses,
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
@@ -157,7 +157,7 @@ class ClientDocuments:
         self._kept: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
         self._failed: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
         """Addresses without a document. Apart: strangers could push out those that have one."""
-        self._reading = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._reading = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def is_document(self, client_id: str) -> bool:
         """Whether an id is the address of a document, and not that of a client that has registered."""
@@ -187,7 +187,7 @@ class ClientDocuments:
         self._failed.pop(client_id, None)
         kept, lasts = (self._failed, _FAILURE_KEPT) if found is None else (self._kept, _KEPT)
         kept[client_id] = (time.monotonic() + lasts, found)
-        while len(kept) > _MOST_KEPT:
+        while len(kept) > _MAX_KEPT:
             kept.popitem(last=False)
         return found
 
@@ -227,6 +227,6 @@ async def _get(parts: SplitResult, address: str) -> bytes:
         body = bytearray()
         async for part in answer.aiter_bytes():
             body += part
-            if len(body) > _LARGEST_DOCUMENT:
+            if len(body) > _MAX_DOCUMENT:
                 raise ValueError("the document is too long")
     return bytes(body)

@@ -40,9 +40,9 @@ from ..known_people import InvitedPeople, Person
 
 BEGUN_FOR = 600.0
 """Seconds for which a request counts."""
-_MOST_USED = 1000
+_MAX_USED = 1000
 """Requests that count no more, of those that somebody has signed with their passkey, and of those that were denied."""
-_LONGEST_CREDENTIAL = 16 << 10
+_MAX_CREDENTIAL = 16 << 10
 _TIMEOUT_MS = 300_000
 _COOKIE_LENGTH = 43
 
@@ -89,7 +89,7 @@ class SealedRequests:
         if self._is_over(sealed):
             return False
         ended[sealed] = None
-        if len(ended) > _MOST_USED:
+        if len(ended) > _MAX_USED:
             ended.popitem(last=False)
         return True
 
@@ -164,7 +164,7 @@ class Passkeys:
         return await asyncio.to_thread(self._add, invite, credential, challenge)
 
     def _add(self, invite: str, credential: str, challenge: bytes) -> Person | None:
-        if len(credential) > _LONGEST_CREDENTIAL:
+        if len(credential) > _MAX_CREDENTIAL:
             return None
         try:
             made = webauthn.verify_registration_response(
@@ -183,7 +183,7 @@ class Passkeys:
         return await asyncio.to_thread(self._person, credential, challenge)
 
     def _person(self, credential: str, challenge: bytes) -> Person | None:
-        if len(credential) > _LONGEST_CREDENTIAL:
+        if len(credential) > _MAX_CREDENTIAL:
             return None
         try:
             presented = parse_authentication_credential_json(_decoded(credential))

@@ -32,10 +32,10 @@ from .clients import ClientDocuments, KnownClient, client_from, has_good_address
 from .passkeys import SealedRequests
 
 CONSENT = "/authorize/consent"
-_LONGEST_STATE = 4096
+_MAX_STATE = 4096
 _CHALLENGE_LENGTH = 43
 """Of the SHA-256 of a verifier in base64url (RFC 7636)."""
-_LONGEST_TOKEN = 256
+_MAX_TOKEN = 256
 _LOOKED_AT = 15.0
 """Seconds after which it is looked whether the token of a stream still counts."""
 _UNAVAILABLE = "Sign-ins cannot be read at the moment."
@@ -66,7 +66,7 @@ class OwnAccessTokens:
 
     async def check(self, token: str) -> Grant | None:
         """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
-        if len(token) > _LONGEST_TOKEN or not token.isascii():
+        if len(token) > _MAX_TOKEN or not token.isascii():
             return None
         try:
             # Looked up for each request: what has ended has ended at once.
@@ -127,7 +127,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
             raise AuthorizeError("invalid_target", f"Tokens are issued only for {self._resource}.")
         if len(params.code_challenge) != _CHALLENGE_LENGTH:
             raise AuthorizeError("invalid_request", "code_challenge must be the SHA-256 of the verifier.")
-        if params.state is not None and len(params.state) > _LONGEST_STATE:
+        if params.state is not None and len(params.state) > _MAX_STATE:
             raise AuthorizeError("invalid_request", "The state is too long.")
         redirect_origin(str(params.redirect_uri))
         fields = {
