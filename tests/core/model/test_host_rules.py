@@ -60,7 +60,7 @@ def test_what_an_entry_does_not_cover(entry: str, host: str, port: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_entry_is_refused(entry: str) -> None:
-    with pytest.raises(ValueError, match=r"port|host name|below"):
+    with pytest.raises(ValueError, match=r"port|host name|no subdomains"):
         parse_host_rule(entry)
 
 
