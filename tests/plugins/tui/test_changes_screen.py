@@ -64,7 +64,7 @@ def test_no_file_speaks_in_the_name_of_the_person() -> None:
 def test_there_are_no_more_comments_than_the_console_takes() -> None:
     comments = LineComments()
     assert not any(comments.write(LinePlace("x", line, False, ""), "c") for line in range(MAX_COMMENTS))
-    assert "At most" in comments.write(LinePlace("x", MAX_COMMENTS, False, ""), "c")
+    assert "at most" in comments.write(LinePlace("x", MAX_COMMENTS, False, ""), "c")
     assert not comments.write(LinePlace("x", 0, False, ""), "another text for one that is there")
     assert "1000" in comments.write(LinePlace("x", 1, False, ""), "c" * 1001)
 
