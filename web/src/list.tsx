@@ -21,6 +21,7 @@ interface ListPage {
 const PAGE = 30;
 const SEARCH_DELAY = 250;
 const WHOLE_DELAY = 500;
+const REPEAT_DELAY = 1000;
 /** Characters from which conversations are searched too. */
 const SHORTEST_WHOLE = 3;
 const GONE_HINT = "Its sessions go on elsewhere with their next message, or when it is back.";
@@ -42,18 +43,22 @@ export class SessionList {
   /** What is shown beside the list has this title. */
   readonly title = signal("");
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private repeat: ReturnType<typeof setTimeout> | undefined;
+  private repeating = false;
   private request = 0;
   private badge = 0;
   private readonly stopTitle: () => void;
 
   constructor(readonly live: Live) {
     live.lost = () => void this.load();
+    live.turnEnded = () => this.searchAgain();
     this.stopTitle = effect(() => this.drawTitle());
   }
 
   close(): void {
     this.stopTitle();
     clearTimeout(this.timer);
+    clearTimeout(this.repeat);
   }
 
   type(text: string): void {
@@ -96,22 +101,47 @@ export class SessionList {
       this.total.value = page.total ?? null;
       this.live.learn([...page.attention, ...page.sessions]);
       this.note.value = "";
-      if (!offset) this.mentioned.value = [];
-      if (text.length >= SHORTEST_WHOLE && !offset) {
-        // The server reads every conversation for that: not while somebody still types.
-        await new Promise((resolve) => setTimeout(resolve, WHOLE_DELAY));
-        if (number !== this.request) return;
-        const whole = await this.page(0, text, true);
-        if (number !== this.request) return;
-        const known = new Set(page.sessions.map((row) => row.sessionId));
-        this.mentioned.value = whole.sessions.filter((row) => !known.has(row.sessionId));
-        this.live.learn(whole.sessions);
+      if (!offset) {
+        this.mentioned.value = [];
+        await this.searchConversations(number, text);
       }
     } catch (error) {
       if (number !== this.request) return;
       this.note.value = messageOf(error);
     }
     this.busy.value = false;
+  }
+
+  private async searchConversations(number: number, text: string): Promise<void> {
+    if (text.length < SHORTEST_WHOLE) return;
+    // The server reads every conversation for that: not while somebody still types.
+    await new Promise((resolve) => setTimeout(resolve, WHOLE_DELAY));
+    if (number !== this.request) return;
+    const whole = await this.page(0, text, true);
+    if (number !== this.request) return;
+    const known = new Set(this.stored.peek().map((row) => row.sessionId));
+    this.mentioned.value = whole.sessions.filter((row) => !known.has(row.sessionId));
+    this.live.learn(whole.sessions);
+  }
+
+  /** A turn has ended: what was said in it can be found. Turns that end while a search runs share the next one. */
+  private searchAgain(): void {
+    if (!this.text.peek().trim()) return;
+    this.repeat ??= setTimeout(() => {
+      this.repeat = undefined;
+      if (this.busy.peek() || this.repeating) this.searchAgain();
+      else void this.repeatSearch();
+    }, REPEAT_DELAY);
+  }
+
+  private async repeatSearch(): Promise<void> {
+    this.repeating = true;
+    try {
+      await this.searchConversations((this.request += 1), this.text.peek().trim());
+    } catch {
+      // What was found before stays.
+    }
+    this.repeating = false;
   }
 
   /** The tab and the icon of an installed page say how many sessions wait for somebody. */

@@ -1,6 +1,7 @@
 // The one connection to the server: the list of sessions and, of the one that is looked at, everything that happens.
 
 import { signal } from "@preact/signals";
+import { isWorking } from "./sessions";
 import { EventStream, type Line } from "./stream";
 import type { MachineRow, SessionRow } from "./types";
 
@@ -23,6 +24,8 @@ export class Live {
 
   /** Called when changes of the list were lost, and it has to be read again. */
   lost: () => void = () => undefined;
+  /** Called when a turn of any session has ended. */
+  turnEnded: () => void = () => undefined;
 
   /** `machines` are those of a fleet; none without one. */
   constructor(private readonly signedOut: () => void, public machines: readonly MachineRow[] = []) {}
@@ -80,12 +83,18 @@ export class Live {
 
   private event(name: string, data: Record<string, unknown>): void {
     const id = String(data["sessionId"] ?? "");
-    if (name === "session") this.learn([withoutEmpty(data) as unknown as SessionRow]);
+    if (name === "session") this.learnRow(withoutEmpty(data) as unknown as SessionRow);
     else if (name === "session-gone") this.gone(id);
     else if (name === "machines") this.setMachines(data["machines"] as MachineRow[]);
     else if (name === "list-gap") this.lost();
     else if (name === "signed-out") this.signedOut();
     else this.watcher?.event(name, data);
+  }
+
+  private learnRow(row: SessionRow): void {
+    const before = this.rows.get(row.sessionId);
+    this.learn([row]);
+    if (before !== undefined && isWorking(before) && !isWorking(row)) this.turnEnded();
   }
 
   /** What the list has of a machine comes and goes with it. */

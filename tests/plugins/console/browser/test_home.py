@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import FilePayload, expect
 
-from claude_code_mcp.testing.script import ask_user, text, tool
+from claude_code_mcp.testing.script import ask_user, parallel, text, tool
 from tests.support.repositories import repository
+from tests.support.waiting import until
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, Caller, Person, Site, read_on, write_script
@@ -117,14 +118,36 @@ def test_what_it_does_now_is_said_with_its_time(person: Person, site: Site) -> N
     expect(person.page.locator(".activity")).to_have_count(0, timeout=PATIENCE)
 
 
+def said_on_disk(site: Site, word: str) -> None:
+    """Waits until the server finds a word in a conversation: Claude Code writes shortly after it speaks."""
+    until(lambda: Caller(site).get(f"/api/sessions?text={word}&whole=1")["sessions"])
+
+
 def test_a_word_that_was_said_is_found_without_another_press(person: Person, site: Site) -> None:
     person.start("A question of birds", site.project("The capercaillie is one."))
     person.says("capercaillie")
+    said_on_disk(site, "capercaillie")
     page = person.page
     page.goto(f"{site.url}/#/")
     page.get_by_role("searchbox", name="Search sessions").fill("capercaillie")
     said = page.locator(".sessions section", has_text="Said in conversations")
     expect(said.get_by_role("link", name="A question of birds")).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("searchbox", name="Search sessions").fill("")
+
+
+def test_a_search_is_repeated_when_a_turn_has_ended(person: Person, site: Site) -> None:
+    page = person.page
+    page.get_by_role("searchbox", name="Search sessions").fill("ptarmigan")
+    expect(page.locator(".sessions")).to_contain_text("Nothing found", timeout=PATIENCE)
+    answer = parallel("The ptarmigan is one.", tool("Bash", command="touch bird"))
+    session = begin(site, "Another question of birds", site.project(answer, "Done."))
+    said_on_disk(site, "ptarmigan")
+    place = f"/api/sessions/{session}"
+    until(lambda: Caller(site).get(place)["questions"])
+    [asked] = Caller(site).get(place)["questions"]
+    Caller(site).post(f"{place}/questions/{asked['questionId']}", {"decision": "deny"})
+    said = page.locator(".sessions section", has_text="Said in conversations")
+    expect(said.get_by_role("link", name="Another question of birds")).to_be_visible(timeout=PATIENCE)
     page.get_by_role("searchbox", name="Search sessions").fill("")
 
 
