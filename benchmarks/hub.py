@@ -16,8 +16,8 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.hub_deps import HubDeps
 from claude_code_mcp.server.server import McpServer
 from tests.support.hub_config import parse_servers
 

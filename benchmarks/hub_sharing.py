@@ -15,8 +15,8 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.hub_deps import HubDeps
 from claude_code_mcp.testing.script import parallel, script, tool
 from tests.support.hub_config import parse_servers
 

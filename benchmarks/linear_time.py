@@ -41,7 +41,7 @@ from claude_code_mcp.hub import organisation
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory
 from claude_code_mcp.hub.streams import id_of_answer, parse_message
 from claude_code_mcp.hub.tools import ToolIndex, with_long_parts_saved
-from claude_code_mcp.hub.transports import status_reason, stderr_summary
+from claude_code_mcp.hub.transports.failure_reasons import status_reason, stderr_summary
 
 Handle = Callable[[str], object]
 

@@ -17,8 +17,8 @@ from keyring.backends import fail
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
-from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.hub_deps import HubDeps
 from tests.conftest import RUN
 from tests.support import npm
 from tests.support.hub_config import parse_servers

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from websockets.asyncio.server import ServerConnection, serve
 
 from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
-from claude_code_mcp.hub.websocket import MessageSocket
+from claude_code_mcp.hub.transports.websocket import MessageSocket
 from tests.support.local_http import serving
 
 Context = ServerRequestContext[Any, Any]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from claude_code_mcp.hub.transports import status_reason, stderr_summary
+from claude_code_mcp.hub.transports.failure_reasons import status_reason, stderr_summary
 
 TRACEBACK = """INFO starting
 Traceback (most recent call last):

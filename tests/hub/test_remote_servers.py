@@ -28,9 +28,9 @@ from websockets.asyncio.server import ServerConnection
 from claude_code_mcp.core.audit.session_log import RedactingFormatter, without_contents
 from claude_code_mcp.core.errors import UpstreamUnavailable
 from claude_code_mcp.core.redaction import Redactor
-from claude_code_mcp.hub import transport_factory
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.transport_factory import IDE_HEADER
+from claude_code_mcp.hub.transports import probe
+from claude_code_mcp.hub.transports.transport_factory import IDE_HEADER
 from tests.support.local_http import serving
 from tests.support.ports import free_port
 
@@ -87,8 +87,8 @@ async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mut
     start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be greeted with a handshake, which a server of the newest protocol alone does not take."""
-    monkeypatch.setattr(transport_factory, "_MUTE", 0.0)
-    monkeypatch.setattr(transport_factory, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(probe, "_MUTE", 0.0)
+    monkeypatch.setattr(probe, "_LOOK_EVERY", 0.01)
     app = RemoteServer().server.streamable_http_app()
 
     async def answer_late(scope: Any, receive: Any, send: Any) -> None:
@@ -105,7 +105,7 @@ async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mut
         await asyncio.sleep(0.05)
 
 
-_OF_WEBSOCKETS = ("websockets.client", "claude_code_mcp.hub.websocket")
+_OF_WEBSOCKETS = ("websockets.client", "claude_code_mcp.hub.transports.websocket")
 
 
 async def test_the_log_has_no_contents_at_any_level(

@@ -9,8 +9,8 @@ import pytest
 
 from claude_code_mcp.hub import server_pool
 from claude_code_mcp.hub.config_entry import depends_on_directory, for_directory, parse_entry
-from claude_code_mcp.hub.dependencies import ServerMemory
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.server_memory import ServerMemory
 from tests.support.waiting import until_true
 
 from .conftest import PATIENCE, StartHub, make_hub, text_of

@@ -20,7 +20,7 @@ from claude_code_mcp.hub.streams import (
     id_of_answer,
     parse_message,
 )
-from claude_code_mcp.hub.transport_factory import Probe
+from claude_code_mcp.hub.transports.probe import Probe
 
 from .conftest import PATIENCE, StartHub, local, text_of
 
@@ -103,7 +103,7 @@ NO_ID, WRONG_ID = '{"jsonrpc":"2.0","result":{}}', '{"jsonrpc":"2.0","id":12345,
 NULL_ID = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'
 
 
-@pytest.mark.parametrize(("line", "told"), [(NO_ID, "protocol"), (WRONG_ID, "id"), (NULL_ID, "Parse error")])
+@pytest.mark.parametrize(("line", "told"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")])
 async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
     start_hub: StartHub, line: str, told: str
 ) -> None:

@@ -37,8 +37,8 @@ from .config_files import (
     watched_files,
     with_later_denials,
 )
-from .dependencies import HubDeps, OnNotification, ignore_notification, usual_vault
 from .hub import Hub
+from .hub_deps import HubDeps, OnNotification, ignore_notification, usual_vault
 
 log = logging.getLogger(__name__)
 

@@ -31,12 +31,12 @@ from .auth.sign_in import deliver_redirect, sign_in
 from .client_session import CallerSide, UpstreamClient, wants_input
 from .config_entry import CallLimits, OAuthServerConfig
 from .config_files import HubConfig
-from .dependencies import HubDeps
+from .hub_deps import HubDeps
 from .server_pool import HubServers, ServerPool, ServerStatus, status_of
 from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
 from .streams import JsonObject
 from .tools import named_arguments, prompt_text
-from .transport_factory import own_storage
+from .transports.transport_factory import own_storage
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,10 @@ from .auth.credentials import NeedsAuthMemory
 from .client_session import NO_SIDE, CallerSide, MovedElsewhere, Requester, UpstreamClient, request_with_input
 from .config_entry import HttpConfig, depends_on_directory, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .dependencies import ConnectThrottle, HubDeps, Offer, ServerMemory
+from .connect_throttle import ConnectThrottle
+from .hub_deps import HubDeps
 from .reconnection import ConnectionState
+from .server_memory import Offer, ServerMemory
 from .streams import JsonObject
 from .upstream import Upstream, UpstreamContext, Watcher, own_connection
 

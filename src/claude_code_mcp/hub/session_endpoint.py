@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from ..core.errors import ClaudeCodeError, UpstreamUnavailable
 from ..core.model.question import AskPerson
 from .client_session import CallerSide, UpstreamClient
-from .dependencies import Offer
+from .server_memory import Offer
 from .server_pool import Route
 from .streams import JsonObject
 

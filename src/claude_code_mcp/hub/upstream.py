@@ -40,11 +40,15 @@ from .client_session import (
 )
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer
-from .dependencies import ConnectSlot, ConnectThrottle, HubDeps, Offer, ServerMemory, Traits
+from .connect_throttle import ConnectSlot, ConnectThrottle
+from .hub_deps import HubDeps
 from .reconnection import Afterwards, Conclusion, Connection, ConnectionState, Phase
+from .server_memory import Offer, ServerMemory, Traits
 from .streams import JsonObject, ObservedInbox, RequestsInFlight, Streams, TransportFailure, WritableOutbox
-from .transport_factory import Probe, credential_storage, has_oauth, open_transport, with_helped_headers
-from .transports import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
+from .transports.headers_helper import with_helped_headers
+from .transports.http_client import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
+from .transports.probe import Probe
+from .transports.transport_factory import credential_storage, has_oauth, open_transport
 
 log = logging.getLogger(__name__)
 

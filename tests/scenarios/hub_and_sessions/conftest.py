@@ -26,9 +26,9 @@ from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.channel_relay import ChannelRelay
 from claude_code_mcp.hub.config_files import HubConfig
-from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.factory import marked_environment
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.hub_deps import HubDeps
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script

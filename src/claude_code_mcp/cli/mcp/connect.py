@@ -27,7 +27,7 @@ from ...core.model.text import count_of
 from ...hub.config_entry import InvalidEntry, parse_entry
 from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
-from ...hub.transport_factory import has_oauth
+from ...hub.transports.transport_factory import has_oauth
 from .configure import load_configuration, raw_entry, select_servers
 from .live import (
     OperationResult,

@@ -35,9 +35,9 @@ from ...core.model.question import AskPerson
 from ...core.model.text import count_of
 from ...hub.client_session import cancel_elicitation
 from ...hub.config_files import HubConfig
-from ...hub.dependencies import OnNotification, ignore_notification
 from ...hub.factory import make_hub
 from ...hub.hub import Hub, HubTool
+from ...hub.hub_deps import OnNotification, ignore_notification
 from ...hub.server_pool import ServerStatus
 from .configure import NO_SERVERS, load_configuration, select_servers
 from .prompts import QuestionPrompter, ReadLine, Show, parse_arguments

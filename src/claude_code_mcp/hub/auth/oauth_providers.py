@@ -27,7 +27,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import Field
 
 from ..config_entry import OAuthConfig, TlsConfig
-from ..transports import tls_context
+from ..transports.http_client import tls_context
 from .credentials import (
     FORGOTTEN_CLIENT,
     Credentials,

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from ...core.private_files import read_regular, replace_file
 from ..config_entry import OAuthServerConfig, SseConfig
-from ..transports import tls_context
+from ..transports.http_client import tls_context
 from .credentials import (
     CLIENT_NAME,
     FORGOTTEN_CLIENT,

@@ -26,7 +26,7 @@ from ...core.private_files import private_directory, replace_file
 from ...core.service import Service
 from ...hub.hub import CallCounts, Hub, HubTool
 from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
-from ...hub.transports import UNREACHABLE
+from ...hub.transports.http_client import UNREACHABLE
 from .call import Call
 from .hub_permissions import PermissionQuestions, Ruling, rule_on_call
 from .proxied_call import CallReply, CallRounds, ProxiedCall

@@ -14,9 +14,10 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from .config_entry import TlsConfig
-from .streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
-from .transports import status_reason, tls_context
+from ..config_entry import TlsConfig
+from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
+from .failure_reasons import status_reason
+from .http_client import tls_context
 
 _MAX_MESSAGE = 64 << 20
 _CLOSE_TIMEOUT = 2.0

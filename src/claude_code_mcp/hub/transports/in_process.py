@@ -1,0 +1,54 @@
+"""An MCP server in this process.
+
+Delivery is never re-entrant: each side receives in its own task, so that an exchange of any length takes no more of the
+stack than one message.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+from mcp.shared.message import SessionMessage
+
+from ..streams import Inbox, Outbox, Streams
+
+ServeInProcess = Callable[[Inbox, Outbox], Awaitable[object]]
+"""Serves one client on two streams until the first of them ends."""
+
+
+def linked_pair() -> tuple[Streams, Streams]:
+    """Two pairs of streams; what is written to one is read from the other."""
+    to_left, left = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_right, right = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    return (left, to_right), (right, to_left)
+
+
+_CLOSE_TIMEOUT = 2.0
+
+
+@asynccontextmanager
+async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
+    """Runs the server for as long as the block lasts; then it has `_CLOSE_TIMEOUT` seconds to end by itself."""
+    ours, theirs = linked_pair()
+    ended = anyio.Event()
+
+    async def run() -> None:
+        try:
+            await serve(*theirs)
+        finally:
+            # However it ended: our side has to see it.
+            for stream in theirs:
+                await stream.aclose()
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield ours
+        finally:
+            with anyio.CancelScope(shield=True):
+                for stream in ours:
+                    await stream.aclose()
+                with anyio.move_on_after(_CLOSE_TIMEOUT):
+                    await ended.wait()
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,126 @@
+"""From a server's configuration to its transport: how it shows who we are, and which protocol it takes.
+
+OAuth has two providers that share stored credentials: `SilentOAuth` serves a connection, `InteractiveOAuth` is the flow
+with a person and a browser, which `sign_in` runs. `http_auth` chooses what a configured server gets.
+
+A transport is an asynchronous context manager that yields two streams, an inbox and an outbox. A new one has three
+parts: a file beside this one; an entry in `config_entry.py` (a class with its fields, what is secret in them and what
+may be shown, and its place in the `ServerConfig` union); and a case here. The type checker names this function when a
+case is missing.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_never
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthFlowError
+
+from ..auth.credentials import CredentialStorage
+from ..auth.identity_provider import AssertionOAuth
+from ..auth.oauth_providers import SilentOAuth
+from ..auth.sign_in import ClaudeSignIn
+from ..config_entry import (
+    HttpConfig,
+    IdeConfig,
+    OAuthServerConfig,
+    SdkConfig,
+    ServerConfig,
+    SseConfig,
+    SseIdeConfig,
+    StdioConfig,
+    WebSocketConfig,
+    WebSocketIdeConfig,
+)
+from ..hub_deps import HubDeps
+from ..streams import Transport, TransportFailure
+from .http_client import http, sse
+from .in_process import in_process
+from .stdio_client import stdio
+
+IDE_HEADER = "X-Claude-Code-Ide-Authorization"
+
+
+def has_oauth(config: ServerConfig) -> bool:
+    """Whether a person can sign in to the server itself."""
+    return isinstance(config, OAuthServerConfig) and not config.oauth.xaa
+
+
+def credential_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
+    """Tokens belong to a name and an address: an entry that now leads elsewhere must not take them there."""
+    elsewhere = ClaudeSignIn(deps.claude_directory, name, config.url) if deps.uses_claude_sign_ins else None
+    return CredentialStorage(deps.vault, _key(name, config), elsewhere)
+
+
+def own_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
+    """The storage of our own credentials alone, without the sign-in of Claude Code: what a sign-in of ours begins with,
+    and where it is kept."""
+    return CredentialStorage(deps.vault, _key(name, config))
+
+
+def _key(name: str, config: OAuthServerConfig) -> str:
+    return f"{name} {config.url}"
+
+
+def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Auth | None:
+    """What adds tokens to requests; None where a header is configured for that. Raises OAuthFlowError."""
+    if any(header.lower() == "authorization" for header in config.headers):
+        return None
+    if not config.oauth.xaa:
+        storage = credential_storage(name, config, deps)
+        return SilentOAuth(config.url, config.oauth, storage, config.tls, deps.renewals)
+    if deps.identity_provider is None:
+        raise OAuthFlowError("cross-app access needs an identity provider, and none is configured")
+    storage, get_assertion = own_storage(name, config, deps), deps.identity_provider.assertion
+    return AssertionOAuth(config.url, config.oauth, storage, config.tls, deps.renewals, get_assertion)
+
+
+def ide_headers(config: IdeConfig, claude_directory: Path) -> dict[str, str]:
+    """The headers for an IDE: those configured, and its token, which may stand in the lock file of its port."""
+    token = config.auth_token or _token_of_lock_file(config.url, claude_directory)
+    return {**config.headers, IDE_HEADER: token} if token else dict(config.headers)
+
+
+def _token_of_lock_file(url: str, claude_directory: Path) -> str | None:
+    port = urlsplit(url).port
+    try:
+        lock = json.loads((claude_directory / "ide" / f"{port}.lock").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    token = lock.get("authToken") if isinstance(lock, dict) else None
+    return token if isinstance(token, str) else None
+
+
+def open_transport(
+    name: str, config: ServerConfig, deps: HubDeps, failure: TransportFailure, give_up: Callable[[], None]
+) -> Transport:
+    """The transport of a server, not yet entered.
+
+    It writes to `failure` why it ended; it calls `give_up` when it is of no more use although its streams are open.
+    Raises whatever makes the configuration unusable.
+    """
+    match config:
+        case StdioConfig():
+            return stdio(name, config, deps.environment, deps.child_environment, failure)
+        case HttpConfig():
+            return http(config, config.headers, http_auth(name, config, deps), failure)
+        case SseConfig():
+            return sse(config, config.headers, http_auth(name, config, deps), failure, give_up)
+        case SseIdeConfig():
+            return sse(config, ide_headers(config, deps.claude_directory), None, failure, give_up)
+        case WebSocketConfig() | WebSocketIdeConfig():
+            from .websocket import websocket  # noqa: PLC0415 - few have such a server
+
+            if isinstance(config, WebSocketIdeConfig):
+                headers = ide_headers(config, deps.claude_directory)
+            else:
+                headers = config.headers
+            return websocket(config.url, headers, config.tls, failure)
+        case SdkConfig():
+            serve = deps.in_process.get(config.name or name)
+            if serve is None:
+                raise LookupError(f"there is no server called {config.name or name!r} in this process")
+            return in_process(serve)
+    assert_never(config)
