@@ -193,7 +193,7 @@ def test_in_a_terminal_there_is_a_prompt_and_a_line_that_shows_progress(terminal
     terminal.until("\r\x1b[K[####################] 3/3 step 3")
     terminal.until("> ")
     terminal.type("quit\n")
-    terminal.until("Good bye.")
+    terminal.until("Goodbye.")
     assert terminal.process.wait(TIMEOUT) == 0
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp
     terminal.until('{"a": 1}')
     terminal.until("> ")
     terminal.type("half a comm\x03")
-    terminal.until("Good bye.")
+    terminal.until("Goodbye.")
     assert terminal.process.wait(TIMEOUT) == 130
     assert not server.is_running()
 
@@ -217,7 +217,7 @@ def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp
 def test_ctrl_d_ends_it(terminal: Terminal) -> None:
     terminal.until("> ")
     terminal.type("\x04")
-    terminal.until("Good bye.")
+    terminal.until("Goodbye.")
     assert terminal.process.wait(TIMEOUT) == 0
 
 
@@ -257,7 +257,7 @@ def test_lines_are_edited_completed_and_found_again(editing: Callable[[], Termin
     first.type(" read full://note\r")
     first.until("This is full://note\n>")
     first.type("half a comm\x03\x03")
-    first.until("Good bye.")
+    first.until("Goodbye.")
     assert first.process.wait(TIMEOUT) == 130
     [history] = sandbox.home.rglob("history/full")
     assert history.stat().st_mode & 0o777 == 0o600
@@ -268,7 +268,7 @@ def test_lines_are_edited_completed_and_found_again(editing: Callable[[], Termin
     second.type("\x7f\x7f\x7fEve\r")
     second.until('Good day, Eve!"]\n>')
     second.type("\x04")
-    second.until("Good bye.")
+    second.until("Goodbye.")
     assert second.process.wait(TIMEOUT) == 0
 
 
@@ -298,7 +298,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
     terminal.type("n\r")
     terminal.until('{"action": "decline"}\n>')
     terminal.type("\x04")
-    terminal.until("Good bye.")
+    terminal.until("Goodbye.")
     assert not any("Ada" in file.read_text() for file in sandbox.home.rglob("history/*")), "answers are kept nowhere"
 
 
@@ -312,7 +312,7 @@ def test_what_the_server_tells_goes_above_the_line_that_is_edited(editing: Calla
     terminal.type("ho a=1\r")
     terminal.until('{"a": 1}\n>')
     terminal.type("\x04")
-    terminal.until("Good bye.")
+    terminal.until("Goodbye.")
 
 
 async def test_a_person_signs_in_on_the_way(shell: dict[str, str], mcp: Mcp, own_file: Path) -> None:

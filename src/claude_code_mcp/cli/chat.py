@@ -60,7 +60,7 @@ def add_to(commands: Any) -> None:
     run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; piped input is appended to it")
     run.add_argument("--cwd", metavar="DIR", help="working directory (default: the current one)")
     run.add_argument("--machine", metavar="NAME", help="machine of the fleet to run on; --cwd is a directory there")
-    labelled = "of a fleet: on a machine that has this label; repeatable"
+    labelled = "in a fleet: run on a machine with this label; repeatable"
     run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
     stays = "in a fleet: keep the session on its machine; it continues there without the fleet"
     run.add_argument("--stay", action="store_true", help=stays)

@@ -298,7 +298,7 @@ def _check_policy(settings: Settings) -> Iterator[Finding]:
     except ClaudeCodeError as error:
         yield Finding("policy", False, error.message, "correct the file, or CLAUDE_CODE_MCP_PROFILE")
         return
-    yield Finding("policy", True, f"{settings.policy_file or 'built in'}, profile {settings.profile or 'by default'}")
+    yield Finding("policy", True, f"{settings.policy_file or 'built in'}, {settings.profile or 'default'} profile")
     for note in policy.notes():
         yield Finding("policy", True, note)
 

@@ -129,7 +129,7 @@ def _print_token(arguments: argparse.Namespace) -> int:
 # -- shared -----------------------------------------------------------------------------------------------------------
 
 
-_INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
+_INHERITED_HELP = "internal: the socket and the lock of the server are open as descriptors 3 and 4"
 _FOLLOW_INTERVAL = 0.3
 
 

@@ -92,7 +92,7 @@ def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: Outco
         ({**FAILED, "errors": ["one", "two"]}, "one; two"),
         (ABORTED, "The turn was interrupted."),
         (API_ERROR, "Busy"),
-        ({}, "Claude Code reported an error without saying which."),
+        ({}, "Claude Code reported an error without details."),
     ],
 )
 def test_the_detail_explains_the_failure(raw: dict[str, Any], detail: str) -> None:

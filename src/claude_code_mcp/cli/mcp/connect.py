@@ -147,7 +147,7 @@ class InteractiveClient:
             finally:
                 unwatch()
         if self._screen.is_terminal:
-            self._screen.show("Good bye.")
+            self._screen.show("Goodbye.")
         if self._session.cancel_called:
             return 130
         return 1 if self._screen.errors and not self._screen.is_terminal else 0

@@ -495,7 +495,7 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
         return "The turn was interrupted."
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without the requested structured output."
-    reason = _text(result, "result") or "Claude Code reported an error without saying which."
+    reason = _text(result, "result") or "Claude Code reported an error without details."
     return f"{reason} {LOG_IN_HINT}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
 
 

@@ -359,7 +359,7 @@ def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None
     if bypass and hasattr(os, "geteuid") and os.geteuid() == 0 and environment.get("IS_SANDBOX") != "1":
         raise InvalidArgument(
             "Claude Code refuses to bypass permissions when it runs as root. Run this server as another user, "
-            "or set IS_SANDBOX=1 if the machine is a throw-away sandbox.",
+            "or set IS_SANDBOX=1 if the machine is a disposable sandbox.",
             field="permission_mode",
         )
 

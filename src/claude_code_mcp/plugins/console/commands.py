@@ -95,7 +95,7 @@ def _from_shared(where: Place) -> dict[str, Any]:
     if "url" not in answer:
         if answer.get("state") == "starting":
             raise Unavailable("The shared server is still starting; try again in a moment.")
-        reason = answer.get("error") or "It is of an older version; `claude-code-mcp shared restart` renews it."
+        reason = answer.get("error") or "It runs an older version; `claude-code-mcp shared restart` updates it."
         raise Unavailable(reason)
     return {"url": answer["url"], "address": answer["address"], "expiresAt": int(answer["expires_at"])}
 

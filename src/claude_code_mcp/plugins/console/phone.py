@@ -16,7 +16,7 @@ from .phone_address import PhoneAddress, is_only_here
 from .tunnel import TUNNELS, open_tunnel
 
 _LAN_NOTICE = """\
-The certificate is made by this machine, so the phone's browser warns once. Compare the fingerprint it shows
+This machine made the certificate itself, so the phone's browser warns once. Compare the fingerprint it shows
 (SHA-256) before you continue:
   {fingerprint}
 Browsers allow neither Web Push nor installing the page as an app with such a certificate; --tunnel allows both."""
@@ -74,7 +74,7 @@ async def _serve(
         phone.write(address)
         found = await asyncio.to_thread(ask)
         if found["address"] != f"{address}/":
-            raise ProcessFailed("The shared server is of an older version. Run `claude-code-mcp shared restart`.")
+            raise ProcessFailed("The shared server runs an older version. Run `claude-code-mcp shared restart`.")
         show(found)
         say(f"{notice}\nIt works until you press Ctrl+C here.")
         exit_ = await ended

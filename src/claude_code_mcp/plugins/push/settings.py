@@ -9,7 +9,7 @@ _OWN = OWN_PREFIX
 
 
 class PushSettings(Section):
-    """Where notices may be sent."""
+    """Where notifications may be sent."""
 
     push_private: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PUSH_PRIVATE")
     """Callers, separated by commas, whose push receivers may be in private networks and may be unencrypted, like the

@@ -1,7 +1,10 @@
 """The check of the sandbox for `doctor`."""
 
 import asyncio
+import contextlib
+import logging
 import os
+from collections.abc import Iterator
 
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError
@@ -18,17 +21,39 @@ def check_isolation(settings: Settings) -> Finding:
     subject, reason = "isolation", unavailable(os.environ)
     problem: ClaudeCodeError | None = None
     principals: tuple[str, ...] = ()
+    warnings: list[str] = []
     try:
         policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
         others = settings.oauth_issuer is not None
-        asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
+        with _warnings_of(Homes) as warnings:
+            asyncio.run(Homes(settings, os.environ, policy, principals, others=others).prepare())
     except ClaudeCodeError as error:
         problem = error
     if reason is None:
-        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
+        works = "; ".join(["sandbox: bubblewrap works; over HTTP it is the default", *warnings])
+        serves = settings.policy_file or principals
         if problem is not None and problem.data.get("field") == "roots" and serves:
             return Finding(subject, False, problem.message, "see docs/policy.md for the roots that you can use")
         return Finding(subject, True, works)
     if problem is not None and problem.data.get("field") == subject:
         return Finding(subject, False, reason, 'install bubblewrap, or set isolation = "none" in the policy')
     return Finding(subject, True, f"none: {reason}; sessions can read everything that this server's user can read")
+
+
+@contextlib.contextmanager
+def _warnings_of(cls: type) -> Iterator[list[str]]:
+    """Collects the log messages of the module that defines `cls`, so that they become part of a finding."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    log, collector = logging.getLogger(cls.__module__), Collector()
+    log.addHandler(collector)
+    was_propagated, log.propagate = log.propagate, False
+    try:
+        yield messages
+    finally:
+        log.removeHandler(collector)
+        log.propagate = was_propagated

@@ -11,7 +11,7 @@ _OWN = OWN_PREFIX
 
 
 class SandboxSettings(Section):
-    """What the sessions of named callers have of the model."""
+    """How the sessions of named callers reach the model."""
 
     principal_credentials: Literal["environment", "login"] | UserPath = Field(
         "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"

@@ -11,7 +11,7 @@ _OWN = OWN_PREFIX
 
 
 class TeamSettings(Section):
-    """How people are known who come from an issuer of access tokens, or through a proxy."""
+    """How this server identifies people who sign in at an issuer of access tokens or through a proxy."""
 
     must_have_value: ClassVar[frozenset[str]] = frozenset({"oauth_introspection"})
 

@@ -104,7 +104,7 @@ class _PasskeyForms:
         sealed = _text(form.get("request"))
         asked = self.opened(sealed, purpose)
         if not self._requests.is_of_browser(request, sealed, _text(form.get("secret"))):
-            raise _Stopped(message("That does not count", "This sign-in was started in another browser.", 403))
+            raise _Stopped(message("Request rejected", "This sign-in was started in another browser.", 403))
         return form, sealed, asked
 
     async def signed(self, request: Request, form: FormData, sealed: str) -> Person:
@@ -363,7 +363,7 @@ class AuthorizationServer:
 
         async def handle(request: Request) -> Response:
             if method == "POST" and not self._is_from_own_page(request):
-                return message("That does not count", "It was not sent from a page of this server.", 403)
+                return message("Request rejected", "It was not sent from a page of this server.", 403)
             if method == "GET" and self._is_elsewhere(request):
                 query = f"?{request.url.query}" if request.url.query else ""
                 return RedirectResponse(f"{self._origin}{path}{query}", 303, _NO_STORE)
@@ -398,7 +398,7 @@ class AuthorizationServer:
 
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):
-            return message("That does not count", "The request has a duplicate parameter.", 400)
+            return message("Request rejected", "The request has a duplicate parameter.", 400)
         if self._is_own(request.query_params.get("redirect_uri", "")):
             # Looked at here too: a client that has named a port of the person's own machine may come with any other.
             return message("This client cannot sign in", "It asks to redirect you to a page of this server.", 400)

@@ -161,9 +161,9 @@ def consent_page(
     action: str, name: str | None, client_id: str, redirect: str, sends_to: str, hidden: Mapping[str, str], options: str
 ) -> HTMLResponse:
     """Asks whether a client may work in the name of whoever signs."""
-    shown = name or "a client without a name"
+    shown = name or "an unnamed client"
     facts = (
-        ("Name (as it states)", escape(shown)),
+        ("Name (stated by the client)", escape(shown)),
         ("Client id", f"<code>{escape(client_id)}</code>"),
         ("Redirects to", f"<code>{escape(redirect)}</code>"),
         ("It may", "<code>claude-code</code>: run Claude Code here as you, see and answer your sessions"),
