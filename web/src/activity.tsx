@@ -17,7 +17,7 @@ export interface Doing {
   since: number;
 }
 
-const OFFLINE = "Offline: trying again. What you write stays here.";
+const OFFLINE = "Offline: reconnecting. What you write is kept here.";
 /** Milliseconds of a silence that is said; the server tells of longer ones. */
 const SHORT_LOSS = 1500;
 

@@ -9,7 +9,7 @@ import type { Item } from "./types";
 
 /** Milliseconds after which what an agent has done meanwhile is read. */
 const DELAY = 500;
-const NOTHING = "It has not said anything yet.";
+const NOTHING = "No output yet.";
 
 export class AgentView implements Watcher {
   readonly element: HTMLElement;
@@ -26,7 +26,7 @@ export class AgentView implements Watcher {
   constructor(private readonly session: string, private readonly agent: string, private readonly around: Surroundings) {
     const row = (): { directory?: string | null } => around.live.rows.get(session) ?? {};
     this.shown = new TurnWindow(() => session, () => row().directory ?? "", { whole: (item) => this.whole(item), agentRoute: (other) => agentRoute(session, other) },
-      () => this.scroller, async () => void (await this.read()), { image: () => Promise.reject(new Error("It is not kept.")), sent: () => [] }, agent);
+      () => this.scroller, async () => void (await this.read()), { image: () => Promise.reject(new Error("Its conversation was not saved.")), sent: () => [] }, agent);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation of the subagent" }, on: { scroll: () => this.shown.scrolled() } },
       this.shown.earlier, this.shown.element, this.shown.later, this.note);
     this.element = h("div", { class: "conversation" },

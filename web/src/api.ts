@@ -15,7 +15,7 @@ export class ApiError extends Error {
 }
 
 const OFFLINE = "The server cannot be reached.";
-const OFFLINE_ACT = `${OFFLINE} Whether it has done this is not known: look again when it answers.`;
+const OFFLINE_ACT = `${OFFLINE} It is not known whether the request was carried out; check when the connection is back.`;
 
 /** What is done when the server says that nobody is signed in. */
 let whenSignedOut: (ways: SignInWays) => void = () => undefined;

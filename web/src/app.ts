@@ -150,7 +150,7 @@ class SessionApp {
 
   private async answer(asked: Question, answer: Answer): Promise<void> {
     const result = await this.host.callTool("claude_respond", { sessionId: this.sessionId, inputId: asked.questionId, ...answer });
-    if (result.isError) throw new Error(result.content?.[0]?.text ?? "The answer was not taken.");
+    if (result.isError) throw new Error(result.content?.[0]?.text ?? "The answer was not accepted.");
     this.questions.drop(asked.questionId, "");
   }
 

@@ -31,9 +31,9 @@ export async function withMore(list: readonly Attachment[], files: readonly File
   for (const file of files) {
     try {
       const attachment = await read(file);
-      if (all.length >= MOST) throw new Error(`At most ${MOST} attachments go with one message.`);
+      if (all.length >= MOST) throw new Error(`At most ${MOST} attachments can be sent with one message.`);
       const together = all.reduce((sum, one) => sum + one.bytes, attachment.bytes);
-      if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have ${size(LARGEST_TOGETHER)}.`);
+      if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have at most ${size(LARGEST_TOGETHER)}.`);
       all = [...all, attachment];
     } catch (error) {
       refused = error instanceof Error ? error.message : String(error);
@@ -81,11 +81,11 @@ export function dataOf(attachments: readonly Attachment[]): string[] {
 
 async function read(file: File): Promise<Attachment> {
   if (file.type === "application/pdf") {
-    if (file.size > LARGEST_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have ${size(LARGEST_PICTURE)}.`);
+    if (file.size > LARGEST_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have at most ${size(LARGEST_PICTURE)}.`);
     return { name: file.name, document: await dataUrl(file), bytes: file.size };
   }
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") return readPicture(file);
-  if (file.size > LARGEST_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have ${size(LARGEST_FILE)}.`);
+  if (file.size > LARGEST_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have at most ${size(LARGEST_FILE)}.`);
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text: string;
   try {
@@ -93,7 +93,7 @@ async function read(file: File): Promise<Attachment> {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is no picture, PDF or text file, and cannot be attached.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is not an image, PDF or text file and cannot be attached.`);
   return { name: file.name, text, bytes: file.size };
 }
 
@@ -103,13 +103,13 @@ async function readPicture(file: File): Promise<Attachment> {
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw new Error(`${name} is no picture that can be shown here; PNG, JPEG, GIF and WebP can.`);
+    throw new Error(`${name} is not a supported image; use PNG, JPEG, GIF or WebP.`);
   }
   const longest = Math.max(bitmap.width, bitmap.height);
   const asIs = PICTURE_TYPES.includes(file.type) && file.size <= LARGEST_PICTURE && longest <= LONGEST_SIDE;
   const blob = asIs ? file : await scaled(bitmap, Math.min(1, LONGEST_SIDE / longest));
   bitmap.close();
-  if (blob.size > LARGEST_PICTURE) throw new Error(`${name} has ${size(blob.size)}; a picture may have ${size(LARGEST_PICTURE)}.`);
+  if (blob.size > LARGEST_PICTURE) throw new Error(`${name} has ${size(blob.size)}; an image may have at most ${size(LARGEST_PICTURE)}.`);
   return { name, picture: await dataUrl(blob), bytes: blob.size };
 }
 
@@ -118,12 +118,12 @@ function scaled(bitmap: ImageBitmap, factor: number): Promise<Blob> {
   canvas.width = Math.max(1, Math.round(bitmap.width * factor));
   canvas.height = Math.max(1, Math.round(bitmap.height * factor));
   const context = canvas.getContext("2d");
-  if (context === null) return Promise.reject(new Error("This browser cannot make the picture smaller."));
+  if (context === null) return Promise.reject(new Error("This browser cannot resize the image."));
   context.fillStyle = "#fff"; // JPEG has no transparency
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve, reject) => canvas.toBlob(
-    (blob) => (blob ? resolve(blob) : reject(new Error("The picture cannot be made smaller."))), "image/jpeg", 0.85));
+    (blob) => (blob ? resolve(blob) : reject(new Error("The image cannot be resized."))), "image/jpeg", 0.85));
 }
 
 function dataUrl(blob: Blob): Promise<string> {

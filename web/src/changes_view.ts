@@ -26,8 +26,8 @@ interface Changes {
 const SHORT = 60;
 
 const SOURCES = {
-  worktree: "Everything since the branch was made, as it is in the session's worktree now.",
-  conversation: "What Claude's edits have changed, in their order. What commands have changed is not known here.",
+  worktree: "All changes since the branch was created, as they are now in the session's worktree.",
+  conversation: "Changes made by Claude's file tools, in order. Changes made by commands are not tracked.",
 } as const;
 
 /** `say` sends a message to the session and goes there. */
@@ -49,10 +49,10 @@ export function changesView(id: string, comments: Comments, say: (text: string, 
 }
 
 function shown({ source, directory, files, cut }: Changes, comments: Comments): Node[] {
-  if (!files.length && !cut) return [h("p", { class: "hint" }, source === "worktree" ? "No changes beyond what is merged already." : "Nothing was changed.")];
+  if (!files.length && !cut) return [h("p", { class: "hint" }, source === "worktree" ? "All changes are merged already." : "Nothing was changed.")];
   return [
     h("p", { class: "hint" }, `${count(files.length, "file")}. ${SOURCES[source]}`),
-    ...(cut ? [h("p", { class: "problem" }, "This is not all: it is too much to be shown at once.")] : []),
+    ...(cut ? [h("p", { class: "problem" }, "Not all changes are shown: there are too many.")] : []),
     ...files.map((file) => fileView(file, directory, comments)),
   ];
 }

@@ -11,7 +11,7 @@ import { count, visible } from "./words";
 const MOST = 50;
 const LONGEST = 1000;
 const LONGEST_QUOTE = 300;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it counts only once.";
 
 interface Comment {
   file: string;
@@ -66,7 +66,7 @@ export class Comments {
     if (line === undefined) return null;
     let comment = this.at(file, row);
     if (comment === undefined) {
-      if (this.list.length >= MOST) return this.complain(`At most ${MOST} comments go with one message.`);
+      if (this.list.length >= MOST) return this.complain(`At most ${MOST} comments can be sent with one message.`);
       comment = { file, removed: row.kind === "gone", line, quote: row.text.slice(0, LONGEST_QUOTE), text: "" };
       this.list.push(comment);
       this.changed();

@@ -13,7 +13,7 @@ import { size } from "./words";
 
 const TALLEST = 240;
 const SAVE_DELAY = 300;
-const NOT_KEPT = "This browser keeps no files: the attachments are gone when you leave this page.";
+const NOT_KEPT = "This browser cannot store files: attachments are lost when you leave this page.";
 
 export interface Outgoing {
   text: string;
@@ -196,7 +196,7 @@ export class Composer {
   reachable(): void {
     if (this.problem.peek() !== this.options.unsure) return;
     this.problem.value = "";
-    this.note.value = "Connected again. If your message is not above, send it again: it counts once.";
+    this.note.value = "Reconnected. If your message is not above, send it again: it counts only once.";
   }
 }
 
@@ -282,7 +282,7 @@ export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop
         <textarea id={id} ref={field} rows={rows} dir="auto" placeholder={composer.busy.value ? "Add…" : placeholder} enterkeyhint="enter" value={text}
           aria-activedescendant={choices.length ? `${id}-list-${completion.at.value}` : undefined}
           onInput={(event) => composer.type(event.currentTarget.value)} onKeyDown={key} onPaste={paste} onClick={() => completion.update()} onBlur={() => completion.hide()} />
-        <button type="button" class="attach" aria-label="Attach pictures or files" onClick={() => files.current?.click()}>+</button>
+        <button type="button" class="attach" aria-label="Attach images or files" onClick={() => files.current?.click()}>+</button>
         {stop !== undefined && composer.busy.value && (
           <button type="button" class="stop" onClick={() => void stop().catch((error: unknown) => (composer.problem.value = messageOf(error)))}>Stop</button>
         )}

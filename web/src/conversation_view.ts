@@ -29,7 +29,7 @@ import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from ".
 import { dollars, place, visible } from "./words";
 
 const NEAR_END = 120;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. To send it again is safe: it counts once.";
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it counts only once.";
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
 
 export interface Surroundings {
@@ -47,7 +47,7 @@ export class ConversationView implements Watcher {
   private readonly heading = h("h1", { tabindex: -1, dir: "auto" }, "…");
   private readonly about = h("p", { class: "about" });
   private readonly shown: TurnWindow;
-  private readonly newest = button("To the newest", () => void this.toNewest(), { class: "newest", hidden: true });
+  private readonly newest = button("Jump to the end", () => void this.toNewest(), { class: "newest", hidden: true });
   private readonly changes = h("a", { class: "quiet changes-link" }, "Changes");
   private readonly asking = h("div", { class: "asking" });
   private readonly todo = new TodoList();
@@ -195,7 +195,7 @@ export class ConversationView implements Watcher {
       this.showQuestions(details.questions);
       await this.showQueue(details.queuedMessages ?? []);
       const { error } = details;
-      this.note.textContent = details.runsElsewhere ? "This session is open in another program; here it can be read." : "";
+      this.note.textContent = details.runsElsewhere ? "This session is open in another program and is read-only here." : "";
       if (error && !this.busy) this.last?.ended({ code: error.code, detail: error.message });
       this.drawHead();
       if (this.following) this.toEnd();
@@ -571,11 +571,11 @@ export class ConversationView implements Watcher {
   private rewrite(turn: Turn): void {
     const { text, files } = splitFiles(turn.prompt ?? "");
     const attachments = files.map(({ name, text: content }) => ({ name, text: content, bytes: content.length }));
-    this.composer.rewrite(text, attachments, "A copy of this session goes on from before this message; files stay as they are now.",
+    this.composer.rewrite(text, attachments, "A copy of this session continues from before this message; files are not changed.",
       async (message) => {
         const { turns: [before] } = await this.shown.fetch(`limit=1&before=${turn.number}`);
         const last = before?.items.filter((item) => item.kind === "text").pop();
-        if (turn.number > 1 && last === undefined) throw new Error("What came before this message has no answer to go on from.");
+        if (turn.number > 1 && last === undefined) throw new Error("There is no earlier answer to continue from.");
         const body = { message: message.text, ...(message.images.length ? { images: message.images } : {}) };
         const made = last === undefined
           ? await post<{ sessionId: string }>("/api/sessions", { prompt: message.text, messageKey: message.key, workingDirectory: this.row.directory,
@@ -615,7 +615,7 @@ export class ConversationView implements Watcher {
     this.element.classList.toggle("watched", watched);
     this.composer.hidden.value = watched || Boolean(row.inTerminal);
     this.watching.textContent = watched ? `You are watching. ${row.sharedBy ?? ""} has shared this session with you.`
-      : row.inTerminal ? "This session is open in a terminal. You can answer its questions here; it takes messages when it is closed there." : "";
+      : row.inTerminal ? "This session is open in a terminal. You can answer its questions here, and send messages after it is closed there." : "";
     this.owner.value = watched ? (row.sharedBy ?? "") : null;
     const stood = notable(this.rowShown.value);
     this.rowShown.value = row;

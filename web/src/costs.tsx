@@ -127,7 +127,7 @@ function ReportPart({ report, by, days }: { report: Report; by: string; days: nu
 
 /** What has a time comes newest first. */
 function CostTable({ report, by }: { report: Report; by: string }): VNode {
-  if (!report.lines.length) return <p class="hint">Nothing was spent.</p>;
+  if (!report.lines.length) return <p class="hint">No costs.</p>;
   const lines = by === "day" || by === "month" ? [...report.lines].sort((one, other) => other.name.localeCompare(one.name)) : report.lines;
   const most = Math.max(...lines.map((line) => line.usd), 0.000001);
   const hasTokens = lines.some((line) => line.inputTokens !== undefined);

@@ -54,7 +54,7 @@ export function Design(): VNode {
           <p class="problem">What went wrong, and what to do about it.</p>
           <p class="hint">What there is to know beside that.</p>
           <div class="activity" data-state="working"><span class="doing">Run the tests</span><span class="facts">1 min 20 s · 12.4k tokens</span></div>
-          <div class="activity" data-state="offline"><span class="doing">Offline: trying again. What you write stays here.</span></div>
+          <div class="activity" data-state="offline"><span class="doing">Offline: reconnecting. What you write is kept here.</span></div>
         </section>
         <section>
           <h2>A question</h2>

@@ -14,7 +14,7 @@ export function fileView(session: string, path: string, line: number, comments: 
     replace(body, fileListing(file.text, file.path, line, comments.margin(file.path)));
     const place = body.querySelector("tr.found");
     place?.scrollIntoView({ block: "center" });
-    if (line && place === null) body.prepend(h("p", { class: "hint" }, `The file has no line ${line} any more.`));
+    if (line && place === null) body.prepend(h("p", { class: "hint" }, `The file no longer has a line ${line}.`));
   }, (error: unknown) => replace(body, h("p", { class: "problem", role: "alert" }, messageOf(error))));
   return h("div", { class: "page" },
     h("header", { class: "view-head" },

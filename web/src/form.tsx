@@ -117,7 +117,7 @@ function hints(field: Field): string {
 export function FormAddress({ form }: { form: Form }): VNode {
   const shown = <p><code class="address">{visible(form.url ?? "")}</code></p>;
   const url = webAddress(form.url ?? "");
-  if (url === null) return <>{shown}<p class="hint">This is no address of the web, and is not opened from here.</p></>;
+  if (url === null) return <>{shown}<p class="hint">This is not a web address and cannot be opened here.</p></>;
   return (
     <>
       <p class="hint">It wants you to open an address at <strong>{visible(url.host)}</strong>:</p>

@@ -32,8 +32,8 @@ export function Home({ live }: { live: Live }): VNode {
         <a class="button" href="#/new">New session</a>
       </div>
       <Waiting live={live} />
-      <Lines title="Needs a look" rows={troubled} />
-      <Lines title="At work" rows={working} since />
+      <Lines title="Needs attention" rows={troubled} />
+      <Lines title="Working" rows={working} since />
       <Lines title="Finished today" rows={finished} />
       {!rows.length && <p class="hint">No session yet. <a href="#/new">Start one</a>, or start Claude Code in a terminal: its sessions appear here.</p>}
       <Spent />

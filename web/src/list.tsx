@@ -24,7 +24,7 @@ const WHOLE_DELAY = 500;
 const REPEAT_DELAY = 1000;
 /** Characters from which conversations are searched too. */
 const SHORTEST_WHOLE = 3;
-const GONE_HINT = "Its sessions go on elsewhere with their next message, or when it is back.";
+const GONE_HINT = "Its sessions continue on another machine with their next message, or here when it is back.";
 
 /** What is read of the list, and what is chosen from it. */
 export class SessionList {
@@ -206,7 +206,7 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
       {live.machines.length > 0
         ? <Fleet list={list} rows={others} {...shared} />
         : <Section title={list.archived.value ? "Archive" : "Sessions"} rows={others} unread={unread} least={total === null} {...shared} />}
-      {sought && <Section title="Said in conversations" rows={list.mentioned.value.map((row) => ({ ...row, ...live.rows.get(row.sessionId), mention: row.mention ?? null }))} {...shared} />}
+      {sought && <Section title="Found in conversations" rows={list.mentioned.value.map((row) => ({ ...row, ...live.rows.get(row.sessionId), mention: row.mention ?? null }))} {...shared} />}
       {nothing && <p class="hint">{sought ? "Nothing found." : list.archived.value ? "Nothing is archived." : <>No session yet. <a href="#/new">Start one</a></>}</p>}
       <p class="hint" role="status">{list.note.value}</p>
       {next !== null && <button type="button" class="more" onClick={() => void list.load(next)}>Show more</button>}

@@ -27,7 +27,7 @@ function moveSession(id: string, machine: string, more: { wait?: boolean; confir
 function machineWords(machine: MachineRow): string {
   if (!machine.there) return `${machine.name} (gone)`;
   if (machine.draining) return `${machine.name} (drained)`;
-  return machine.capacity === undefined ? machine.name : `${machine.name} (${machine.sessions ?? 0} of ${machine.capacity} at work)`;
+  return machine.capacity === undefined ? machine.name : `${machine.name} (${machine.sessions ?? 0} of ${machine.capacity} busy)`;
 }
 
 /** A choice of machines; the first one is `any`, whose value is empty. */
@@ -93,12 +93,12 @@ export function GoneNotice({ id, lost, machines, moved, fail }: {
     });
   };
   return (
-    <section class="question gone" aria-label="The machine is gone">
-      <div class="question-head"><span class="eyebrow">Machine gone</span></div>
-      <h2>{machines.find((machine) => machine.id === lost)?.name ?? "The machine of this session"} is gone</h2>
+    <section class="question gone" aria-label="The machine is offline">
+      <div class="question-head"><span class="eyebrow">Machine offline</span></div>
+      <h2>{machines.find((machine) => machine.id === lost)?.name ?? "The machine of this session"} is offline</h2>
       <p class="why">{there.length
-        ? "The next message goes on with it at another machine, with its history and its files as they were last saved. Or choose where:"
-        : "No other machine is there now. It comes back with its machine."}</p>
+        ? "The next message continues it on another machine, with its history and the last saved files. Or choose a machine:"
+        : "No other machine is available. The session continues when its machine is back."}</p>
       <div class="actions">
         {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => goOn(machine)}>Go on at {machine.name}</button>)}
       </div>

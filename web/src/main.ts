@@ -97,7 +97,7 @@ class Console {
     // Between two attempts it is connecting, which takes nothing back.
     const none = this.live.lostSince > 0 && left <= 0 && navigator.onLine;
     if (this.live.lostSince && left > 0) this.lineTimer = setTimeout(() => this.drawLine(), left);
-    const words = none ? `No server answers. ${START_WORDS}` : LINE_WORDS[state];
+    const words = none ? `The server does not respond. ${START_WORDS}` : LINE_WORDS[state];
     if (this.line.textContent !== words) this.line.textContent = words;
     this.line.dataset["state"] = none ? "offline" : state;
     document.body.classList.toggle("no-server", none);
@@ -242,14 +242,14 @@ async function start(problem = ""): Promise<void> {
     ways = told;
     if (shown !== null) void start();
   });
-  if (cameBackInVain()) problem = "The sign-in with your account has failed, or took too long. Try again.";
+  if (cameBackInVain()) problem = "Signing in with your account failed or took too long. Try again.";
   const ticket = takeTicket();
   try {
     if (ticket !== null) await signIn({ ticket });
   } catch (error) {
     if (error instanceof ApiError && error.code === "OTHER_PERSON") return showChoice(ticket as string, error.message);
     problem = error instanceof ApiError && error.code === "SIGN_IN_FAILED"
-      ? "This link was used before or is too old. Ask for a new one." : messageOf(error);
+      ? "This link was already used or has expired. Ask for a new one." : messageOf(error);
   }
   try {
     const me = await get<Me>("/api/me");
@@ -257,7 +257,7 @@ async function start(problem = ""): Promise<void> {
     shown = new Console(me, () => void start());
   } catch (error) {
     if (error instanceof ApiError && error.code === "SIGNED_OUT") showSignIn(ways, problem);
-    else showFailure(error instanceof ApiError && error.status === 0 ? `No server answers at this address. ${START_WORDS}` : messageOf(error));
+    else showFailure(error instanceof ApiError && error.status === 0 ? `No server responds at this address. ${START_WORDS}` : messageOf(error));
   }
 }
 
@@ -273,7 +273,7 @@ function showChoice(ticket: string, why: string): void {
   const change = (): void => void signIn({ ticket, replace: true }).then(() => start(), (error: unknown) => start(messageOf(error)));
   replace(document.body, h("main", { class: "sign-in", id: "main" }, h("h1", { tabindex: -1 }, "Claude Code"),
     h("p", { role: "alert" }, why), h("div", { class: "actions" },
-      button("Stay signed in", () => void start(), { class: "allow" }), button("Change to the other", change))));
+      button("Stay signed in", () => void start(), { class: "allow" }), button("Switch accounts", change))));
   document.querySelector<HTMLElement>("h1")?.focus();
 }
 

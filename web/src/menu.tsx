@@ -105,7 +105,7 @@ function MenuBody({ row: signal, around, moved, close }: Props & { close(): void
             print();
           })}
           {item(row.archived ? "Unarchive" : "Archive", () => manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived }))}
-          <Twice label="End for good" again="Really end it?" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
+          <Twice label="End permanently" again="Really end it?" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
           <Twice label="Delete" again="Really delete everything?" act={() => manage("delete", { confirm: true }, null)} />
         </>
       )}
@@ -189,7 +189,7 @@ export function ModeAndModel({ row, around }: { row: ReadonlySignal<SessionRow>;
       <select aria-label="Permissions" value={current} onChange={(event) => manage("mode", event.currentTarget.value, { permissionMode: event.currentTarget.value })}>
         {[...new Set([...around.modes, current])].map((mode) => <option key={mode} value={mode}>{`${mode}: ${modeWords(mode)}`}</option>)}
       </select>
-      <input type="text" aria-label="Model" autocomplete="off" spellcheck={false} placeholder="model as configured" list={`${id}-models`} defaultValue={model ?? ""} key={model ?? ""}
+      <input type="text" aria-label="Model" autocomplete="off" spellcheck={false} placeholder="default model" list={`${id}-models`} defaultValue={model ?? ""} key={model ?? ""}
         onChange={(event) => manage("model", event.currentTarget.value.trim(), { model: event.currentTarget.value.trim() || null })} />
       <datalist id={`${id}-models`}>{["default", "opus", "sonnet", "haiku"].map((name) => <option key={name} value={name} />)}</datalist>
     </div>

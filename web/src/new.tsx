@@ -17,7 +17,7 @@ import { useFreshId } from "./ui";
 const LAST_DIRECTORY = "claude-code-mcp.directory";
 /** Under which the draft of the task is kept. */
 const SCOPE = "new";
-const UNSURE = "The server cannot be reached, so it is not known whether the session was started. To start it again is safe: it is started once.";
+const UNSURE = "The server cannot be reached, so it is not known whether the session was started. Starting it again is safe: it is started only once.";
 
 export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: string): void }): VNode {
   const id = useFreshId();

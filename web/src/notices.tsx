@@ -24,7 +24,7 @@ export function LimitNotice({ row, mayChange }: { row: SessionRow; mayChange: bo
       .catch((error: unknown) => (problem.value = messageOf(error)))
       .finally(() => (busy.value = false));
   };
-  const resets = limit.resetsAt ? `It resets at ${clock(limit.resetsAt)}.` : "The time of the reset is not known.";
+  const resets = limit.resetsAt ? `It resets at ${clock(limit.resetsAt)}.` : "The reset time is unknown.";
   const waits = limit.continuesAt ? ` The session continues at ${clock(limit.continuesAt)}.` : "";
   return (
     <section class="limit-notice" aria-label="Usage limit">
@@ -34,7 +34,7 @@ export function LimitNotice({ row, mayChange }: { row: SessionRow; mayChange: bo
       <fieldset class="plain actions" disabled={busy.value}>
         {mayChange && (limit.continuesAt
           ? <button type="button" onClick={() => steer("on_limit", "end")}>Do not continue</button>
-          : <button type="button" class="allow" onClick={() => steer("on_limit", "wait")}>Wait and continue then</button>)}
+          : <button type="button" class="allow" onClick={() => steer("on_limit", "wait")}>Wait and continue automatically</button>)}
         <button type="button" onClick={() => steer("continue")}>Continue now</button>
       </fieldset>
       <Problem>{problem.value}</Problem>
@@ -55,7 +55,7 @@ export function UnansweredNotice({ missed, say }: { missed: NonNullable<SessionR
     });
   };
   return (
-    <section class="question unanswered" aria-label="A question that nobody answered">
+    <section class="question unanswered" aria-label="An unanswered question">
       <div class="question-head"><span class="eyebrow">Unanswered</span></div>
       <h2 dir="auto">{visible(missed.description)}</h2>
       <p class="why">{visible(missed.reason)}</p>

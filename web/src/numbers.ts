@@ -5,11 +5,11 @@
 export function dollarAmount(written: string): number {
   const text = written.replace(/[\s\u00a0\u202f]/g, "");
   const bare = /^(?:us\$|usd|\$)?([\d.,'’]+)(?:usd|\$)?$/i.exec(text)?.[1];
-  if (bare === undefined) throw new Error(`“${written.trim()}” is no amount in dollars. Write it like 5 or 5.50.`);
+  if (bare === undefined) throw new Error(`“${written.trim()}” is not an amount in dollars. Write it like 5 or 5.50.`);
   const plain = decimal(bare.replace(/['’]/g, ""));
   if (plain === null) throw new Error(`“${written.trim()}” could be read in two ways. Write it like 1000 or 1.50.`);
   const amount = Number(plain);
-  if (!Number.isFinite(amount) || !(amount > 0)) throw new Error("The budget must be more than nothing. Write it like 5 or 5.50.");
+  if (!Number.isFinite(amount) || !(amount > 0)) throw new Error("The budget must be more than 0. Write it like 5 or 5.50.");
   return amount;
 }
 

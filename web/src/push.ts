@@ -7,8 +7,8 @@ import { deviceName } from "./sign_in_view";
 /** Why notifications cannot be had here; null if they can. */
 export function pushProblem(key: string | null | undefined): string | null {
   if (!isSecureContext) return "Browsers allow notifications only over HTTPS or on this machine itself.";
-  if (!("serviceWorker" in navigator) || !("PushManager" in window)) return "This browser has no Web Push. On an iPhone, add the page to the home screen first.";
-  return key ? null : "The server has Web Push switched off.";
+  if (!("serviceWorker" in navigator) || !("PushManager" in window)) return "This browser does not support Web Push. On an iPhone, add the page to the home screen first.";
+  return key ? null : "Web Push is switched off on this server.";
 }
 
 export async function subscription(): Promise<PushSubscription | null> {

@@ -189,7 +189,7 @@ function Command({ tool, command, edited, mayEdit }: { tool: string; command: st
   }
   return (
     <div class="editable">
-      <label for={id}>The command that is run instead</label>
+      <label for={id}>Command to run instead</label>
       <textarea id={id} ref={field} class="command-edit" spellcheck={false} autocapitalize="off" rows={Math.min(20, edited.value.split("\n").length + 1)}
         value={edited.value} onInput={(event) => (edited.value = event.currentTarget.value)} />
       <button type="button" class="quiet" onClick={() => (edited.value = null)}>Undo the changes</button>
@@ -254,9 +254,9 @@ function Plan(body: BodyProps): VNode {
       <Decision body={body} parts={[question]}
         content={
           <>
-            {!(typeof plan === "string" && plan) && <p>Claude gave no text for its plan.</p>}
+            {!(typeof plan === "string" && plan) && <p>Claude wrote no text for this plan.</p>}
             <Nodes make={() => [inputView(question.toolName, input, directory)]} from={[question]} />
-            {typeof planFilePath === "string" && <p class="hint">The plan is kept in <code>{visible(planFilePath)}</code>.</p>}
+            {typeof planFilePath === "string" && <p class="hint">The plan is saved in <code>{visible(planFilePath)}</code>.</p>}
             {modes.length > 1 && body.owner === null && (
               <p class="mode">
                 <label for={id}>Then: </label>
@@ -345,7 +345,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
   return (
     <fieldset class="choice" ref={place}>
       <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <Inline text={choice.question} /></legend>
-      {choice.several && <p class="hint">Several may be chosen.</p>}
+      {choice.several && <p class="hint">You can choose several.</p>}
       {rows.map((row) => (
         <label class="option" key={row.value}>
           <input type={choice.several ? "checkbox" : "radio"} name={name} value={row.value} />

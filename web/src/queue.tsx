@@ -1,4 +1,4 @@
-// Messages that wait behind the running turn, and those that were sent and that nobody has read.
+// Queued messages behind the running turn, and those that were sent and that nobody has read.
 
 import { signal, useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -45,7 +45,7 @@ export class Queue {
 
 export function QueueList({ queue, acts }: { queue: Queue; acts: QueueActs }): VNode {
   return (
-    <ul class="queue" role="list" aria-label="Messages that wait">
+    <ul class="queue" role="list" aria-label="Queued messages">
       {queue.messages.value.map((one) => <Queued key={`${one.messageId}${one.lost ? ":lost" : ""}`} message={one} acts={acts} />)}
     </ul>
   );
@@ -64,7 +64,7 @@ function Queued({ message, acts }: { message: QueuedMessage; acts: QueueActs }):
     <li class="queued">
       <p class="prompt" dir="auto">{text || more.join(", ")}</p>
       <p class="queued-foot">
-        <span class="hint">{message.lost ? "Not read: the server ended before" : "Queued"}{text && more.length ? ` · ${more.join(", ")}` : ""}</span>
+        <span class="hint">{message.lost ? "Not read: the server stopped first" : "Queued"}{text && more.length ? ` · ${more.join(", ")}` : ""}</span>
         {message.lost
           ? <>{act("Send again", () => acts.resend(message))}{act("Edit", () => acts.edit(message))}{act("Discard", () => acts.discard(message))}</>
           : <>{act("Edit", () => back(() => acts.edit(message)))}{act("Remove", () => back(() => undefined))}</>}

@@ -22,6 +22,6 @@ export function scriptAddress(address: (typeof SCRIPTS)[number]): string {
 
 function known(address: string): string {
   const found = SCRIPTS.find((script) => script === address);
-  if (found === undefined) throw new Error("This page loads no such script.");
+  if (found === undefined) throw new Error("This page does not load this script.");
   return found;
 }

@@ -166,7 +166,7 @@ function SignIn({ address, finish }: { address: string; finish(redirect: string)
     <div class="field">
       {url === null ? <code class="address">{visible(address)}</code>
         : <a class="button" href={url.href} title={url.href} target="_blank" rel="noopener noreferrer nofollow">Open the sign-in page</a>}
-      <label for={id}>Did it end on a page that cannot be opened? Paste its address:</label>
+      <label for={id}>If the browser ends on a page that cannot be opened, paste that page's address:</label>
       <input id={id} type="url" autocomplete="off" value={redirect.value} onInput={(event) => (redirect.value = event.currentTarget.value)} />
       <div class="actions"><button type="button" onClick={() => finish(redirect.value.trim())}>Finish the sign-in</button></div>
     </div>

@@ -35,7 +35,7 @@ interface SignIn {
   current: boolean;
 }
 
-const EVENT_WORDS: Record<string, string> = { question: "Claude asks something", ended: "a turn ends", stalled: "a session goes silent",
+const EVENT_WORDS: Record<string, string> = { question: "Claude asks something", ended: "a turn ends", stalled: "a session has no output",
   budget: "a budget is nearly used up" };
 
 
@@ -153,7 +153,7 @@ function QuietHours({ settings, save }: { settings: PushSettings; save(change: P
       <label for={`${id}-from`}>Quiet from </label><input type="time" id={`${id}-from`} ref={from} defaultValue={hours?.from ?? "22:00"} />
       <label for={`${id}-to`}> to </label><input type="time" id={`${id}-to`} ref={to} defaultValue={hours?.to ?? "07:00"} />
       <button type="button" onClick={() => save({ quietHours: { from: from.current?.value ?? "", to: to.current?.value ?? "", timezone } })}>{hours ? "Change" : "Set"}</button>
-      {hours && <button type="button" class="quiet" onClick={() => save({ quietHours: null })}>Never quiet</button>}
+      {hours && <button type="button" class="quiet" onClick={() => save({ quietHours: null })}>No quiet hours</button>}
     </p>
   );
 }
@@ -195,7 +195,7 @@ function AddReceiver({ kinds, doing }: { kinds: readonly string[]; doing: DoAct 
   };
   return (
     <details>
-      <summary>Send them elsewhere too</summary>
+      <summary>Send notifications elsewhere too</summary>
       <p class="controls">
         <select ref={kind} aria-label="Kind of receiver">{kinds.map((name) => <option key={name} value={name}>{name}</option>)}</select>
         <input type="url" ref={url} placeholder="https://…" autocomplete="off" aria-label="Address of the receiver" />
@@ -252,7 +252,7 @@ function LinkSection({ attempt }: { attempt: Attempt }): VNode {
           <>
             {ticket.value.qr && <QrCode rows={ticket.value.qr} />}
             <p><code class="wrap">{ticket.value.url}</code></p>
-            <p class="hint">Works once, and not for long.</p>
+            <p class="hint">Works once and expires soon.</p>
           </>
         )}
       </div>
@@ -262,5 +262,5 @@ function LinkSection({ attempt }: { attempt: Attempt }): VNode {
 
 function QrCode({ rows }: { rows: readonly string[] }): ComponentChildren {
   const squares = rows.flatMap((row, y) => [...row].map((cell, x) => (cell === "1" ? `M${x} ${y}h1v1h-1z` : "")));
-  return <svg class="qr" role="img" aria-label="The link as a code for a camera" viewBox={`0 0 ${rows[0]?.length ?? 0} ${rows.length}`}><path d={squares.join("")} /></svg>;
+  return <svg class="qr" role="img" aria-label="The link as a QR code" viewBox={`0 0 ${rows[0]?.length ?? 0} ${rows.length}`}><path d={squares.join("")} /></svg>;
 }

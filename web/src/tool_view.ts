@@ -205,7 +205,7 @@ export class ToolView {
     const name = item.name ?? "tool";
     const file = below(isRecord(item.input) ? String(item.input["file_path"] ?? item.input["notebook_path"] ?? name) : name, this.directory);
     replace(this.body,
-      item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
+      item.cut && h("p", { class: "hint" }, "Long parts are shortened until everything is loaded."),
       item.agent && this.acts.agentRoute && h("a", { route: this.acts.agentRoute(item.agent) }, "Open the subagent's conversation"),
       item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
       // That a change was made is seen in the change.

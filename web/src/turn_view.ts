@@ -22,9 +22,9 @@ const LONGEST_THOUGHT = 2000;
 const ENDINGS: Record<string, string> = {
   interrupted: "Interrupted",
   cancelled: "Cancelled",
-  timeout: "Stopped: the time was up",
-  max_turns: "Stopped at the limit of turns",
-  max_budget: "Stopped at the budget",
+  timeout: "Stopped at the time limit",
+  max_turns: "Stopped at the turn limit",
+  max_budget: "Stopped at the budget limit",
   api_error: "The API failed",
   crashed: "Claude Code ended unexpectedly",
   start_failed: "Claude Code could not be started",
@@ -39,7 +39,7 @@ export class TurnView {
   private readonly end = h("p", { class: "ending" });
   private readonly warning = h("p", { class: "note budget-warning", hidden: true });
   private readonly copy = button("Copy answer", () => void this.copyAnswer(), { class: "quiet copy-answer", hidden: true });
-  private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are left out here.");
+  private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are not shown.");
   private views = new Map<string, { view: ItemView; item: Item; parent: string | null }>();
   /** Items that are not on the page: what is told of them again changes nothing. */
   private readonly absent = new Set<string>();

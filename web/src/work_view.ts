@@ -28,8 +28,8 @@ interface Plan {
 type Action = "commit" | "merge" | "pull_request" | "discard";
 
 export class WorkView {
-  readonly element = h("section", { class: "work", aria: { label: "What becomes of the changes" } });
-  private readonly note = h("p", { class: "hint", role: "status" }, "Looking at the branch…");
+  readonly element = h("section", { class: "work", aria: { label: "Merge or discard" } });
+  private readonly note = h("p", { class: "hint", role: "status" }, "Checking the branch…");
   private readonly form = h("div", { class: "work-form", hidden: true });
   private readonly buttons = h("div", { class: "actions" });
 
@@ -114,7 +114,7 @@ function isMerged(plan: Plan): boolean {
 }
 
 function summary(plan: Plan): string {
-  if (isMerged(plan) && plan.into) return `On ${visible(plan.branch)}, which has nothing that ${visible(plan.into)} has not.`;
+  if (isMerged(plan) && plan.into) return `On ${visible(plan.branch)}, which has no commits that ${visible(plan.into)} lacks.`;
   const parts = [
     `On ${visible(plan.branch)}`,
     plan.commits ? count(plan.commits, "commit") : "",
@@ -128,7 +128,7 @@ const LABELS: Record<Action, (plan: Plan) => string> = {
   commit: () => "Commit",
   merge: () => "Merge",
   pull_request: (plan) => (plan.remote ? "Push and open it" : "Ask Claude to open it"),
-  discard: () => "Discard for good",
+  discard: () => "Discard permanently",
 };
 
 /** What will happen, in words. */
@@ -139,12 +139,12 @@ function meaning(action: Action, plan: Plan): Child[] {
     case "commit":
       return [`${first}. Nothing else changes.`];
     case "merge":
-      return [`${first ? `${first}; then ` : ""}${branch} is merged into ${into} in ${visible(plan.repository)}, whose files change. The worktree stays. Where that is not possible without overwriting something, nothing is changed.`];
+      return [`${first ? `${first}; then ` : ""}${branch} is merged into ${into} in ${visible(plan.repository)}, whose files change. The worktree stays. If this would overwrite something, nothing is changed.`];
     case "pull_request":
-      if (!plan.remote) return [`This server has no ${plan.program} for this repository. A message asks Claude to push ${branch} and open a ${requestNoun(plan)} into ${into}; what it runs for that is asked as always.`];
+      if (!plan.remote) return [`This server has no ${plan.program} for this repository. A message asks Claude to push ${branch} and open a ${requestNoun(plan)} into ${into}; it asks for permission as usual.`];
       return [`${first ? `${first}; then ` : ""}${branch} is pushed to ${visible(plan.remote)} with your sign-in, and a ${requestNoun(plan)} into ${into} is opened there by ${plan.program}. Nothing is overwritten.`];
     case "discard":
-      return [`The worktree and the branch ${branch} are removed. This is lost for good: ${visible(plan.lost)}. The conversation stays.`];
+      return [`The worktree and the branch ${branch} are removed. This is lost permanently: ${visible(plan.lost)}. The conversation stays.`];
   }
 }
 
@@ -161,7 +161,7 @@ function files(action: Action, plan: Plan): Child {
 
 function request(plan: Plan, title: string, body: string): string {
   return [
-    `Please open a ${requestNoun(plan)} of the branch ${plan.branch} into ${plan.into ?? "its base"}: commit what is not committed, push the branch to its remote without force, and open the ${requestNoun(plan)} with ${plan.program} or what else is there.`,
-    `Title: ${title}`, body && `Description:\n${body}`, "Tell me its address, or what stands in the way.",
+    `Please open a ${requestNoun(plan)} of the branch ${plan.branch} into ${plan.into ?? "its base"}: commit what is not committed, push the branch to its remote without force, and open the ${requestNoun(plan)} with ${plan.program} or another available program.`,
+    `Title: ${title}`, body && `Description:\n${body}`, "Tell me its address, or what prevents it.",
   ].filter(Boolean).join("\n\n");
 }

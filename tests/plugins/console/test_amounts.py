@@ -16,9 +16,9 @@ READ = {
     "0,005": 0.005,
 }  # fmt: skip
 REFUSED = {
-    "no amount": ("€5", "five", "-5", "1e5", "5 or 6", "$", "٣"),
+    "not an amount": ("€5", "five", "-5", "1e5", "5 or 6", "$", "٣"),
     "two ways": ("1,000", "1.000", "5,", "1,2,3", "1,00.5", "5..5"),
-    "more than nothing": ("0", "0.00"),
+    "more than 0": ("0", "0.00"),
 }
 PROGRAM = """
 const outcome = (text) => { try { return dollarAmount(text); } catch (error) { return error.message; } };

@@ -88,7 +88,7 @@ def test_a_command_is_changed_before_it_is_allowed(person: Person, site: Site) -
     person.start("Make the file", directory)
     asked = person.question("touch wrong.txt")
     asked.get_by_role("button", name="Edit the command").click()
-    field = asked.get_by_label("The command that is run instead")
+    field = asked.get_by_label("Command to run instead")
     expect(field).to_be_focused()
     expect(asked.get_by_role("button", name="Allow for this session")).to_have_count(0)
     field.fill("touch right.txt")

@@ -88,7 +88,7 @@ def go_on_elsewhere(person: Person) -> None:
     expect(row).to_contain_text("laptop (gone):")
     expect(row).to_contain_text("make it")
     notice = page.locator(".gone")
-    expect(notice).to_contain_text("laptop is gone", timeout=PATIENCE)
+    expect(notice).to_contain_text("laptop is offline", timeout=PATIENCE)
     notice.get_by_role("button", name="Go on at server").click()
     person.says("laptop: new")
     expect(page.locator(".about")).to_contain_text("on server", timeout=PATIENCE)

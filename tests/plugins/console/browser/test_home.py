@@ -130,7 +130,7 @@ def test_a_word_that_was_said_is_found_without_another_press(person: Person, sit
     page = person.page
     page.goto(f"{site.url}/#/")
     page.get_by_role("searchbox", name="Search sessions").fill("capercaillie")
-    said = page.locator(".sessions section", has_text="Said in conversations")
+    said = page.locator(".sessions section", has_text="Found in conversations")
     expect(said.get_by_role("link", name="A question of birds")).to_be_visible(timeout=PATIENCE)
     page.get_by_role("searchbox", name="Search sessions").fill("")
 

@@ -98,10 +98,10 @@ def test_of_a_long_conversation_a_window_is_on_the_page_that_goes_where_somebody
         later = numbers(page)
         assert later[0] <= seen[-1] + 1
         seen = later
-    page.get_by_role("button", name="To the newest").click()
+    page.get_by_role("button", name="Jump to the end").click()
     person.says(f"This is number {TOTAL}.")
     assert numbers(page)[-1] == TOTAL
-    expect(page.get_by_role("button", name="To the newest")).to_be_hidden()
+    expect(page.get_by_role("button", name="Jump to the end")).to_be_hidden()
 
 
 @pytest.mark.soak
@@ -119,7 +119,7 @@ def test_a_turn_of_many_items_keeps_the_newest_on_the_page_while_it_runs(person:
         page.evaluate(_UNTIL, {"before": seen[0]})
         seen = numbers(page)
     expect(page.locator(".turn .note", has_text="left out")).to_be_hidden()
-    page.get_by_role("button", name="To the newest").click()
+    page.get_by_role("button", name="Jump to the end").click()
     person.says("This is number 340.")
     page.get_by_label("Message", exact=True).fill("And more?")
     page.get_by_role("button", name="Send", exact=True).click()

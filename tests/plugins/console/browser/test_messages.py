@@ -190,7 +190,7 @@ def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: P
     page.get_by_label("Directory").fill(str(site.project("Started.", "Answered.", "Next.")))
     page.get_by_text("More", exact=True).click()
     budget = page.get_by_label("Budget in dollars")
-    for written, why in (("five", "no amount"), ("1,000", "two ways"), ("0", "more than nothing")):
+    for written, why in (("five", "not an amount"), ("1,000", "two ways"), ("0", "more than 0")):
         budget.fill(written)
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_role("alert").filter(has_text=why)).to_be_visible()
@@ -235,7 +235,7 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     refused = page.locator(".composer .problem")
     archive: FilePayload = {"name": "data.zip", "mimeType": "application/zip", "buffer": b"PK\x03\x04\0\0\xff\xfe"}
     files.set_input_files(archive)
-    expect(refused).to_contain_text("data.zip is no picture, PDF or text file", timeout=PATIENCE)
+    expect(refused).to_contain_text("data.zip is not an image, PDF or text file", timeout=PATIENCE)
     files.set_input_files({"name": "log.txt", "mimeType": "text/plain", "buffer": b"x" * 300_000})
     expect(refused).to_contain_text("log.txt has 300 kB")
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}

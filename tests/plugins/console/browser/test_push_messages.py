@@ -84,6 +84,6 @@ def test_the_page_offers_the_kinds_of_receivers_that_the_server_has(
 
     person.page.route("**/api/push", with_another)
     person.page.get_by_role("link", name="Settings").click()
-    person.page.get_by_text("Send them elsewhere too").click()
+    person.page.get_by_text("Send notifications elsewhere too").click()
     kinds = person.page.get_by_label("Kind of receiver").get_by_role("option")
     expect(kinds).to_have_text([*Caller(site).get("/api/push")["kinds"], "pigeon"], timeout=PATIENCE)

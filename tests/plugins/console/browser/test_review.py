@@ -103,9 +103,9 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     expect(work).to_contain_text(", now at", timeout=PATIENCE)
     assert (directory / "new.py").read_text() == "two = 2\n"
     assert (directory / "app.py").read_text() == "one = 'eins'\n"
-    expect(work).to_contain_text("has nothing that main has not", timeout=PATIENCE)
+    expect(work).to_contain_text("has no commits that main lacks", timeout=PATIENCE)
     expect(work.get_by_role("button", name="Merge into main")).to_be_disabled()
-    expect(page.get_by_text("No changes beyond what is merged already.")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("All changes are merged already.")).to_be_visible(timeout=PATIENCE)
     # Without gh the session is asked for the pull request.
     work.get_by_role("button", name="Open a pull request").click()
     work.get_by_label("Title").fill("Add two")

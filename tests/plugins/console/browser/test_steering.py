@@ -144,7 +144,7 @@ def test_at_a_usage_limit_one_press_waits_one_gives_up_and_one_continues(
     expect(notice).to_contain_text("The 5-hour limit is reached", timeout=PATIENCE)
     expect(notice).to_contain_text("It resets at")
     expect(page.locator(".about")).to_contain_text("plan: 5-hour 100 %, weekly 40 %", timeout=PATIENCE)
-    notice.get_by_role("button", name="Wait and continue then").click()
+    notice.get_by_role("button", name="Wait and continue automatically").click()
     expect(notice).to_contain_text("The session continues at", timeout=PATIENCE)
     expect(page.locator(".about .badge")).to_contain_text("continues at")
     page.reload()
