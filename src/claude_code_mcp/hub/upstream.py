@@ -491,7 +491,9 @@ class ConnectionOwner:
         if news:
             await self._context.memory.save(self._upstream.key)
         if len(directories) > 1:
-            return types.ErrorData(code=types.INVALID_REQUEST, message="Callers in several directories share this connection.")
+            return types.ErrorData(
+                code=types.INVALID_REQUEST, message="Callers in several directories share this connection."
+            )
         return self._upstream.roots
 
     async def _remember(self, client: UpstreamClient) -> None:

@@ -272,7 +272,7 @@ async def test_nobody_takes_the_connections_of_all_others(engine: Running, fleet
 
     async with backend_machine(engine.url, on_call, most=8):
         assert [await opened("mallory") for _ in range(2)] == ["", ""]
-        assert "mallory has 2 connections" in await opened("mallory")
+        assert "mallory has reached its limit of 2 connections" in await opened("mallory")
         assert [await opened(name) for name in ("alice", *["local"] * 5)] == [""] * 6
         assert "8 connections" in await opened("bob")
 
