@@ -121,7 +121,8 @@ def _start(family: _Family, filled: FilledIn, prompt: str, **more: str) -> str:
 def _delegate(family: _Family, filled: FilledIn) -> str:
     return (
         "Have a Claude Code session do this. Before you start it, add to the prompt below what the session needs from "
-        "this conversation: the goal, the constraints, what already exists, and how to verify the result. Then call:\n\n"
+        "this conversation: the goal, the constraints, what already exists, and how to verify the result. "
+        "Then call:\n\n"
         f"{_start(family, filled, filled['task'])}\n\n{family.after}\n\n"
         "When it has ended, check its result against the task yourself, tell me in a few lines what was done and what "
         "was not, and give me the session id."
