@@ -29,6 +29,11 @@ PHONE: dict[str, Any] = {
     "has_touch": True,
 }
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
+expect.set_options(timeout=PATIENCE)
+_DRAWN = """() => new Promise((done) => {
+    const draw = (frames) => (frames ? requestAnimationFrame(() => draw(frames - 1)) : setTimeout(done));
+    draw(3);
+})"""
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
@@ -120,13 +125,13 @@ class Person:
         self.page.goto(f"{self.site.url}/#{route}")
         self.page.get_by_label("Or sign in with a token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
-        expect(self.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+        expect(self.page.locator(".bar")).to_be_attached()
         return self
 
     def arrive(self, route: str = "/") -> "Person":
         """With a sign-in from before."""
         self.page.goto(f"{self.site.url}/#{route}")
-        expect(self.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+        expect(self.page.locator(".bar")).to_be_attached()
         return self
 
     def start(self, prompt: str, directory: Path, mode: str = "default") -> None:
@@ -137,7 +142,7 @@ class Person:
         page.get_by_label("Directory").fill(str(directory))
         page.get_by_label("Permissions").select_option(mode)
         page.get_by_role("button", name="Start").click()
-        expect(page.locator(".conversation")).to_be_visible(timeout=PATIENCE)
+        expect(page.locator(".conversation")).to_be_visible()
 
     @property
     def session_id(self) -> str:
@@ -145,22 +150,22 @@ class Person:
 
     def says(self, text: str) -> None:
         """Claude has said this, whole."""
-        expect(self.page.locator(".said:not(.writing)", has_text=text).last).to_be_visible(timeout=PATIENCE)
+        expect(self.page.locator(".said:not(.writing)", has_text=text).last).to_be_visible()
 
     def question(self, words: str = "") -> Any:
         found = self.page.locator(".question:not(.closed, .unanswered)", has_text=words)
-        expect(found).to_be_visible(timeout=PATIENCE)
+        expect(found).to_be_visible()
         return found
 
 
 def read_on(asked: Locator, look: Callable[[], bool] = lambda: True) -> list[bool]:
     """Presses what leads to the end of a question until all of it was on screen; what `look` returned after each."""
     more = asked.locator(".lines-left")
-    expect(more.or_(asked.locator(".allow"))).to_be_visible(timeout=PATIENCE)
+    expect(more.or_(asked.locator(".allow"))).to_be_visible()
     seen = []
     while more.count():
         more.click()
-        asked.page.wait_for_timeout(100)  # the buttons follow with the next picture of the screen
+        asked.page.evaluate(_DRAWN)  # the buttons follow what is on screen
         seen.append(look())
     return seen
 

@@ -30,7 +30,7 @@ def test_a_write_over_a_file_shows_what_changes_in_it(person: Person, site: Site
     person.says("Written.")
     assert file.read_text() == "\n".join(lines) + "\n"
     changed = _changes(person)
-    expect(changed).to_contain_text("settings.py", timeout=PATIENCE)
+    expect(changed).to_contain_text("settings.py")
     expect(changed.locator("summary .plus")).to_have_text("+1")
     expect(changed.locator("td.new")).to_contain_text("thirty")
     person.page.get_by_role("link", name="Back to the session").click()
@@ -43,7 +43,7 @@ def _changes(person: Person) -> Locator:
     changed, none = person.page.locator(".changes details"), person.page.get_by_text("Nothing was changed.")
     while True:
         person.page.get_by_role("link", name="Changes").click()
-        expect(changed.or_(none).first).to_be_visible(timeout=PATIENCE)
+        expect(changed.or_(none).first).to_be_visible()
         if not none.is_visible():
             return changed
         person.page.get_by_role("link", name="Back to the session").click()
@@ -62,7 +62,7 @@ def test_the_rows_of_a_long_change_are_made_as_they_are_needed(person: Person, s
     expect(asked.get_by_role("button", name="more rows")).to_be_attached()
     before = rows.count()
     asked.get_by_role("button", name="more rows").scroll_into_view_if_needed(timeout=PATIENCE)
-    expect(asked.locator("tr").nth(before + 1)).to_be_attached(timeout=PATIENCE)
+    expect(asked.locator("tr").nth(before + 1)).to_be_attached()
     asked.get_by_role("button", name="Deny", exact=True).click()
 
 
@@ -73,6 +73,6 @@ def test_the_output_of_a_command_has_the_colours_of_a_terminal(person: Person, s
     call = person.page.locator("details.tool", has_text="printf")
     call.locator("summary").click()
     result = call.locator(".result code")
-    expect(result.locator(".ansi-red")).to_have_text("error", timeout=PATIENCE)
+    expect(result.locator(".ansi-red")).to_have_text("error")
     expect(result.locator(".ansi-green")).to_have_text("fine")
     expect(result).to_have_text("error: fine\n100%")

@@ -15,7 +15,7 @@ from claude_code_mcp.testing.script import script, tool
 from tests.support.repositories import repository
 from tests.support.waiting import until
 
-from .console import DESKTOP, PATIENCE, Person
+from .console import DESKTOP, Person
 
 
 class GatewaySite:
@@ -52,26 +52,26 @@ def work_with_machines(person: Person, link: str, laptop: Computer) -> None:
     choose(page.locator("main select").first, "laptop")
     page.get_by_label("Directory").fill(str(source))
     page.get_by_role("button", name="Start").click()
-    expect(page.locator(".about")).to_contain_text("on laptop", timeout=PATIENCE)
+    expect(page.locator(".about")).to_contain_text("on laptop")
     person.question("made.txt").get_by_role("button", name="Allow once").click()
     person.says("I made it")
     assert (source / "made.txt").read_text() == "new\n"
     section = page.locator(".fleet section", has_text="laptop")
-    expect(section.locator(".row")).to_have_count(1, timeout=PATIENCE)
+    expect(section.locator(".row")).to_have_count(1)
     # To the other machine, and back, with its history and its files.
     for name in ("server", "laptop"):
         page.get_by_label("More actions").click()
         page.get_by_role("button", name="Move…").click()
         choose(page.locator(".menu-body select").last, name)
         page.get_by_role("button", name="Move", exact=True).click()
-        expect(page.locator(".note[role=status]")).to_contain_text(f"It is on machine {name} now.", timeout=PATIENCE)
+        expect(page.locator(".note[role=status]")).to_contain_text(f"It is on machine {name} now.")
         expect(page.locator(".about")).to_contain_text(f"on {name}")
         page.get_by_role("textbox", name="Message").fill(
             script(f"at {name}", tool("Bash", command="cat made.txt"), f"{name}: ${{tool_result}}")
         )
         page.get_by_role("button", name="Send", exact=True).click()
         person.says(f"{name}: new")
-        expect(page.locator(".about .badge")).to_have_text("done", timeout=PATIENCE)  # the fleet has the turn by then
+        expect(page.locator(".about .badge")).to_have_text("done")  # the fleet has the turn by then
 
 
 def choose(machines: Locator, name: str) -> None:
@@ -80,18 +80,18 @@ def choose(machines: Locator, name: str) -> None:
 
 def go_on_elsewhere(person: Person) -> None:
     page = person.page
-    expect(page.locator(".fleet section", has_text="laptop: gone")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".fleet section", has_text="laptop: gone")).to_be_visible()
     page.reload()
     # After the page was read anew too, with what the fleet's copy knows.
     row = page.locator(".fleet section", has_text="laptop: gone").locator(".row")
-    expect(row).to_have_count(1, timeout=PATIENCE)
+    expect(row).to_have_count(1)
     expect(row).to_contain_text("laptop (gone):")
     expect(row).to_contain_text("make it")
     notice = page.locator(".gone")
-    expect(notice).to_contain_text("laptop is offline", timeout=PATIENCE)
+    expect(notice).to_contain_text("laptop is offline")
     notice.get_by_role("button", name="Go on at server").click()
     person.says("laptop: new")
-    expect(page.locator(".about")).to_contain_text("on server", timeout=PATIENCE)
+    expect(page.locator(".about")).to_contain_text("on server")
     page.get_by_role("textbox", name="Message").fill(script("again", "here I am"))
     page.get_by_role("button", name="Send", exact=True).click()
     person.says("here I am")

@@ -20,7 +20,7 @@ from tests.support.local_http import in_thread
 from tests.support.ports import free_port
 
 from .conftest import Desk, OpenBrowser
-from .console import PATIENCE, PHONE, Caller, Person, Site, read_on, running, write_script
+from .console import PHONE, Caller, Person, Site, read_on, running, write_script
 from .test_hostile_text import CORPUS, _unharmed
 
 A_SERVER = Path(__file__).parents[3] / "hub" / "a_server.py"
@@ -128,7 +128,7 @@ def say(person: Person, message: str) -> None:
 def result(person: Person, number: int = 1) -> Any:
     """What the server was answered, as it told the model; for so many times now."""
     heard = person.page.locator(".said:not(.writing)", has_text="I heard:")
-    expect(heard).to_have_count(number, timeout=PATIENCE)
+    expect(heard).to_have_count(number)
     return json.loads((heard.last.text_content() or "").partition("I heard:")[2])
 
 
@@ -207,8 +207,8 @@ def test_a_hostile_form_is_declined_an_address_is_opened_and_a_stopped_turn_canc
     say(phone, "And again?")
     phone.question("asker asks")
     phone.page.get_by_role("button", name="Stop").click()
-    expect(phone.page.locator(".question:not(.closed, .unanswered)")).to_have_count(0, timeout=PATIENCE)
-    expect(phone.page.locator(".ending").last).to_contain_text("Interrupted", timeout=PATIENCE)
+    expect(phone.page.locator(".question:not(.closed, .unanswered)")).to_have_count(0)
+    expect(phone.page.locator(".ending").last).to_contain_text("Interrupted")
     assert json.loads(note.read_text()) == {"action": "cancel"}
 
 
@@ -220,14 +220,14 @@ def test_the_servers_are_shown_with_what_is_wrong_and_signed_in_to(guest: Person
         return page.locator(".card", has=page.get_by_role("heading", name=name))
 
     page.get_by_role("button", name="connect asker").click()
-    expect(card("asker").locator(".badge")).to_have_text("connected", timeout=PATIENCE)
+    expect(card("asker").locator(".badge")).to_have_text("connected")
     expect(card("asker")).to_contain_text("version 1")
     page.get_by_role("button", name="Connect broken").click()
-    expect(card("broken").locator(".badge")).to_have_text("failed", timeout=PATIENCE)
+    expect(card("broken").locator(".badge")).to_have_text("failed")
     expect(card("broken").locator(".why")).to_contain_text("no-<b>such</b>-program")
     expect(page.locator(".problem:visible")).to_contain_text("unusable")
     page.get_by_role("button", name="Connect private").click()
-    expect(card("private").locator(".badge")).to_have_text("sign-in needed", timeout=PATIENCE)
+    expect(card("private").locator(".badge")).to_have_text("sign-in needed")
     page.get_by_role("button", name="Sign in to private").click()
     link = card("private").get_by_role("link", name="Open the sign-in page")
     page.evaluate(axe)
@@ -235,10 +235,10 @@ def test_the_servers_are_shown_with_what_is_wrong_and_signed_in_to(guest: Person
     assert found == []
     with guest.context.expect_page() as opened:
         link.click()
-    expect(opened.value.locator("body")).to_contain_text("signed in", ignore_case=True, timeout=PATIENCE)
+    expect(opened.value.locator("body")).to_contain_text("signed in", ignore_case=True)
     opened.value.close()
     page.evaluate("dispatchEvent(new Event('focus'))")
-    expect(card("private").locator(".badge")).to_have_text("connected", timeout=PATIENCE)
+    expect(card("private").locator(".badge")).to_have_text("connected")
     page.get_by_role("button", name="Disable private").click()
-    expect(card("private").locator(".badge")).to_have_text("off", timeout=PATIENCE)
+    expect(card("private").locator(".badge")).to_have_text("off")
     _unharmed(guest)

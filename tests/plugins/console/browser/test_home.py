@@ -30,16 +30,16 @@ def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
     begin(site, "Buy a parrot", site.project(tool("Bash", command="touch parrot"), "Bought."))
     other = begin(site, "Choose a colour", site.project(ask_user("Which colour?", "red", "blue"), "Chosen."))
     asked = page.locator(".home .question", has_text="touch parrot")
-    expect(asked).to_be_visible(timeout=PATIENCE)
-    expect(page.locator(".home .question", has_text="Which colour?")).to_be_visible(timeout=PATIENCE)
+    expect(asked).to_be_visible()
+    expect(page.locator(".home .question", has_text="Which colour?")).to_be_visible()
     page.goto(f"{site.url}/#/costs")
-    expect(page.locator(".bar .needs-pill")).to_contain_text("need you", timeout=PATIENCE)
+    expect(page.locator(".bar .needs-pill")).to_contain_text("need you")
     page.goto(f"{site.url}/#/")
     read_on(asked)
     asked.get_by_role("button", name="Allow once").click()
-    expect(asked).to_have_count(0, timeout=PATIENCE)
+    expect(asked).to_have_count(0)
     done = page.locator(".home-part", has_text="Finished today").get_by_role("link", name="Buy a parrot")
-    expect(done).to_be_visible(timeout=PATIENCE)
+    expect(done).to_be_visible()
     # From a session that needs nobody, the next one that does is one press away.
     done.click()
     person.says("Bought.")
@@ -62,21 +62,21 @@ def test_a_session_is_started_with_a_picture_and_a_completed_file_in_a_worktree(
     page = person.page
     page.get_by_label("Directory").fill(str(source))
     task = page.get_by_label("Task")
-    expect(page.get_by_role("link", name="Know the files")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("link", name="Know the files")).to_be_visible()
     task.press_sequentially("Look at @greet")
-    expect(page.get_by_role("option", name="@greeting.py")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("option", name="@greeting.py")).to_be_visible()
     page.keyboard.press("Enter")
     expect(task).to_have_value("Look at @greeting.py ")
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
     page.locator(".composer input[type=file]").set_input_files([shot])
-    expect(page.locator(".attachment img")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".attachment img")).to_be_visible()
     page.get_by_label("In a new worktree and branch").check()
     modes = page.get_by_label("Permissions").locator("option").evaluate_all("(all) => all.map((one) => one.value)")
     usable = Caller(site).get("/api/me")["modes"]
     assert modes == usable
     page.get_by_role("button", name="Start").click()
-    expect(page.locator(".conversation .prompt")).to_have_text("Look at @greeting.py", timeout=PATIENCE)
-    expect(page.locator(".sent-pictures")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".conversation .prompt")).to_have_text("Look at @greeting.py")
+    expect(page.locator(".sent-pictures")).to_be_visible()
     session = Caller(site).get(f"/api/sessions/{person.session_id}")["session"]
     assert session["directory"] != str(source), "it works in a worktree"
     # Nothing of it is left for the next one.
@@ -94,13 +94,13 @@ def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
     page = person.page
     person.context.set_offline(True)
     activity = page.locator(".activity")
-    expect(activity).to_contain_text("Offline", timeout=PATIENCE)
+    expect(activity).to_contain_text("Offline")
     expect(activity).to_be_in_viewport()
     page.get_by_label("Message", exact=True).fill("And on?")
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(page.locator(".composer .problem")).to_contain_text("cannot be reached", timeout=PATIENCE)
+    expect(page.locator(".composer .problem")).to_contain_text("cannot be reached")
     person.context.set_offline(False)
-    expect(page.locator(".composer .problem")).to_have_count(0, timeout=PATIENCE)
+    expect(page.locator(".composer .problem")).to_have_count(0)
     expect(activity).to_have_count(0)
     expect(page.get_by_label("Message", exact=True)).to_have_value("And on?")
     page.get_by_role("button", name="Send", exact=True).click()
@@ -113,9 +113,9 @@ def test_what_it_does_now_is_said_with_its_time(person: Person, site: Site) -> N
     session = Caller(site).post("/api/sessions", body)["sessionId"]
     person.arrive(f"/sessions/{session}")
     activity = person.page.locator(".activity[data-state=working]")
-    expect(activity.locator(".facts")).to_contain_text(" s", timeout=PATIENCE)
+    expect(activity.locator(".facts")).to_contain_text(" s")
     person.says("Over.")
-    expect(person.page.locator(".activity")).to_have_count(0, timeout=PATIENCE)
+    expect(person.page.locator(".activity")).to_have_count(0)
 
 
 def said_on_disk(site: Site, word: str) -> None:
@@ -131,14 +131,14 @@ def test_a_word_that_was_said_is_found_without_another_press(person: Person, sit
     page.goto(f"{site.url}/#/")
     page.get_by_role("searchbox", name="Search sessions").fill("capercaillie")
     said = page.locator(".sessions section", has_text="Found in conversations")
-    expect(said.get_by_role("link", name="A question of birds")).to_be_visible(timeout=PATIENCE)
+    expect(said.get_by_role("link", name="A question of birds")).to_be_visible()
     page.get_by_role("searchbox", name="Search sessions").fill("")
 
 
 def test_a_search_is_repeated_when_a_turn_has_ended(person: Person, site: Site) -> None:
     page = person.page
     page.get_by_role("searchbox", name="Search sessions").fill("ptarmigan")
-    expect(page.locator(".sessions")).to_contain_text("Nothing found", timeout=PATIENCE)
+    expect(page.locator(".sessions")).to_contain_text("Nothing found")
     answer = parallel("The ptarmigan is one.", tool("Bash", command="touch bird"))
     session = begin(site, "Another question of birds", site.project(answer, "Done."))
     said_on_disk(site, "ptarmigan")
@@ -146,8 +146,8 @@ def test_a_search_is_repeated_when_a_turn_has_ended(person: Person, site: Site) 
     until(lambda: Caller(site).get(place)["questions"])
     [asked] = Caller(site).get(place)["questions"]
     Caller(site).post(f"{place}/questions/{asked['questionId']}", {"decision": "deny"})
-    said = page.locator(".sessions section", has_text="Said in conversations")
-    expect(said.get_by_role("link", name="Another question of birds")).to_be_visible(timeout=PATIENCE)
+    said = page.locator(".sessions section", has_text="Found in conversations")
+    expect(said.get_by_role("link", name="Another question of birds")).to_be_visible()
     page.get_by_role("searchbox", name="Search sessions").fill("")
 
 
@@ -158,7 +158,7 @@ def test_costs_begin_with_the_newest_day_and_draw_nothing_for_nothing(person: Pe
     person.page.route("**/api/costs?*", lambda route: route.fulfill(json=report))
     person.page.goto(f"{site.url}/#/costs")
     rows = person.page.locator(".figures tbody tr")
-    expect(rows.locator("th")).to_have_text(["2026-11-03", "2026-11-02", "2026-11-01"], timeout=PATIENCE)
+    expect(rows.locator("th")).to_have_text(["2026-11-03", "2026-11-02", "2026-11-01"])
     expect(rows.nth(1).locator(".bar")).to_have_count(0)
     expect(person.page.get_by_role("img", name="Costs by day")).to_be_visible()
     person.page.unroute("**/api/costs?*")

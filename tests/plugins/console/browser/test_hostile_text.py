@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
 
-from .console import PATIENCE, Person, Site, write_script
+from .console import Person, Site, write_script
 
 CORPUS = (
     "<script>window.hit=1</script>",
@@ -64,7 +64,7 @@ def test_no_script_runs_from_an_answer_or_from_what_a_tool_returned(person: Pers
     write_script(directory, tool("Read", file_path=str(directory / "evil.html")), text(ALL, chunks=40))
     (directory / "evil.html").write_text(ALL)
     person.start(f"Look at {CORPUS[0]} {CORPUS[1]}", directory)
-    expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
+    expect(person.page.locator(".ending").last).to_contain_text("Done")
     expect(person.page.locator(".said").last).to_contain_text("<svg/onload=window.hit=1>")
     read = person.page.locator("details.tool").first
     read.locator("summary").click()

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from claude_code_mcp.testing.script import parallel, text, tool
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, Caller, Person, Site, write_script
+from .console import Caller, Person, Site, write_script
 
 WARM = 4
 PAGE = 30
@@ -29,7 +29,7 @@ def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
         write_script(directory, parallel(*blocks, read), f"The end of {number}.")
         person.start(f"Session {number}", directory)
         person.says(f"The end of {number}.")
-        expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
+        expect(person.page.locator(".ending").last).to_contain_text("Done")
         routes.append((person.page.url, f"The end of {number}."))
     devtools = person.context.new_cdp_session(person.page)
     devtools.send("Performance.enable")
@@ -62,10 +62,10 @@ def test_an_address_that_leads_nowhere_is_a_page_that_says_so(person: Person, si
     missing = "/sessions/00000000-0000-4000-8000-000000000000"
     for route in ("/sessions/%E0%A4%A", "/nothing", missing, "/sessions/no-such-id", "/sessions/%2e%2e%2fx"):
         page.goto(f"{site.url}/#{route}")
-        expect(page.locator("main h1")).to_have_text("Not found", timeout=PATIENCE)
+        expect(page.locator("main h1")).to_have_text("Not found")
         expect(page.get_by_label("Message", exact=True)).to_be_hidden()
         page.locator("main").get_by_role("link", name="all sessions").or_(page.locator("main .note a")).first.click()
-        expect(page.locator("main h1")).to_have_text("Sessions", timeout=PATIENCE)
+        expect(page.locator("main h1")).to_have_text("Sessions")
     # Who was lost finds the next session as ever.
     person.start("Say hello", site.project("Hello."))
     person.says("Hello.")
@@ -76,13 +76,13 @@ def test_an_address_that_leads_nowhere_is_a_page_that_says_so(person: Person, si
 def test_the_list_tells_how_many_sessions_there_are(person: Person, site: Site) -> None:
     person.start("Count", site.project("Counted."))
     person.says("Counted.")
-    expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
+    expect(person.page.locator(".ending").last).to_contain_text("Done")
     program = Caller(site)
     for _ in range(PAGE):
         program.post(f"/api/sessions/{person.session_id}/fork", {})
     page = person.page
     page.reload()
-    expect(page.get_by_role("button", name="Show more")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("button", name="Show more")).to_be_visible()
     in_all = len(program.get("/api/sessions?limit=200")["sessions"])
     assert in_all > PAGE
     numbers = page.locator("nav.sessions .number").all()

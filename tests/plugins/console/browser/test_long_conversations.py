@@ -72,7 +72,7 @@ def test_of_a_long_conversation_a_window_is_on_the_page_that_goes_where_somebody
 ) -> None:
     person.start("Begin", site.project("Begun."))
     person.says("Begun.")
-    expect(person.page.locator(".ending")).to_contain_text("Done", timeout=PATIENCE)
+    expect(person.page.locator(".ending")).to_contain_text("Done")
     (transcript,) = site.sandbox.root.glob(f"**/projects/*/{person.session_id}.jsonl")
     lengthen(transcript)
     page, address = person.page, person.page.url
@@ -113,7 +113,7 @@ def test_a_turn_of_many_items_keeps_the_newest_on_the_page_while_it_runs(person:
     seen = numbers(page)
     assert (seen[0] > 1, seen[-1]) == (True, 340)
     expect(page.locator(".turn .note", has_text="left out")).to_be_visible()
-    expect(page.locator(".ending")).to_contain_text("Done", timeout=PATIENCE)
+    expect(page.locator(".ending")).to_contain_text("Done")
     while seen[0] > 1:
         page.evaluate(_SCROLL, 0)
         page.evaluate(_UNTIL, {"before": seen[0]})

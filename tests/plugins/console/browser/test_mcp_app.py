@@ -62,16 +62,16 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     assert shown["mimeType"] == "text/html;profile=mcp-app"
     assert shown["meta"]["ui/resourceUri"] == shown["meta"]["ui"]["resourceUri"]
     asked = app.locator(".question")
-    expect(asked.locator("td.gone")).to_contain_text("old words", timeout=PATIENCE)
+    expect(asked.locator("td.gone")).to_contain_text("old words")
     expect(asked.locator("td.new")).to_contain_text("new words")
     asked.get_by_role("button", name="Allow once").click()
-    expect(app.locator(".diff .plus")).to_have_text("+300", timeout=PATIENCE)
+    expect(app.locator(".diff .plus")).to_have_text("+300")
     asked.locator(
         ".lines-left"
     ).scroll_into_view_if_needed()  # the frame is as long as the file: who scrolls has read it
     asked.get_by_role("button", name="Allow once").click()
-    expect(app.locator("strong")).to_have_text("note", timeout=PATIENCE)
-    expect(app.locator(".badge")).to_contain_text("done", timeout=PATIENCE)
+    expect(app.locator("strong")).to_have_text("note")
+    expect(app.locator(".badge")).to_contain_text("done")
     assert file.read_text() == "new words\n"
     assert (directory / "long.txt").read_text() == content
     expect(app.locator(".question")).to_have_count(0)
@@ -87,23 +87,23 @@ def test_a_question_is_answered_in_the_chat_no_script_runs_and_a_later_look_show
     prompt = script("Ask", ask_user("Which colour?", "red", "blue"), f"You chose ${{tool_result}}\n\n{end}")
     directory = str(site.project())
     app, _ = use(host, "claude_code", "dark", prompt=prompt, cwd=directory, **PERMISSION)
-    expect(app.locator("html")).to_have_attribute("data-theme", "dark", timeout=PATIENCE)
+    expect(app.locator("html")).to_have_attribute("data-theme", "dark")
     app.get_by_role("radio", name="blue").check(timeout=PATIENCE)
     app.get_by_role("button", name="Send answer").click()
-    expect(app.locator(".said")).to_contain_text("blue", timeout=PATIENCE)
+    expect(app.locator(".said")).to_contain_text("blue")
     link = app.get_by_role("link", name="the end")
-    expect(link).to_be_visible(timeout=PATIENCE)
+    expect(link).to_be_visible()
     link.click()
     host.page.wait_for_function("told.some(one => one.method === 'ui/open-link')", timeout=PATIENCE)
     assert host.page.evaluate("told.find(one => one.method === 'ui/open-link').params.url") == "https://example.com/end"
     _unharmed(host)
-    expect(app.locator(".badge")).to_contain_text("done", timeout=PATIENCE)
+    expect(app.locator(".badge")).to_contain_text("done")
     listed = host.page.evaluate(
         "given => rpc('tools/call', {name: 'claude_list_sessions', arguments: given})", {"projectDirectory": directory}
     )
     [session] = listed["structuredContent"]["sessions"]
     app, _ = use(opened(host), "claude_get_status", sessionId=session["sessionId"])
-    expect(app.locator(".said")).to_contain_text("blue", timeout=PATIENCE)
+    expect(app.locator(".said")).to_contain_text("blue")
     _unharmed(host)
 
 

@@ -26,7 +26,7 @@ def message(page: Page) -> Any:
 def send(page: Page, words: str) -> None:
     message(page).fill(words)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(message(page)).to_have_value("", timeout=PATIENCE)
+    expect(message(page)).to_have_value("")
 
 
 def lose_one_answer(page: Page, path: str) -> None:
@@ -57,24 +57,24 @@ def test_messages_behind_a_turn_are_shown_edited_removed_and_put_back_by_stop(
 ) -> None:
     person.start("Talk for long", site.project(ENDLESS, "On it."))
     page = person.page
-    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".writing")).to_be_visible()
     send(page, "Also look at the tests")
     send(page, "And at the docs")
     queued = page.locator(".queued")
-    expect(queued).to_have_count(2, timeout=PATIENCE)
+    expect(queued).to_have_count(2)
     phone = open_browser(storage_state=signed_in, **PHONE).arrive(f"/sessions/{person.session_id}")
-    expect(phone.page.locator(".queued")).to_have_count(2, timeout=PATIENCE)
+    expect(phone.page.locator(".queued")).to_have_count(2)
     queued.filter(has_text="Also look").get_by_role("button", name="Edit").click()
-    expect(message(page)).to_have_value("Also look at the tests", timeout=PATIENCE)
+    expect(message(page)).to_have_value("Also look at the tests")
     expect(queued).to_have_count(1)
-    expect(phone.page.locator(".queued")).to_have_count(1, timeout=PATIENCE)
+    expect(phone.page.locator(".queued")).to_have_count(1)
     send(page, "Also look at all tests")
-    expect(queued).to_have_count(2, timeout=PATIENCE)
+    expect(queued).to_have_count(2)
     phone.page.locator(".queued", has_text="docs").get_by_role("button", name="Remove").click()
-    expect(queued).to_have_count(1, timeout=PATIENCE)
+    expect(queued).to_have_count(1)
     message(page).fill("half a thought")
     page.get_by_role("button", name="Stop").click()
-    expect(message(page)).to_have_value("Also look at all tests\n\nhalf a thought", timeout=PATIENCE)
+    expect(message(page)).to_have_value("Also look at all tests\n\nhalf a thought")
     expect(queued).to_have_count(0)
     page.get_by_role("button", name="Send", exact=True).click()
     person.says("On it.")
@@ -85,18 +85,18 @@ def test_messages_behind_a_turn_are_shown_edited_removed_and_put_back_by_stop(
 def test_a_message_that_a_killed_server_had_is_shown_as_not_read_and_sent_again(person: Person, site: Site) -> None:
     person.start("Talk for long", site.project(ENDLESS, "Here again.", "And again."))
     page = person.page
-    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".writing")).to_be_visible()
     send(page, "Wait for me")
-    expect(page.locator(".queued")).to_have_count(1, timeout=PATIENCE)
+    expect(page.locator(".queued")).to_have_count(1)
     site.stop(signal.SIGKILL)
-    expect(page.locator(".line")).to_contain_text("Offline", timeout=PATIENCE)
+    expect(page.locator(".line")).to_contain_text("Offline")
     site.start()
     page.reload()
     lost = page.locator(".queued", has_text="Wait for me")
-    expect(lost).to_contain_text("Not read", timeout=PATIENCE)
+    expect(lost).to_contain_text("Not read")
     lost.get_by_role("button", name="Send again").click()
-    expect(page.locator(".prompt").last).to_have_text("Wait for me", timeout=PATIENCE)
-    expect(page.locator(".queued")).to_have_count(0, timeout=PATIENCE)
+    expect(page.locator(".prompt").last).to_have_text("Wait for me")
+    expect(page.locator(".queued")).to_have_count(0)
     person.says("again.")
 
 
@@ -133,9 +133,9 @@ def test_drafts_and_attachments_survive_reload_and_back_until_they_are_sent_or_s
     page.get_by_role("link", name="New", exact=True).click()
     page.get_by_label("Task").fill("a draft of a task")
     page.reload()
-    expect(page.get_by_label("Task")).to_have_value("a draft of a task", timeout=PATIENCE)
+    expect(page.get_by_label("Task")).to_have_value("a draft of a task")
     page.goto(f"{site.url}/#/sessions/{session}")
-    expect(message(page)).to_have_value("a draft of the session", timeout=PATIENCE)
+    expect(message(page)).to_have_value("a draft of the session")
     page.get_by_role("button", name="Send", exact=True).click()
     person.says("More.")
     page.reload()
@@ -144,22 +144,22 @@ def test_drafts_and_attachments_survive_reload_and_back_until_they_are_sent_or_s
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
     notes: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": "Zeile ✓".encode()}
     files.set_input_files([shot, notes])
-    expect(attached).to_have_count(2, timeout=PATIENCE)
+    expect(attached).to_have_count(2)
     wait_until_kept(page, "shot.png", "notes.txt")
     page.reload()
-    expect(attached).to_have_count(2, timeout=PATIENCE)
+    expect(attached).to_have_count(2)
     page.get_by_role("link", name="All sessions").click()
     page.go_back()
-    expect(attached).to_have_count(2, timeout=PATIENCE)
+    expect(attached).to_have_count(2)
     # A message whose answer was lost is the same one after a reload, with its files: it counts once.
     message(page).fill("What is this?")
     lose_one_answer(page, "**/messages")
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(page.locator(".composer .problem")).to_contain_text("To send it again is safe", timeout=PATIENCE)
+    expect(page.locator(".composer .problem")).to_contain_text("To send it again is safe")
     page.reload()
-    expect(attached).to_have_count(2, timeout=PATIENCE)
+    expect(attached).to_have_count(2)
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(attached).to_have_count(0, timeout=PATIENCE)
+    expect(attached).to_have_count(0)
     person.says("Seen.")
     asked = [json.dumps(each.body) for each in model.requests if each.session_id == person.session_id]
     assert base64.b64encode(png(200)).decode() in asked[-1]
@@ -169,15 +169,15 @@ def test_drafts_and_attachments_survive_reload_and_back_until_they_are_sent_or_s
     person.says("Seen.")
     assert page.locator(".prompt").all_text_contents() == ["Begin", "a draft of the session", "What is this?"]
     files.set_input_files([notes])
-    expect(attached).to_have_count(1, timeout=PATIENCE)
+    expect(attached).to_have_count(1)
     wait_until_kept(page, "notes.txt")
     page.goto(f"{site.url}/#/settings")
     page.get_by_role("button", name="Sign out", exact=True).click()
-    expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_label("Or sign in with a token")).to_be_visible()
     assert page.evaluate(KEPT_FILES) == []
     page.get_by_label("Or sign in with a token").fill(TOKEN)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+    expect(page.locator(".bar")).to_be_attached()
     page.goto(f"{site.url}/#/new")
     expect(page.get_by_label("Task")).to_have_value("")
 
@@ -197,7 +197,7 @@ def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: P
     budget.fill("$ 5,50")
     lose_one_answer(page, "**/api/sessions")
     page.get_by_role("button", name="Start").click()
-    expect(page.get_by_role("alert").filter(has_text="To start it again is safe")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("alert").filter(has_text="To start it again is safe")).to_be_visible()
     with page.expect_request(lambda request: request.method == "POST") as started:
         page.get_by_role("button", name="Start").click()
     assert json.loads(started.value.post_data or "")["maxBudgetUsd"] == 5.5
@@ -207,18 +207,18 @@ def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: P
     lose_one_answer(page, "**/messages")
     message(page).fill("Say it once")
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(page.locator(".composer .problem")).to_contain_text("To send it again is safe", timeout=PATIENCE)
+    expect(page.locator(".composer .problem")).to_contain_text("To send it again is safe")
     page.reload()
     person.says("Answered.")
     expect(message(page)).to_have_value("Say it once")
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(message(page)).to_have_value("", timeout=PATIENCE)
+    expect(message(page)).to_have_value("")
     send(page, "Something else")
     person.says("Next.")
     assert page.locator(".prompt").all_text_contents() == ["Start once", "Say it once", "Something else"]
     page.route("**/api/**", lambda route: route.abort())
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("type “claude-code-mcp web”", timeout=PATIENCE)
+    expect(page.get_by_role("alert")).to_contain_text("type “claude-code-mcp web”")
     page.unroute("**/api/**")
     page.get_by_role("button", name="Try again").click()
     person.says("Next.")
@@ -235,7 +235,7 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     refused = page.locator(".composer .problem")
     archive: FilePayload = {"name": "data.zip", "mimeType": "application/zip", "buffer": b"PK\x03\x04\0\0\xff\xfe"}
     files.set_input_files(archive)
-    expect(refused).to_contain_text("data.zip is not an image, PDF or text file", timeout=PATIENCE)
+    expect(refused).to_contain_text("data.zip is not an image, PDF or text file")
     files.set_input_files({"name": "log.txt", "mimeType": "text/plain", "buffer": b"x" * 300_000})
     expect(refused).to_contain_text("log.txt has 300 kB")
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
@@ -246,7 +246,7 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     }
     manual: FilePayload = {"name": "manual.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4\n%%EOF\n"}
     files.set_input_files([shot, notes, manual])
-    expect(page.locator(".attachment")).to_have_count(3, timeout=PATIENCE)
+    expect(page.locator(".attachment")).to_have_count(3)
     send(page, "What do you see?")
     person.says("Seen both.")
     expect(page.locator(".prompt").last).to_have_text("What do you see?")
@@ -268,16 +268,16 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
         }""",
         base64.b64encode(png(10, 3000)).decode(),
     )
-    expect(page.locator(".attachment")).to_have_count(1, timeout=PATIENCE)
+    expect(page.locator(".attachment")).to_have_count(1)
     page.get_by_role("button", name="Send", exact=True).click()
     person.says("A picture.")
     page.reload()
     person.says("A picture.")
-    expect(page.get_by_text("1 PDF document attached")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("1 PDF document attached")).to_be_visible()
     show = page.get_by_role("button", name="Show 1 picture")
-    expect(show).to_have_count(2, timeout=PATIENCE)
+    expect(show).to_have_count(2)
     show.last.click()
     image = page.locator(".sent-pictures img")
-    expect(image).to_be_visible(timeout=PATIENCE)
+    expect(image).to_be_visible()
     # The page has made it smaller, and Claude Code may have again.
     assert 0 < image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") <= 2048

@@ -16,7 +16,7 @@ from claude_code_mcp.testing.script import ask_user, text, tool
 from tests.support import npm
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, Person, Site, write_script
+from .console import PHONE, Person, Site, write_script
 from .notifications import PushService
 
 ROOT = Path(__file__).parents[4]
@@ -84,7 +84,7 @@ def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> 
     network.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     network.send("Network.enable")
     person.page.goto(site.url)
-    expect(person.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
+    expect(person.page.get_by_role("button", name="Sign in")).to_be_visible()
     assert 10_000 < sum(sizes) < COLD_LOAD  # the colours of code come later, when there is code
 
 
@@ -97,11 +97,11 @@ def test_code_gets_its_colours_from_a_worker_that_is_loaded_when_there_is_code(
     person.page.on("request", lambda request: loaded.append(request.url))
     person.start("No code", site.project("Only `words`."))
     person.says("Only")
-    expect(person.page.locator(".ending")).to_contain_text("Done", timeout=PATIENCE)
+    expect(person.page.locator(".ending")).to_contain_text("Done")
     assert not any(url.endswith("/highlighter.js") for url in loaded)
     person.start("Code", site.project("```python\ndef f(): return '<b>'  # x\n```\n\n```nonsense\nx = 1\n```"))
     code = person.page.locator(".said:not(.writing) .code code").first
-    expect(code.locator(".hl-keyword").first).to_have_text("def", timeout=PATIENCE)
+    expect(code.locator(".hl-keyword").first).to_have_text("def")
     expect(code.locator(".hl-string")).to_have_text("'<b>'")
     expect(code).to_have_text("def f(): return '<b>'  # x")
     expect(person.page.locator(".said:not(.writing) .code code").nth(1)).to_have_text("x = 1")
@@ -127,7 +127,7 @@ def test_every_screen_passes_the_accessibility_checks(
 ) -> None:
     stranger = open_browser(color_scheme=scheme, reduced_motion="reduce")
     stranger.page.goto(site.url)
-    expect(stranger.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
+    expect(stranger.page.get_by_role("button", name="Sign in")).to_be_visible()
     found = {"sign-in": _violations(stranger.page, axe)}
     size = PHONE if scheme == "dark" else {}
     person = open_browser(storage_state=signed_in, color_scheme=scheme, reduced_motion="reduce", **size).arrive()
@@ -152,7 +152,7 @@ def test_every_screen_passes_the_accessibility_checks(
     found["question"] = _violations(person.question("Which?") and person.page, axe)
     person.question("Which?").get_by_role("radio", name="blue").check()
     person.question("Which?").get_by_role("button", name="Send answer").click()
-    expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
+    expect(person.page.locator(".ending").last).to_contain_text("Done")
     for fold in person.page.locator("details.tool > summary").all():
         fold.click()
     found["conversation"] = _violations(person.page, axe)
@@ -173,7 +173,7 @@ def test_every_screen_passes_the_accessibility_checks(
         ("/design", "main .question .deny"),
     ):
         person.page.goto(f"{site.url}/#{route}")
-        expect(person.page.locator(ready).first).to_be_visible(timeout=PATIENCE)
+        expect(person.page.locator(ready).first).to_be_visible()
         found[route] = _violations(person.page, axe)
     assert {screen: problems for screen, problems in found.items() if problems} == {}
 
@@ -188,7 +188,7 @@ def test_the_page_of_the_design_system_is_photographed_at_every_size(
     """Pictures in the directory of the test, and what a picture of any size must have: nothing is wider than it."""
     person = open_browser(storage_state=signed_in, color_scheme=scheme).arrive("/design")
     page = person.page
-    expect(page.locator("main .question .deny")).to_be_attached(timeout=PATIENCE)
+    expect(page.locator("main .question .deny")).to_be_attached()
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         page.locator(".design").evaluate("(body) => { body.scrollTop = 0; }")
@@ -224,7 +224,7 @@ def test_everything_can_be_done_with_the_keyboard_alone_and_is_told_to_those_who
             break
     page.keyboard.press("Enter")
     person.says("Touched.")
-    expect(told).to_contain_text("Claude has finished", timeout=PATIENCE)
+    expect(told).to_contain_text("Claude has finished")
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.keyboard.press("Escape")
 
@@ -261,6 +261,6 @@ def test_the_costs_say_what_is_left_of_budgets_and_warn_of_those_that_are_low(pe
     person.page.route("**/api/costs?*", lambda route: route.fulfill(json=report))
     person.page.goto(f"{site.url}/#/costs")
     budgets = person.page.get_by_role("list", name="Budgets").get_by_role("listitem")
-    expect(budgets.nth(0)).to_have_text("$1.50 of $20.00 (today)", timeout=PATIENCE)
+    expect(budgets.nth(0)).to_have_text("$1.50 of $20.00 (today)")
     expect(budgets.nth(1)).to_contain_text("$850.00 of $1000.00 (group leads, this month)")
     expect(budgets.get_by_role("alert")).to_have_text(warning)

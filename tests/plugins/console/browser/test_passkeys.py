@@ -91,11 +91,11 @@ def visitor(browser: Browser) -> Iterator[Visitor]:
 def accept(visitor: Visitor, link: str, name: str) -> None:
     page = visitor.page
     page.goto(link)
-    expect(page.get_by_role("heading", name=f"Welcome, {name}")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name=f"Welcome, {name}")).to_be_visible()
     assert "#" not in page.url, "the secret is not in the history"
     visitor.picture("invited")
     page.get_by_role("button", name="Create a passkey").click()
-    expect(page.get_by_role("heading", name=f"All set, {name}")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name=f"All set, {name}")).to_be_visible()
     visitor.picture("made")
 
 
@@ -161,24 +161,24 @@ def test_from_the_invitation_to_a_client_that_works_and_the_console(served: Embe
     assert passkey["isResidentCredential"]
     with LoopbackClient(served.url, "My editor") as client:
         page.goto(client.addresses.get(timeout=HANG_SECONDS))
-        expect(page.get_by_role("heading", name="Allow My editor?")).to_be_visible(timeout=PATIENCE)
-        expect(page.get_by_text(client.callback)).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_role("heading", name="Allow My editor?")).to_be_visible()
+        expect(page.get_by_text(client.callback)).to_be_visible()
         visitor.picture("consent")
         page.get_by_role("button", name="Allow with your passkey").click()
-        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible()
         outcome = client.outcome.get(timeout=HANG_SECONDS)
         assert not isinstance(outcome, BaseException), outcome
         assert outcome["result"] == "Hello Ann."
     page.goto(f"{served.origin}/")
     page.get_by_role("button", name="Sign in with your account").click()
-    expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
     visitor.picture("sign-in")
     page.get_by_role("button", name="Sign in with your passkey").click()
-    expect(page.locator(".bar")).to_be_attached(timeout=PATIENCE)
-    expect(page.get_by_text("Hi.").first).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".bar")).to_be_attached()
+    expect(page.get_by_text("Hi.").first).to_be_visible()
     # The same link again, as somebody would open it who has found it.
     page.goto(link)
-    expect(page.get_by_role("heading", name="This link is no longer valid")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name="This link is no longer valid")).to_be_visible()
 
 
 def test_a_client_is_denied_and_its_name_is_text(served: Embedded, visitor: Visitor) -> None:
@@ -186,10 +186,10 @@ def test_a_client_is_denied_and_its_name_is_text(served: Embedded, visitor: Visi
     page = visitor.page
     with LoopbackClient(served.url, HOSTILE) as client:
         page.goto(client.addresses.get(timeout=HANG_SECONDS))
-        expect(page.get_by_role("heading", name=f"Allow {HOSTILE}?")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_role("heading", name=f"Allow {HOSTILE}?")).to_be_visible()
         assert page.evaluate("window.hit") is None
         page.get_by_role("button", name="Deny").click()
-        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible()
         assert "access_denied" in repr(client.outcome.get(timeout=HANG_SECONDS))
 
 
@@ -200,8 +200,8 @@ def test_a_person_whom_the_device_does_not_know_is_told_and_can_try_again(served
     page.goto(f"{served.origin}/sign-in")
     button = page.get_by_role("button", name="Sign in with your passkey")
     button.click()
-    expect(page.get_by_role("status")).to_contain_text("Something went wrong", timeout=PATIENCE)
-    expect(button).to_be_enabled(timeout=PATIENCE)
+    expect(page.get_by_role("status")).to_contain_text("Something went wrong")
+    expect(button).to_be_enabled()
 
 
 def test_without_scripts_a_person_can_say_no(served: Embedded, browser: Browser) -> None:
@@ -210,11 +210,11 @@ def test_without_scripts_a_person_can_say_no(served: Embedded, browser: Browser)
     page.set_default_timeout(PATIENCE)
     with LoopbackClient(served.url, "My editor") as client:
         page.goto(client.addresses.get(timeout=HANG_SECONDS))
-        expect(page.get_by_text("Passkeys need JavaScript")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_text("Passkeys need JavaScript")).to_be_visible()
         SHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(SHOTS) / "passkeys-phone.png")
         page.get_by_role("button", name="Deny").click()
-        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible(timeout=PATIENCE)
+        expect(page.get_by_role("heading", name="You can close this window")).to_be_visible()
         assert "access_denied" in repr(client.outcome.get(timeout=HANG_SECONDS))
     context.close()
 

@@ -11,7 +11,7 @@ from claude_code_mcp.testing.script import tool
 from tests.plugins.push.receiver import BrowserKeys, receiving
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, Caller, Site
+from .console import Caller, Site
 from .notifications import PushService
 
 _CLICK = """self.registration.getNotifications().then(([one]) =>
@@ -40,7 +40,7 @@ def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     pushes = PushService(context, context.new_cdp_session(context.new_page()), site)
     page.get_by_role("button", name="Switch on for this device").click()
     # There is no push service here, which is said; the service worker is registered before.
-    expect(page.get_by_role("alert")).to_contain_text("Registration failed", timeout=PATIENCE)
+    expect(page.get_by_role("alert")).to_contain_text("Registration failed")
     assert [fault for fault in person.faults if "Push API" not in fault] == []
     person.faults.clear()
     page.close()
@@ -86,4 +86,4 @@ def test_the_page_offers_the_kinds_of_receivers_that_the_server_has(
     person.page.get_by_role("link", name="Settings").click()
     person.page.get_by_text("Send notifications elsewhere too").click()
     kinds = person.page.get_by_label("Kind of receiver").get_by_role("option")
-    expect(kinds).to_have_text([*Caller(site).get("/api/push")["kinds"], "pigeon"], timeout=PATIENCE)
+    expect(kinds).to_have_text([*Caller(site).get("/api/push")["kinds"], "pigeon"])

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.system_packages import require
 
-from .console import PATIENCE, Caller, Person, Site, write_script
+from .console import Caller, Person, Site, write_script
 
 
 def _repository(directory: Path) -> None:
@@ -53,12 +53,12 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
 
     page.reload()
     page.get_by_role("link", name="Changes").click()
-    expect(page.get_by_label("Comment on app.py:2", exact=True)).to_have_value("A number, please.", timeout=PATIENCE)
+    expect(page.get_by_label("Comment on app.py:2", exact=True)).to_have_value("A number, please.")
     page.get_by_role("button", name="Comment on line 1, removed").click()
     other = page.get_by_role("textbox", name="Comment on other.py:1 (removed)")
     other.fill("Why not zero?")
     page.reload()  # the changes are the first that is read
-    expect(other).to_have_value("Why not zero?", timeout=PATIENCE)
+    expect(other).to_have_value("Why not zero?")
     page.get_by_role("button", name="Send 2 comments").click()
 
     person.says("Both are changed.")
@@ -84,7 +84,7 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     page = person.page
     page.get_by_role("link", name="Changes").click()
     work = page.locator(".work")
-    expect(work).to_contain_text("1 file not committed", timeout=PATIENCE)
+    expect(work).to_contain_text("1 file not committed")
     expect(work).not_to_contain_text("Looking")
     work.get_by_role("button", name="Merge into main").click()
     expect(work).to_contain_text("new.py")
@@ -96,16 +96,16 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     subprocess.run(git, check=True)
     work.get_by_label("Commit message").fill("Two")
     work.get_by_role("button", name="Merge", exact=True).click()
-    expect(work.get_by_role("alert")).to_contain_text("changed since you reviewed it", timeout=PATIENCE)
+    expect(work.get_by_role("alert")).to_contain_text("changed since you reviewed it")
     assert not (directory / "new.py").exists()
     # What was written stays, and what is agreed to now is what there is now.
     work.get_by_role("button", name="Merge", exact=True).click()
-    expect(work).to_contain_text(", now at", timeout=PATIENCE)
+    expect(work).to_contain_text(", now at")
     assert (directory / "new.py").read_text() == "two = 2\n"
     assert (directory / "app.py").read_text() == "one = 'eins'\n"
-    expect(work).to_contain_text("has no commits that main lacks", timeout=PATIENCE)
+    expect(work).to_contain_text("has no commits that main lacks")
     expect(work.get_by_role("button", name="Merge into main")).to_be_disabled()
-    expect(page.get_by_text("All changes are merged already.")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("All changes are merged already.")).to_be_visible()
     # Without gh the session is asked for the pull request.
     work.get_by_role("button", name="Open a pull request").click()
     work.get_by_label("Title").fill("Add two")
@@ -129,11 +129,11 @@ def test_the_conversation_of_a_subagent_opens_from_its_call_while_it_works(
     call.locator("summary").first.click()
     call.get_by_role("link", name="Open the subagent's conversation").click()
     agent = page.get_by_role("region", name="Conversation of the subagent")
-    expect(agent).to_contain_text("Look around", timeout=PATIENCE)
-    expect(agent.locator("details.tool")).to_contain_text("failed", timeout=PATIENCE)
+    expect(agent).to_contain_text("Look around")
+    expect(agent.locator("details.tool")).to_contain_text("failed")
     expect(agent).not_to_contain_text("Looked. Looked.")
     may_end.touch()
-    expect(agent).to_contain_text("Looked. Looked.", timeout=PATIENCE)
+    expect(agent).to_contain_text("Looked. Looked.")
     page.get_by_role("link", name="Back to the session").click()
     person.says("All is done.")
 
@@ -154,7 +154,7 @@ def test_what_was_found_in_the_list_is_opened_where_it_stands(person: Person, si
     page.get_by_label("Search sessions").fill("heliotrope")
     page.locator(".sessions .row", has_text="heliotrope").click()
     found = page.locator(".found", has_text="heliotrope")
-    expect(found).to_be_in_viewport(timeout=PATIENCE)
+    expect(found).to_be_in_viewport()
     page.get_by_label("Search sessions").fill("")
 
 
@@ -171,7 +171,7 @@ def test_a_place_in_a_file_is_a_link_to_its_line(person: Person, site: Site) -> 
     page = person.page
     expect(page.locator(".said a")).to_have_text(["src/app.py:30", "src/app.py:2"])
     page.get_by_role("link", name="src/app.py:30").click()
-    expect(page.locator("tr.found")).to_contain_text("line_30 = 30", timeout=PATIENCE)
+    expect(page.locator("tr.found")).to_contain_text("line_30 = 30")
     expect(page.locator("tr.found")).to_be_in_viewport()
     page.get_by_role("button", name="Comment on line 30", exact=True).click()
     page.get_by_role("textbox", name="Comment on src/app.py:30").fill("Odd.")
@@ -179,4 +179,4 @@ def test_a_place_in_a_file_is_a_link_to_its_line(person: Person, site: Site) -> 
     person.says("Thanks.")
     session = person.session_id
     page.goto(f"{site.url}/#/sessions/{session}/file/..%2Fsecret.py/1")
-    expect(page.get_by_role("alert")).to_contain_text("There is no such file", timeout=PATIENCE)
+    expect(page.get_by_role("alert")).to_contain_text("There is no such file")

@@ -18,7 +18,7 @@ from tests.startup.greeting.client import Client, request
 from tests.startup.shared.support import SharedPlace, next_answer, opened, shared_place
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, Person
+from .console import PHONE, Person
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def _visit(person: Person, shared: SharedPlace) -> str:
     """Signs in by a link of the command; the address of the console."""
     link = json.loads(shared.command("web", "--json").stdout)
     person.page.goto(link["url"])
-    expect(person.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+    expect(person.page.locator(".bar")).to_be_attached()
     address: str = link["address"]
     return address
 
@@ -61,7 +61,7 @@ def test_of_two_browsers_and_a_client_on_stdio_the_first_answer_counts(
         desk, phone = open_browser(), open_browser(**PHONE)
         for person in (desk, phone):
             address = _visit(person, shared)
-            expect(person.page.locator(".row", has_text="touch one")).to_be_visible(timeout=PATIENCE)
+            expect(person.page.locator(".row", has_text="touch one")).to_be_visible()
             person.page.goto(f"{address}#/sessions/{session}")
             person.question("touch one")
         phone.question("touch one").get_by_role("button", name="Allow once").click()
@@ -80,11 +80,11 @@ def test_sessions_of_a_terminal_are_found_and_come_in_pages(open_browser: OpenBr
     _visit(person, shared)
     page = person.page
     rows = page.locator(".sessions .row:visible")
-    expect(rows).to_have_count(30, timeout=PATIENCE)
+    expect(rows).to_have_count(30)
     page.get_by_role("searchbox", name="Search sessions").fill("old heron 7")
-    expect(rows).to_have_count(1, timeout=PATIENCE)
+    expect(rows).to_have_count(1)
     page.get_by_role("searchbox", name="Search sessions").fill("old heron")
-    expect(rows).to_have_count(30, timeout=PATIENCE)
+    expect(rows).to_have_count(30)
     page.get_by_role("button", name="Show more").click()
-    expect(rows).to_have_count(40, timeout=PATIENCE)
+    expect(rows).to_have_count(40)
     expect(page.get_by_role("button", name="Show more")).to_be_hidden()

@@ -18,7 +18,7 @@ from tests.conftest import RUN
 from tests.plugins.console.conftest import write_tokens
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, Person, Site, running
+from .console import PHONE, Person, Site, running
 from .test_messages import message, send
 
 TOKENS = {name: secrets.token_urlsafe(32) for name in ("alice", "bob", "carol")}
@@ -55,7 +55,7 @@ def _share(owner: Person, name: str, access: str) -> None:
     page.get_by_label("Share with").fill(name)
     page.get_by_label("What they may do").select_option(access)
     page.get_by_role("button", name="Share", exact=True).click()
-    expect(page.locator(".shares li", has_text=name)).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".shares li", has_text=name)).to_be_visible()
     page.keyboard.press("Escape")
 
 
@@ -74,7 +74,7 @@ def test_a_watcher_sees_who_decides_and_whoever_may_answer_is_named_to_the_other
         person.says("Ready.")
     send(alice.page, "Make an otter")
     shown = carol.question("touch otter")
-    expect(shown).to_contain_text("alice decides this", timeout=PATIENCE)
+    expect(shown).to_contain_text("alice decides this")
     for decision in ("Allow once", "Deny"):
         expect(shown.get_by_role("button", name=decision)).to_have_count(0)
     expect(message(carol.page)).to_be_hidden()
@@ -96,7 +96,7 @@ def test_a_watcher_sees_who_decides_and_whoever_may_answer_is_named_to_the_other
     assert small.page.locator(".view-head h1").evaluate(fits)
     watching.arrive(f"/sessions/{session}")
     whose = watching.page.get_by_text("You are watching. alice has shared this session with you.")
-    expect(whose).to_be_in_viewport(timeout=PATIENCE)
+    expect(whose).to_be_in_viewport()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
@@ -113,16 +113,16 @@ def test_who_the_policy_shows_it_to_sees_what_everybody_spends_and_others_only_t
     carol.arrive("/costs")
     carol.page.get_by_label("Of").select_option("everybody")
     table = carol.page.get_by_role("table")
-    expect(table.get_by_role("row", name="dave")).to_contain_text("$", timeout=PATIENCE)
+    expect(table.get_by_role("row", name="dave")).to_contain_text("$")
     expect(carol.page.get_by_role("alert")).to_contain_text(
         "of the budget of the group platform for this month is spent"
     )
     for way, words in (("person and day", "dave"), ("group and month", "platform · dave")):
         carol.page.get_by_label("by", exact=True).select_option(way)
-        expect(table.get_by_role("columnheader", name=way)).to_be_visible(timeout=PATIENCE)
-        expect(table.get_by_role("row", name=words)).to_be_visible(timeout=PATIENCE)
+        expect(table.get_by_role("columnheader", name=way)).to_be_visible()
+        expect(table.get_by_role("row", name=words)).to_be_visible()
     assert carol.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     bob.arrive("/costs")
-    expect(bob.page.get_by_label("By", exact=True)).to_be_visible(timeout=PATIENCE)
+    expect(bob.page.get_by_label("By", exact=True)).to_be_visible()
     expect(bob.page.get_by_label("Of")).to_have_count(0)
     expect(bob.page.get_by_text("dave")).to_have_count(0)

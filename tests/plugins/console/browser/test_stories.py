@@ -38,13 +38,13 @@ def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(
     link = site.ticket()
     person = open_browser()
     person.page.goto(link)
-    expect(person.page.locator(".bar")).to_be_visible(timeout=PATIENCE)
+    expect(person.page.locator(".bar")).to_be_visible()
     assert "ticket" not in person.page.url
     person.page.reload()
-    expect(person.page.locator(".bar")).to_be_visible(timeout=PATIENCE)
+    expect(person.page.locator(".bar")).to_be_visible()
     late = open_browser()
     late.page.goto(link)
-    expect(late.page.get_by_role("alert")).to_contain_text("used before", timeout=PATIENCE)
+    expect(late.page.get_by_role("alert")).to_contain_text("used before")
     expect(late.page.get_by_label("Or sign in with a token")).to_be_visible()
 
 
@@ -53,13 +53,13 @@ def test_a_wrong_token_is_told_and_signing_out_ends_it(open_browser: OpenBrowser
     stranger.page.goto(stranger.site.url)
     stranger.page.get_by_label("Or sign in with a token").fill(f"{TOKEN}x")
     stranger.page.get_by_role("button", name="Sign in").click()
-    expect(stranger.page.get_by_role("alert")).to_be_visible(timeout=PATIENCE)
+    expect(stranger.page.get_by_role("alert")).to_be_visible()
     page = open_browser().sign_in().page
     page.get_by_role("link", name="Settings").click()
     page.get_by_role("button", name="Sign out", exact=True).click()
-    expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_label("Or sign in with a token")).to_be_visible()
     page.reload()
-    expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_label("Or sign in with a token")).to_be_visible()
 
 
 def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown_until_it_is_stopped(
@@ -69,7 +69,7 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown_until_it_is
     directory = site.project(text(MARKDOWN, chunks=60, interval=0.03), endless, "Here again.")
     person.start("Why does the login fail?", directory)
     page = person.page
-    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".writing")).to_be_visible()
     person.says("See the notes for more.")
     said = page.locator(".said").last
     expect(said.locator("h4", has_text="What I found")).to_be_visible()
@@ -86,9 +86,9 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown_until_it_is
     message = page.get_by_label("Message", exact=True)
     message.fill("Talk")
     page.keyboard.press("Enter")
-    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
+    expect(page.locator(".writing")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".ending").last).to_contain_text("Interrupted", timeout=PATIENCE)
+    expect(page.locator(".ending").last).to_contain_text("Interrupted")
     message.fill("And now?")
     page.keyboard.press("Enter")
     person.says("Here again.")
@@ -144,7 +144,7 @@ def test_a_command_is_denied_with_a_reason_that_claude_reads_and_another_is_allo
     person.question("touch one.txt").get_by_role("button", name="Allow for this session").click()
     second = person.page.locator(".question:not(.closed, .unanswered)", has_text="touch two.txt")
     done = person.page.locator(".said:not(.writing)", has_text="Both are there.")
-    expect(second.or_(done)).to_be_visible(timeout=PATIENCE)
+    expect(second.or_(done)).to_be_visible()
     if second.is_visible():  # the rule that Claude Code offers decides what counts as the like
         second.get_by_role("button", name="Allow once").click()
     person.says("Both are there.")
@@ -195,7 +195,7 @@ def test_a_fork_goes_its_own_way(person: Person, site: Site) -> None:
     person.says("First.")
     origin = person.session_id
     page = person.page
-    expect(page.locator(".ending")).to_contain_text("Done", timeout=PATIENCE)
+    expect(page.locator(".ending")).to_contain_text("Done")
     page.locator(".menu > summary").click()
     page.get_by_role("button", name="Fork").click()
     page.wait_for_url(lambda url: "/sessions/" in url and origin not in url, timeout=PATIENCE)
@@ -220,7 +220,7 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
     expect(needing.locator(".row", has_text="otters")).to_contain_text("touch otter")
     page.get_by_role("searchbox", name="Search sessions").fill("zebra")
     rows = page.locator(".sessions .row:visible")
-    expect(rows).to_have_count(1, timeout=PATIENCE)
+    expect(rows).to_have_count(1)
     expect(rows).to_contain_text("A quiet zebra")
     page.get_by_role("searchbox", name="Search sessions").fill("")
     needing.locator(".row", has_text="otters").click()
@@ -238,9 +238,9 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person
     person.says("Remembered.")
     page = person.page
     site.stop(signal.SIGKILL)
-    expect(page.locator(".line")).to_contain_text("Offline", timeout=PATIENCE)
+    expect(page.locator(".line")).to_contain_text("Offline")
     site.start()
-    expect(page.locator(".line")).to_have_text("", timeout=PATIENCE)
+    expect(page.locator(".line")).to_have_text("")
     page.get_by_label("Message", exact=True).fill("Are you there?")
     page.get_by_role("button", name="Send", exact=True).click()
     person.says("Still here.")
@@ -253,7 +253,7 @@ def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(pe
     person.says("One.")
     page, caller = person.page, Caller(site)
     person.context.set_offline(True)
-    expect(page.locator(".line")).to_contain_text("Offline", timeout=PATIENCE)
+    expect(page.locator(".line")).to_contain_text("Offline")
     page.get_by_label("Message", exact=True).fill("lost?")
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator(".composer .problem")).to_contain_text("cannot be reached")
@@ -281,6 +281,6 @@ def test_nothing_is_wider_than_the_screen(
             one.page.goto(f"{site.url}/#{route}")
             expect(one.page.locator("main h1")).to_be_visible()
             if "sessions" in route:
-                expect(one.page.locator(".said table")).to_be_visible(timeout=PATIENCE)
+                expect(one.page.locator(".said table")).to_be_visible()
             excess = one.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert excess == 0, route

@@ -4,7 +4,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import fail, parallel, text, tool
 
-from .console import PATIENCE, Caller, Person, Site, write_script
+from .console import Caller, Person, Site, write_script
 
 
 def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(person: Person, site: Site) -> None:
@@ -26,7 +26,7 @@ def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(pe
     person.says("Then go on.")
     page = person.page
     run_of_looks = page.locator("details.looks")
-    expect(run_of_looks.locator(":scope > summary")).to_have_text("Read 3 files", timeout=PATIENCE)
+    expect(run_of_looks.locator(":scope > summary")).to_have_text("Read 3 files")
     expect(run_of_looks.locator(".tool").first).to_be_hidden()
     command = page.locator("details.tool", has_text="Count to four")
     expect(command.locator(".tail")).to_have_text("two\nthree\nfour")
@@ -60,6 +60,6 @@ def test_text_from_right_to_left_stands_so_and_printing_shows_the_conversation(p
 def test_an_error_of_the_api_is_said_once(person: Person, site: Site) -> None:
     person.start("Fail", site.project(fail(400, message="The request is not valid."), text("Never.")))
     ending = person.page.locator(".ending").last
-    expect(ending).to_have_class("ending bad", timeout=PATIENCE)
+    expect(ending).to_have_class("ending bad")
     words = (person.page.locator(".turn").inner_text()).count("The request is not valid.")
     assert words == 1
