@@ -31,11 +31,12 @@ from claude_code_mcp.core.processes.line_splitter import LineSplitter
 from claude_code_mcp.core.questions.form_model import questions_of
 from claude_code_mcp.core.questions.presentation import describe
 from claude_code_mcp.core.redaction import Redactor, is_secret_name, redact_url, secrets_in
+from claude_code_mcp.core.transcripts.checkpoints import read_checkpoints
 from claude_code_mcp.core.transcripts.conversation import read_turn
 from claude_code_mcp.core.transcripts.outline import read_outline
 from claude_code_mcp.core.transcripts.transcript_export import Detail, markdown, page
 from claude_code_mcp.core.transcripts.transcript_lines import is_bare_command, unwrapped
-from claude_code_mcp.core.transcripts.transcript_reader import first_mention, read_checkpoints, readable_lines
+from claude_code_mcp.core.transcripts.transcript_reader import first_mention, readable_lines
 from claude_code_mcp.core.transcripts.transcript_summary import summarize
 from claude_code_mcp.hub import organisation
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .core.model.caller import Caller, ClientEnvironment
     from .core.model.events import AuditEvent, AuditKind, Event
     from .core.model.options import SessionOptions
-    from .core.model.outcome import Outcome, OutcomeCode, State
+    from .core.model.outcome import Outcome, OutcomeCode
     from .core.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+    from .core.model.states import State
     from .core.policy.policy import Limits, Policy, Profile
     from .core.policy.rules import Decision, ToolCall, Verdict
     from .core.questions.broker import Channel

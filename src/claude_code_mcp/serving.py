@@ -120,8 +120,9 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .server.transports import systemd  # noqa: PLC0415
-    from .server.transports.callers import TOKEN_FILE, Callers, created_token  # noqa: PLC0415
+    from .server.transports.callers import Callers  # noqa: PLC0415
     from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
+    from .server.transports.tokens_file import TOKEN_FILE, created_token  # noqa: PLC0415
 
     stop_requested, systemd_manager = asyncio.Event(), systemd.Notifier()
     listener = systemd.inherited_listener() if address == systemd.ADDRESS else None

@@ -15,7 +15,7 @@ import pytest
 from claude_code_mcp.cli import backup, parser
 from claude_code_mcp.core.errors import StateUnavailable
 from claude_code_mcp.core.state.database import FILE_NAME, Database, exchanging
-from claude_code_mcp.core.state.session_holders import ServerLife
+from claude_code_mcp.core.state.server_life import ServerLife
 from claude_code_mcp.core.state.state_directory import database_in
 
 ADD = "INSERT OR REPLACE INTO facts VALUES (?, ?)"

@@ -13,7 +13,7 @@ import claude_code_mcp
 from claude_code_mcp import __version__
 from claude_code_mcp.core.claude.executable import find_executable, read_version
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.server.transports.callers import load_tokens
+from claude_code_mcp.server.transports.tokens_file import load_tokens
 from tests.support import warm_commands
 from tests.support.every_setting import every_variable
 from tests.support.waiting import HANG_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.installation import uninstall_command
-from claude_code_mcp.core.state.session_holders import ServerLife
+from claude_code_mcp.core.state.server_life import ServerLife
 from claude_code_mcp.testing import Sandbox
 
 from .test_commands import run

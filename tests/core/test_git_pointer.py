@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.claude.executable import start_inputs
+from claude_code_mcp.core.claude.start_inputs import start_inputs
 from claude_code_mcp.core.git import find_repository
 from claude_code_mcp.core.private_files import GIT_FILE, named_in
 from claude_code_mcp.hub.config_files import project_roots

@@ -14,8 +14,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.server.transports.callers import Callers, load_tokens
+from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import check_exposure, read_address
+from claude_code_mcp.server.transports.tokens_file import load_tokens
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.support import warm_commands

@@ -23,9 +23,10 @@ from claude_code_mcp.core.errors import UpstreamUnavailable
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.transcripts.watched_files import WatchedFile
 from claude_code_mcp.server.transports import callers as callers_module
-from claude_code_mcp.server.transports.callers import Callers, load_tokens
+from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.identity import Identity
 from claude_code_mcp.server.transports.running_calls import AccessUntil, RunningCalls
+from claude_code_mcp.server.transports.tokens_file import load_tokens
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, stall
 from tests.conftest import RUN, StartService

@@ -37,7 +37,7 @@ from ..core.errors import InvalidArgument
 from ..core.model.text import one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
 from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
-from ..core.state.session_holders import ServerLife
+from ..core.state.server_life import ServerLife
 from ..core.state.state_directory import PRINCIPALS
 
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})

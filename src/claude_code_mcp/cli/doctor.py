@@ -304,7 +304,7 @@ def _check_policy(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_tokens(settings: Settings) -> Iterator[Finding]:
-    from ..server.transports.callers import load_tokens  # noqa: PLC0415
+    from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
 
     if settings.http_token is not None or settings.http_tokens_file is not None:
         yield _check_loads("tokens", lambda: load_tokens(settings), "all usable", "correct the entry as described")

@@ -30,8 +30,8 @@ from ..client.styled_lines import NoAnswer, Style, decide, question_lines
 from ..client.targets import add_target, at_running_server, at_server
 from ..core.errors import InvalidArgument
 from ..core.model.options import BYPASS
-from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import Choice, QuestionKind
+from ..core.model.states import BUSY_STATUSES
 from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
 from ..core.questions.kinds import Reaction, kind_class
 from ..core.sessions.session_row import SessionRow

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ..core.errors import InvalidArgument, SessionNotFound
-from ..core.model.outcome import BUSY_STATUSES
 from ..core.model.question import FileChange, Question, kind_of
 from ..core.model.session_id import is_session_id
+from ..core.model.states import BUSY_STATUSES
 from ..core.model.text import clip_line, visible
 from ..core.questions.kinds import Reaction, kind_class
 from ..core.sessions.session_row import SessionRow

@@ -16,9 +16,9 @@ from ..core.errors import ClaudeCodeError, InvalidArgument, SessionNotFound
 from ..core.model.caller import Caller
 from ..core.model.text import clip_line, iso, visible
 from ..core.service import Service
+from ..core.transcripts.conversation_pages import ConversationPage, Extent
 from ..core.transcripts.cost_table import Grouping
 from ..core.transcripts.transcript_export import Detail
-from ..core.transcripts.transcript_reader import ConversationPage, Extent
 from . import app_page
 from .event_pages import event_page, feed_page
 from .resource_addresses import COSTS, JSON_TYPE, LIST, MARKDOWN_TYPE, TEMPLATES, ResourceAddress, parse, unknown

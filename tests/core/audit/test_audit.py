@@ -18,8 +18,9 @@ from claude_code_mcp.core.model.events import (
     Spent,
     TurnEnded,
 )
-from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.redaction import Redactor
 
 QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.claude.executable import start_inputs
+from claude_code_mcp.core.claude.start_inputs import start_inputs
 
 
 def fingerprint(project: Path) -> str | None:

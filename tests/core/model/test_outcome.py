@@ -5,7 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, call_statuses, read_outcome
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, call_statuses, read_outcome
+from claude_code_mcp.core.model.states import State
+from claude_code_mcp.core.model.usage import ModelUsage
 from tests.support.tables import every_row
 
 SUCCESS = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "num_turns": 2}

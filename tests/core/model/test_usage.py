@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.model.outcome import ModelUsage, Totals, Usage, read_usage
+from claude_code_mcp.core.model.usage import ModelUsage, Totals, Usage, read_usage
 from tests.support.tables import every_row
 
 COUNTS = st.integers(0, 10**9)

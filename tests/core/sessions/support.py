@@ -13,7 +13,8 @@ import pytest
 
 from claude_code_mcp.core.model.events import Event, Message, Partial, PartialRun, TurnStarted
 from claude_code_mcp.core.model.options import SessionOptions
-from claude_code_mcp.core.model.outcome import Outcome, State
+from claude_code_mcp.core.model.outcome import Outcome
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.core.sessions.messages import WhenBusy
 from claude_code_mcp.core.sessions.session import Session

@@ -6,8 +6,9 @@ import pytest
 
 from claude_code_mcp.core.errors import SessionNotFound
 from claude_code_mcp.core.model.events import ProcessChanged, TurnEnded, TurnStarted
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, modify, script, text, tool

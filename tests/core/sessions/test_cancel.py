@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.errors import Cancelled
 from claude_code_mcp.core.model.events import Message, ProcessChanged, StateChanged, TurnEnded
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

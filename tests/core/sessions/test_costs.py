@@ -2,7 +2,8 @@
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import State, Usage
+from claude_code_mcp.core.model.states import State
+from claude_code_mcp.core.model.usage import Usage
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool

@@ -10,7 +10,8 @@ import pytest
 from claude_code_mcp.core.errors import ExecutableNotFound, InvalidArgument
 from claude_code_mcp.core.model.events import Message, Noise
 from claude_code_mcp.core.model.options import SessionOptions
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService

@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.caller import LOCAL_CALLER
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.server.tools.list_sessions import session_list
 from claude_code_mcp.server.tools.paging import ResultParts
 from claude_code_mcp.server.tools.turn_report import finished_report

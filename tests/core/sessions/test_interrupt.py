@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from claude_code_mcp.core.model.events import Message, TurnEnded
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

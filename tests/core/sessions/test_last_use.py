@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.transcripts.session_catalogue import Entry
 from claude_code_mcp.testing import Sandbox

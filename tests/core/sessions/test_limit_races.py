@@ -7,7 +7,7 @@ import time
 import pytest
 
 from claude_code_mcp.core.model.events import AuditEvent, Event, ProcessChanged, TurnStarted, WaitChanged
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text

@@ -4,7 +4,8 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, LimitReached
 from claude_code_mcp.core.model.events import ProcessChanged
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

@@ -4,7 +4,7 @@ import pytest
 
 from claude_code_mcp.core.errors import RateLimited
 from claude_code_mcp.core.model.events import AuditKind
-from claude_code_mcp.core.model.outcome import ModelUsage, Usage
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.core.rate_limit import MinuteLimit
 from claude_code_mcp.core.sessions.principal_limits import PrincipalLimits

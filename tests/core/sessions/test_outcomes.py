@@ -9,7 +9,8 @@ import pytest
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import Retrying, Stalled, StateChanged
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, GroupBudget, Limits, Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

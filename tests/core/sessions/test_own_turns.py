@@ -10,7 +10,8 @@ import pytest
 from benchmarks.callers import Callers
 from claude_code_mcp.core.errors import SessionBusy
 from claude_code_mcp.core.model.events import ProcessChanged
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.messages import WhenBusy

@@ -10,8 +10,9 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, QuestionClosed
 from claude_code_mcp.core.model.events import QuestionOpened, QuestionSettled
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.core.sessions.messages import WhenBusy
 from claude_code_mcp.core.sessions.session import Session

@@ -16,8 +16,8 @@ from claude_code_mcp.core.errors import (
 )
 from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.options import SessionOptions
-from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Answer, Scope
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session import Session

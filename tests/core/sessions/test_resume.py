@@ -13,7 +13,7 @@ import pytest
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.errors import InvalidArgument, SessionNotFound
 from claude_code_mcp.core.model.events import Message, ProcessChanged
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

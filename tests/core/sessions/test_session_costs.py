@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.claude.protocol import Conversation, Result
-from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, Usage
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.sessions import session_costs
 from claude_code_mcp.core.sessions.session_costs import SessionCosts
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import get_type_hints
 
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.sessions.session_access import Access, SessionSharing, Share
 from claude_code_mcp.core.sessions.session_row import SessionRow, session_row
 from claude_code_mcp.core.transcripts.session_catalogue import Entry

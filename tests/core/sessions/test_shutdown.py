@@ -9,7 +9,8 @@ import pytest
 from claude_code_mcp.core.claude.process import ClaudeProcess
 from claude_code_mcp.core.errors import Cancelled, InvalidArgument
 from claude_code_mcp.core.model.events import ProcessChanged
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.processes.child import Exit
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.hub.auth.sign_in import listen

@@ -15,10 +15,10 @@ import pytest
 
 from claude_code_mcp.core.errors import ProcessFailed, SessionBusy
 from claude_code_mcp.core.model.events import ProcessChanged
-from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.state import session_holders
+from claude_code_mcp.core.state import server_life, session_leases
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -129,7 +129,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
     session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
     await until(session, lambda: uses_tool(session))
 
-    usual = session_holders._lock_on
+    usual = server_life.lock_on
 
     def failing(path: Path) -> Any:
         if path.parent.name == "locks":
@@ -137,7 +137,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
         return usual(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session_holders, "_lock_on", failing)
+        patch.setattr(session_leases, "lock_on", failing)
         seen = await here.find(session.id)
         assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
         assert (await here.listing.last_states([session.id]))[session.id] is State.RUNNING

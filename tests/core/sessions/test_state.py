@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import IllegalMove, State
+from claude_code_mcp.core.model.states import IllegalMove, State
 from claude_code_mcp.core.sessions.session_state import StallTimer, StateTracker
 from claude_code_mcp.core.transcripts.event_log import EventLog
 from tests.support.clock import stopped_clock

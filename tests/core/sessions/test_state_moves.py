@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.model.outcome import (
+from claude_code_mcp.core.model.states import (
     AT_REST,
     BUSY,
     CODE_TOOL_STATUS,

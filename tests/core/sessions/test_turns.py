@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, SessionBusy, SessionNotFound
 from claude_code_mcp.core.model.events import TurnStarted
-from claude_code_mcp.core.model.outcome import OutcomeCode, State
+from claude_code_mcp.core.model.outcome import OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
 from claude_code_mcp.core.sessions.messages import WhenBusy
 from claude_code_mcp.core.sessions.session import Session

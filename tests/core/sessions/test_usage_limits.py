@@ -7,7 +7,8 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, SessionBusy
 from claude_code_mcp.core.model.events import AuditEvent, Event, TurnEnded, UsageReported, WaitChanged
-from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Policy
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.messages import WhenBusy

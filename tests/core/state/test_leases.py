@@ -11,7 +11,8 @@ import pytest
 
 from claude_code_mcp.core.errors import ProcessFailed, SessionBusy
 from claude_code_mcp.core.state.database import Database
-from claude_code_mcp.core.state.session_holders import Leases, SessionHolders
+from claude_code_mcp.core.state.session_holders import SessionHolders
+from claude_code_mcp.core.state.session_leases import Leases
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -19,7 +20,7 @@ OTHER = "22222222-2222-4222-8222-222222222222"
 HOLDER = """
 import sys
 from pathlib import Path
-from claude_code_mcp.core.state.session_holders import Leases
+from claude_code_mcp.core.state.session_leases import Leases
 lease = Leases(Path(sys.argv[1])).take(sys.argv[2])
 print("taken", flush=True)
 if sys.stdin.readline() == "release\\n":
@@ -31,7 +32,7 @@ if sys.stdin.readline() == "release\\n":
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from claude_code_mcp.core.state.session_holders import Leases
+from claude_code_mcp.core.state.session_leases import Leases
 lease = Leases(Path(sys.argv[1])).take(sys.argv[2])
 subprocess.run([sys.executable, "-c", "import sys; print('taken', flush=True); sys.stdin.read(); print('bye')"])
 """

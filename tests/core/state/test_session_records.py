@@ -12,7 +12,9 @@ import pytest
 from claude_code_mcp.core.errors import RecordUnreadable
 from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.model.options import Preset, SessionOptions, Thinking, ToolPreset
-from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.core.model.states import State
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.model.usage_limits import LimitWait
 from claude_code_mcp.core.model.worktree import Worktree
 from claude_code_mcp.core.state.database import Database, StateFault

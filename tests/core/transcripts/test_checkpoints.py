@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.transcripts.transcript_reader import checkpoints_of
+from claude_code_mcp.core.transcripts.checkpoints import checkpoints_of
 
 TEXT = st.text(max_size=5)
 ANYTHING = st.none() | st.integers() | TEXT | st.lists(TEXT, max_size=2) | st.dictionaries(TEXT, TEXT, max_size=2)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.core.transcripts.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
 from claude_code_mcp.core.transcripts.outline import read_outline
-from claude_code_mcp.core.transcripts.transcript_reader import ConversationPage, Extent, read_page_before, whole_item
 
 from .test_conversation import answer, call, prompt, result, written
 

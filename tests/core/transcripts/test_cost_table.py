@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.state.session_records import Summary
 from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
 from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs

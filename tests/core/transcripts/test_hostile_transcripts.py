@@ -16,14 +16,16 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.cli.sessions import _row
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.sessions.session_library import ExportFormat, SessionLibrary
 from claude_code_mcp.core.state.session_records import Summary
+from claude_code_mcp.core.transcripts.checkpoints import read_checkpoints
+from claude_code_mcp.core.transcripts.conversation_pages import Extent
 from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs
+from claude_code_mcp.core.transcripts.recent_messages import read_recent
 from claude_code_mcp.core.transcripts.session_catalogue import Entry
 from claude_code_mcp.core.transcripts.transcript_export import Detail
 from claude_code_mcp.core.transcripts.transcript_lines import lines_from, parse
-from claude_code_mcp.core.transcripts.transcript_reader import Extent, read_checkpoints, read_recent
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts, read_lines
 
 from .catalogue_disk import Disk, ids, lines, user

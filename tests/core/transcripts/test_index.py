@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.core.state.session_holders import directory_name
+from claude_code_mcp.core.state.session_leases import directory_name
 from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
 from claude_code_mcp.core.transcripts.index import SCHEMA, VERSION, file_name
 from claude_code_mcp.core.transcripts.session_catalogue import Catalogue

@@ -3,8 +3,8 @@
 from claude_code_mcp.core.model.text import has_mark
 from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.core.transcripts.conversation import Item, frame_items
+from claude_code_mcp.core.transcripts.conversation_pages import shortened
 from claude_code_mcp.core.transcripts.transcript_export import item_without_secrets
-from claude_code_mcp.core.transcripts.transcript_reader import shortened
 
 SECRET = "correct-horse-battery-staple"
 

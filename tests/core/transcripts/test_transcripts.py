@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import ModelUsage, Usage
 from claude_code_mcp.core.model.session_id import is_session_id
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.transcripts.transcript_lines import lines_from, parse
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 

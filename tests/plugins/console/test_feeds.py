@@ -21,8 +21,8 @@ from claude_code_mcp.core.model.events import (
     StateChanged,
     TurnStarted,
 )
-from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Question, QuestionKind
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.redaction import MARK, Redactor
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.transcripts.event_log import EventLog

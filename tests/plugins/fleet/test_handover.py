@@ -12,7 +12,7 @@ from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, Sessi
 from claude_code_mcp.core.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.core.model.events import QuestionOpened
 from claude_code_mcp.core.model.options import SessionOptions
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts.cost_table import Grouping
 from claude_code_mcp.plugins.fleet import names

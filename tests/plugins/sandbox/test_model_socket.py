@@ -11,7 +11,7 @@ from pathlib import Path
 import h11
 import pytest
 
-from claude_code_mcp.core.model.outcome import Usage
+from claude_code_mcp.core.model.usage import Usage
 from claude_code_mcp.plugins.sandbox import model_socket
 from claude_code_mcp.plugins.sandbox.model_request import NOTHING_MORE, allowed_headers
 from claude_code_mcp.plugins.sandbox.model_socket import ModelSocket, costs_something, forwarded_headers

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import ModelUsage, Usage
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.plugins.sandbox.model_socket import ResponseMeter
 
 START = {"input_tokens": 120, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 3, "output_tokens": 1}

@@ -15,8 +15,10 @@ from claude_code_mcp.core.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from claude_code_mcp.core.model.outcome import ModelUsage, Outcome, OutcomeCode, State, Usage
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.core.model.states import State
+from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.plugins.telemetry.metrics import Metrics
 from tests.support.clock import settled, stopped_clock
 

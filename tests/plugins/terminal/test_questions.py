@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from claude_code_mcp.core.model.events import Event, QuestionSettled
-from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Answer, Closure, QuestionKind
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool

@@ -4,8 +4,8 @@ import asyncio
 import os
 from typing import Any
 
-from claude_code_mcp.core.model.outcome import State
 from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 

@@ -9,8 +9,9 @@ import pytest
 from claude_code_mcp.core.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.model.events import Message, UsageReported
-from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode, State
+from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.core.model.question import Answer, QuestionKind
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

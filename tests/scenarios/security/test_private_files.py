@@ -12,7 +12,7 @@ from claude_code_mcp.core.audit.trail import RotatingJsonl
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.private_files import open_private, private_directory
 from claude_code_mcp.core.state.documents import Documents
-from claude_code_mcp.core.state.session_holders import Leases
+from claude_code_mcp.core.state.session_leases import Leases
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.spending import NotedAmount, Spending
 from claude_code_mcp.core.state.state_directory import database_in

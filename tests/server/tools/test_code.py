@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.claude.executable import find_executable
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.core.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS

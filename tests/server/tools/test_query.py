@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.core.model.outcome import State
+from claude_code_mcp.core.model.states import State
 from claude_code_mcp.testing.script import fail, parallel, script, stall, text, tool
 from tests.support.waiting import HANG_SECONDS
 

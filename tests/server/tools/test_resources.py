@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mcp import MCPError
 
 from claude_code_mcp.core.model.caller import Caller
+from claude_code_mcp.core.transcripts.conversation_pages import Extent
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
-from claude_code_mcp.core.transcripts.transcript_reader import Extent
 from claude_code_mcp.plugins.console.event_frames import turn_row
 from claude_code_mcp.server.resource_addresses import ResourceAddress, parse
 from claude_code_mcp.testing import Sandbox

@@ -1,36 +1,24 @@
-"""The Claude Code executable: where it is, which versions are supported, and what it reads when it starts.
+"""The Claude Code executable: where it is, and which versions and values are supported.
 
 It is named explicitly, on PATH, or inside the wheel that carries it. The wheel is never imported, which would take most
 of a second: only its directory is looked up.
-
-The CLI reads settings, instructions (CLAUDE.md), agents, skills, MCP configuration and the state of the git repository
-once, at its start, and a conversation keeps what was there. Files count by their time, size and number, not by their
-content. Whatever is doubtful has no fingerprint: too many files, a settings file that cannot be read, and hooks that
-run at the start, which would run for a process that nobody uses. Blocks on the disk.
 """
 
 import asyncio
-import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import ExecutableNotFound, InvalidArgument
 from ..installation import extra_command
 from ..model.options import SessionOptions
-from ..model.paths import config_directory, user_file
-from ..private_files import GIT_FILE, named_in, read_regular
 from ..processes.environment import child_environment, expand_home
-from .user_config import MAX_BYTES
 
 _CARRIER = "claude_agent_sdk"
 _CLI_TIMEOUT = 30.0
@@ -191,165 +179,3 @@ async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.decode("utf-8", "replace")
-
-
-# -- start inputs -----------------------------------------------------------------------------------------------------
-
-
-_MAX_FILES = 5000
-_MAX_IMPORTS = 100
-_MAX_TEXT = 1 << 20
-_IMPORT = re.compile(r"(?<!\S)@([^\s`]{1,1000})")
-_NAMES = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", ".mcp.json")
-_SETTINGS = ("settings.json", "settings.local.json", "managed-settings.json")
-_CONFIGURED = (*_SETTINGS, "CLAUDE.md", ".credentials.json", "rules", "agents", "skills", "commands", "output-styles")
-"""What is read of a directory with configuration, of which there is one for the user and one in each project."""
-_OF_USER_FILE = ("mcpServers", "oauthAccount", "primaryApiKey", "customApiKeyResponses", "env")
-_OF_PROJECT = (
-    *("mcpServers", "enabledMcpServers", "disabledMcpServers", "enabledMcpjsonServers", "disabledMcpjsonServers"),
-    *("allowedTools", "ignorePatterns", "hasTrustDialogAccepted", "hasClaudeMdExternalIncludesApproved"),
-)
-_GIT = ("HEAD", "index", "packed-refs", "config", "logs/HEAD")
-_NOT_WATCHED = frozenset(
-    {".git", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
-)
-"""Directories whose contents git ignores as a rule, and that hold too many files to look at."""
-_LATER_HOOKS = frozenset(
-    {
-        *("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied", "Notification"),
-        *("UserPromptSubmit", "Stop", "StopFailure", "SubagentStart", "SubagentStop", "PreCompact", "PostCompact"),
-    }
-)
-"""Hooks that do not run before the first message."""
-_MANAGED = {
-    "darwin": "/Library/Application Support/ClaudeCode",
-    "win32": r"C:\Program Files\ClaudeCode",
-}
-
-
-class _Doubtful(Exception):
-    """It cannot be said what a process would begin with."""
-
-
-def start_inputs(environment: Mapping[str, str], cwd: str, directories: Sequence[str], executable: str) -> str | None:
-    """The fingerprint of what a process would read if it started now; None if it cannot be determined."""
-    # The day counts too: the CLI gives the model the date of its start.
-    digest = hashlib.sha256(time.strftime("%Y-%m-%d").encode())
-    try:
-        for line in _lines(environment, Path(cwd), directories, executable):
-            digest.update(line.encode("utf-8", "surrogateescape") + b"\0")
-    # The files are written by others: one of an unexpected shape makes the start doubtful, and is no error of ours.
-    except (_Doubtful, OSError, ValueError, RuntimeError, AttributeError, TypeError):
-        return None
-    return digest.hexdigest()
-
-
-def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str], executable: str) -> Iterator[str]:
-    config, home = Path(config_directory(environment)), Path(environment.get("HOME") or Path.home())
-    managed = Path(_MANAGED.get(sys.platform, "/etc/claude-code"))
-    above = [cwd, *cwd.parents]
-    places = [*above, *(cwd / added for added in directories)]
-    configured = [config, *(place / ".claude" for place in places)]
-    # First, since it decides without the long list of files.
-    for directory in (managed, *configured):
-        for name in _SETTINGS:
-            _refuse_start_hooks(directory / name)
-    yield _facts(Path(executable))
-    yield _facts(Path(os.path.realpath(executable)))
-    yield _user_file(user_file(environment), places)
-    files = [home / ".gitconfig", managed]
-    files += [directory / name for directory in configured for name in _CONFIGURED]
-    files += [config / "plugins" / name for name in ("installed_plugins.json", "known_marketplaces.json")]
-    files += [place / name for place in places for name in _NAMES]
-    budget = [_MAX_FILES]
-    for file in files:
-        yield from _tree(file, budget)
-    yield from _imports([file for file in files if file.name.endswith(".md")])
-    for place in above:
-        if (place / ".git").exists():
-            yield from _repository(place, budget)
-            return
-
-
-def _user_file(file: Path, places: Sequence[Path]) -> str:
-    """What of the user's `.claude.json` a session depends on. The CLI notes much else there, all the time."""
-    try:
-        content = json.loads(read_regular(file, MAX_BYTES))
-    except FileNotFoundError:
-        return "none"
-    projects = content.get("projects") or {}
-    wanted = {str(place): projects.get(str(place)) or {} for place in places}
-    parts = [_chosen(content, _OF_USER_FILE), {name: _chosen(entry, _OF_PROJECT) for name, entry in wanted.items()}]
-    return json.dumps(parts, sort_keys=True)
-
-
-def _chosen(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: entry[name] for name in names if name in entry}
-
-
-def _facts(path: Path) -> str:
-    try:
-        found = path.lstat()
-    except OSError:
-        return f"{path} none"
-    return f"{path} {found.st_mtime_ns} {found.st_size} {found.st_ino} {found.st_mode}"
-
-
-def _tree(path: Path, budget: list[int]) -> Iterator[str]:
-    """A file, or a directory with everything below it. Links are not followed, but what they lead to counts."""
-    yield _facts(path)
-    if path.is_symlink():
-        yield _facts(Path(os.path.realpath(path)))  # which, unlike `resolve`, takes a link to itself for a path
-    if not path.is_dir():
-        return
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise _Doubtful
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in _NOT_WATCHED:
-                yield from _tree(Path(entry.path), budget)
-        else:
-            yield _facts(Path(entry.path))
-
-
-def _imports(files: Iterable[Path]) -> Iterator[str]:
-    """The files that instructions refer to with `@path`, and those that these refer to."""
-    waiting, seen = list(files), set[Path]()
-    while waiting:
-        file = waiting.pop()
-        if not file.is_file():
-            continue
-        if len(seen) > _MAX_IMPORTS:
-            raise _Doubtful
-        for name in _IMPORT.findall(read_regular(file, _MAX_TEXT).decode("utf-8", "replace")):
-            # Of a user that there is not, this leaves the name as it is: a path that is not there either.
-            target = file.parent / os.path.expanduser(name)
-            if target not in seen:
-                seen.add(target)
-                waiting.append(target)
-                yield _facts(target)
-
-
-def _repository(root: Path, budget: list[int]) -> Iterator[str]:
-    """The branch, the last commits and every file of the working tree: the CLI tells the model what has changed."""
-    directory = root / ".git"
-    if not directory.is_dir():  # of a worktree or a submodule: it names the directory
-        named = named_in(directory, GIT_FILE)
-        if named is None:
-            raise _Doubtful
-        directory = Path(named)
-    for name in _GIT:
-        yield _facts(directory / name)
-    yield from _tree(root, budget)
-
-
-def _refuse_start_hooks(file: Path) -> None:
-    try:
-        content = read_regular(file, MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    settings = json.loads(content or b"{}")
-    hooks = settings.get("hooks") if isinstance(settings, dict) else None
-    if hooks and not (isinstance(hooks, dict) and set(hooks) <= _LATER_HOOKS):
-        raise _Doubtful

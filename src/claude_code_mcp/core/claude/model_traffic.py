@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..model.outcome import Usage
+from ..model.usage import Usage
 
 
 class ModelTraffic:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from .. import json_text
 from ..model.image import PDF, Image
-from ..model.outcome import Usage
+from ..model.usage import Usage
 from ..processes.line_splitter import LineSplitter, Oversized
 
 Raw: TypeAlias = dict[str, Any]

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from .outcome import Outcome, State, Usage
+from .outcome import Outcome
 from .question import Question, Resolution
+from .states import State
 from .text import cut, json_parts
+from .usage import Usage
 from .usage_limits import LimitWait, PlanUsage
 
 _MAX_TEXT = 2000

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..errors import ClaudeCodeError
 from ..model.caller import LOCAL
 from ..model.events import AuditEvent, AuditKind, BudgetWarned, Event, Spent, StateChanged, TurnEnded, TurnStarted
-from ..model.outcome import BUSY, State, Usage
+from ..model.states import BUSY, State
+from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount
 from .background_tasks import StartTask

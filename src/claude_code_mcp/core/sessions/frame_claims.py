@@ -28,9 +28,9 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from ..claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
-from ..model.outcome import Totals, Usage, impossible_amount
 from ..model.session_id import is_session_id
 from ..model.tool_names import PREFIX
+from ..model.usage import Totals, Usage, impossible_amount
 from ..policy.admission import slash_command
 
 _CLEARING = frozenset({"clear", "reset", "new"})

@@ -16,9 +16,10 @@ from typing import Any
 
 from .. import json_text
 from ..claude.command_line import CommandLine, ConversationStart, build_command, check_inline, write_files
-from ..claude.executable import check_values, find_executable, start_inputs
+from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
+from ..claude.start_inputs import start_inputs
 from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..isolation import Home

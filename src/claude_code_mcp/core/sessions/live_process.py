@@ -24,9 +24,9 @@ from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
 from ..model.caller import LOCAL
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
-from ..model.outcome import Usage, at_least
+from ..model.usage import Usage, at_least
 from ..processes.child import Exit
-from ..state.session_holders import Lease
+from ..state.session_leases import Lease
 from .frame_claims import FrameClaims
 from .launcher import Launch, find_conversation_start
 from .mcp_bridge import McpBridge, usable_servers

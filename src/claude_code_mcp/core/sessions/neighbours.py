@@ -19,7 +19,8 @@ from ..errors import SessionBusy, StateUnavailable
 from ..model.events import AuditEvent, Event, QuestionOpened, QuestionSettled
 from ..model.question import Question
 from ..state.database import Database
-from ..state.session_holders import Holder, Leases, SessionHolders
+from ..state.session_holders import Holder, SessionHolders
+from ..state.session_leases import Leases
 from ..state.session_records import SessionRecords
 from ..transcripts.watched_files import FileFollower
 from .background_tasks import StartTask

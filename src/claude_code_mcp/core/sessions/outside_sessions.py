@@ -16,8 +16,9 @@ from ..errors import LimitReached, SessionBusy, SessionNotFound
 from ..model.caller import LOCAL, LOCAL_CALLER
 from ..model.events import Event, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, State
+from ..model.outcome import Outcome
 from ..model.question import Answer, Question, QuestionKind, Resolution, kind_of
+from ..model.states import State
 from .client_environments import ClientEnvironments
 from .policy_enforcer import POLICY_CHANNEL
 from .registry import Sessions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import LimitReached, PermissionDenied
-from ..model.outcome import Usage
+from ..model.usage import Usage
 from ..policy.policy import GroupBudget, Limits, Policy
 from ..rate_limit import MinuteLimit
 from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending

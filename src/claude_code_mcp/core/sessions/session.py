@@ -27,8 +27,10 @@ from ..errors import (
 from ..model.events import Spent, Stalled, WaitChanged
 from ..model.image import Image
 from ..model.options import SessionOptions
-from ..model.outcome import BUSY, Outcome, OutcomeCode, State, Usage
+from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
+from ..model.states import BUSY, State
+from ..model.usage import Usage
 from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
 from ..transcripts.event_log import EventLog, EventReader

@@ -12,18 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..claude.protocol import Conversation, Result
-from ..model.outcome import (
-    SYNTHETIC,
-    UNNAMED,
-    ModelUsage,
-    Outcome,
-    OutcomeCode,
-    Usage,
-    at_least,
-    at_most,
-    read_number,
-    read_outcome,
-)
+from ..model.outcome import Outcome, OutcomeCode, read_outcome
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, at_least, at_most, read_number
 from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3

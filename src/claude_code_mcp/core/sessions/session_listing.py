@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..model.caller import LOCAL, LOCAL_CALLER, Caller
-from ..model.outcome import State
+from ..model.states import State
 from ..model.text import clip_line
 from ..state.session_records import Summary
 from ..transcripts.session_catalogue import CatalogueEntries, Entry, normalised

@@ -9,11 +9,13 @@ from ..claude.protocol import Conversation, Raw
 from ..errors import PermissionDenied
 from ..model.events import Event, Output
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode, State, Usage
+from ..model.outcome import Outcome, OutcomeCode
+from ..model.states import State
+from ..model.usage import Usage
 from ..model.worktree import Worktree
 from ..state.session_records import SessionRecord
+from ..transcripts.recent_messages import Recent, read_recent
 from ..transcripts.transcript_lines import in_folder
-from ..transcripts.transcript_reader import Recent, read_recent
 from ..transcripts.transcripts import Transcript, Transcripts, read_lines
 from ..working_directory import own_directory
 from .option_notices import PROMPTS

@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from ..model.events import MessageJoined, QuestionSettled, Stalled, TurnStarted
-from ..model.outcome import LOG_IN_HINT, SESSION_TOOL_STATUS, OutcomeCode, State
+from ..model.outcome import LOG_IN_HINT, OutcomeCode
 from ..model.question import Closure
+from ..model.states import SESSION_TOOL_STATUS, State
 from ..model.text import clip_line, iso, sharing_line
 from ..model.usage_limits import iso_or_none
 from ..questions.kinds import kind_class

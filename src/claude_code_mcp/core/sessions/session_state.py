@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ..model.events import StateChanged
-from ..model.outcome import BUSY, MOVES, IllegalMove, State
+from ..model.states import BUSY, MOVES, IllegalMove, State
 from ..transcripts.event_log import EventLog
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Settings
-from ..state.session_holders import Leases
+from ..state.session_leases import Leases
 from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..transcripts.session_catalogue import Catalogue

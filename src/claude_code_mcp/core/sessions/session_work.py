@@ -12,8 +12,9 @@ from ..errors import InvalidArgument, PermissionDenied
 from ..model.caller import LOCAL_CALLER, Caller
 from ..model.worktree import Unsaved, Worktree, WorktreePlan
 from ..policy.rules import Decision
+from ..transcripts.checkpoints import Checkpoint, read_checkpoints
+from ..transcripts.conversation_pages import ConversationPage, Extent
 from ..transcripts.edited_files import EditedFiles, edited_files
-from ..transcripts.transcript_reader import Checkpoint, ConversationPage, Extent, read_checkpoints
 from .client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session

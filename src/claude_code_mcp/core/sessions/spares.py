@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ..claude.protocol import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
-from ..model.outcome import Usage
 from ..model.paths import config_directory
+from ..model.usage import Usage
 from ..processes.child import Exit
 from .background_tasks import StartTask
 from .launcher import Launch

@@ -19,10 +19,10 @@ from ..model.image import Image
 from ..model.session_id import is_session_id
 from ..state.session_marks import Mark
 from ..transcripts.conversation import Item
+from ..transcripts.conversation_pages import Extent
 from ..transcripts.cost_table import Costs, Grouping, added_up
 from ..transcripts.session_catalogue import Entry
 from ..transcripts.transcript_export import Detail
-from ..transcripts.transcript_reader import Extent
 from .client_environments import ClientEnvironments
 from .file_changes import file_text
 from .observers import ObserverList

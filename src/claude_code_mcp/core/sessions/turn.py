@@ -27,7 +27,9 @@ from ..model.events import (
     TurnStarted,
     WaitChanged,
 )
-from ..model.outcome import SYNTHETIC, Outcome, OutcomeCode, State, Usage
+from ..model.outcome import Outcome, OutcomeCode
+from ..model.states import State
+from ..model.usage import SYNTHETIC, Usage
 from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
 from ..processes.child import Exit
 from .messages import UserMessage

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from .database import Database
-from .session_holders import ServerLife
+from .server_life import ServerLife
 
 if TYPE_CHECKING:
     import sqlite3

@@ -1,123 +1,21 @@
-"""Which servers live, and which of them has a session: leases, holders, and who wants it.
+"""Which server has a session, and who wants it.
 
-What a server has in the database only while it lives, such as reservations and deliveries, carries the server's id.
-Each server holds an operating-system lock on a file of its own (`ServerLife`). Once that lock can be had by somebody
-else, the server is gone and what it had may be removed or taken over. All methods
-block on the disk.
-
-A lease says that some server is the only writer of a session; a holder says which, so that it can be asked to let go of
-a process that does nothing, and named if it is at work. What a server that has died left here counts no more. All
-methods block on the disk and raise OSError.
-
-The CLI has no lock of its own, and two writers would fork the transcript. A lease is an operating-system lock on a
-small file, not a row of the database: it ends with the process that holds it, however that ends. The empty files stay:
-to remove one could split two servers over an old and a new file of the same name.
-
-A session has one lease per state directory, however its files are reached. Servers of versions before the database lock
-another file, below a directory that is named after the CLI's configuration directory: where that directory exists, both
-files are locked.
+A lease (`session_leases.py`) says that some server is the only writer of a session; a holder says which, so that it can
+be asked to let go of a process that does nothing, and named if it is at work. What a server that has died left here
+counts no more. All methods block on the disk and raise OSError.
 """
 
-import contextlib
-import hashlib
-import os
-import re
-import threading
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ProcessFailed, SessionBusy
-from ..private_files import FILE, private_directory
+from ..private_files import private_directory
 from .database import Database
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from filelock import FileLock
-
-
-_SUFFIX = ".alive"
-_ID = re.compile(r"[0-9a-f]{8,64}")
-
-
-class ServerLife:
-    """The life of one server, which its `id` names. It begins with `begin`, and ends with `end` or the process."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self.id = uuid.uuid4().hex[:16]
-        self._directory = state_dir / "servers"
-        self.file = self._file(self.id)
-        """Exists while the server lives, and is touched by others who want something of it."""
-        self._lock: FileLock | None = None
-        self._beginning = threading.Lock()
-        self._ended = False
-
-    @property
-    def begun(self) -> bool:
-        return self._lock is not None
-
-    def begin(self) -> None:
-        """Takes the lock by which others see that this server lives. Harmless when repeated; OSError if it cannot be
-        taken."""
-        with self._beginning:  # several threads may need it first
-            if self._ended:
-                raise OSError("the server has stopped")
-            if self._lock is None:
-                private_directory(self._directory)
-                lock = _lock_on(self.file)
-                lock.acquire()
-                self._lock = lock
-
-    def lives(self, server: str) -> bool:
-        """Whether the server with this id lives; this one does."""
-        if server == self.id:
-            return True
-        if not _ID.fullmatch(server):
-            return False
-        path = self._file(server)
-        if not path.exists():
-            return False
-        lock = _lock_on(path)
-        try:
-            lock.acquire()
-        except OSError:  # a lock that somebody holds is one too
-            return True
-        # Whoever has the lock is the only one: its server can not come back, since every life has a new id.
-        with contextlib.suppress(OSError):
-            path.unlink()
-        lock.release()
-        return False
-
-    def end(self) -> None:
-        """Others see from now on that this server is gone. Harmless when repeated."""
-        with self._beginning:
-            self._ended = True
-            lock, self._lock = self._lock, None
-        if lock is not None:
-            with contextlib.suppress(OSError):
-                # While the lock is held: after its release another server, in `lives`, may have it.
-                self.file.unlink()
-            lock.release()
-
-    def wake(self, server: str) -> None:
-        """Has another server look at what is wanted of it. Harmless if it is gone."""
-        with contextlib.suppress(OSError):
-            os.utime(self._file(server))
-
-    def _file(self, server: str) -> Path:
-        return self._directory / f"{server}{_SUFFIX}"
-
-
-def _lock_on(path: Path) -> "FileLock":
-    from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
-
-    return FileLock(path, timeout=0, mode=FILE, thread_local=False)
-
-
-# -- session holders --------------------------------------------------------------------------------------------------
-
+from .server_life import ServerLife
 
 _WANTED, _REFUSED = 1, -1
 
@@ -240,78 +138,3 @@ class SessionHolders:
         finally:
             # Even if the rows could not be removed: with the life ended they count no more.
             self._life.end()
-
-
-# -- leases -----------------------------------------------------------------------------------------------------------
-
-
-def directory_name(config_dir: str) -> str:
-    """The name of what belongs to one configuration directory of the CLI."""
-    return hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-class Leases:
-    """The leases of one server. All methods block on the disk."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._directory = state_dir / "locks"
-
-    def take(self, session_id: str) -> "Lease":
-        """The lease on a session.
-
-        Raises:
-            SessionBusy: it is held, even by another `Leases` of this process.
-            ProcessFailed: the lock file cannot be used. Without it two servers could write to one transcript.
-        """
-        try:
-            if not self._directory.is_dir():
-                private_directory(self._directory)
-            lock = _lock_on(self._directory / f"{session_id}.lock")
-            lock.acquire()
-        except TimeoutError:
-            raise SessionBusy(
-                f"Session {session_id} is in use by another claude-code-mcp server on this machine.",
-                session_id=session_id,
-            ) from None
-        except OSError as error:
-            raise ProcessFailed(f"The lock of session {session_id} cannot be taken: {error}") from None
-        return Lease(lock)
-
-    def held(self, session_id: str) -> bool:
-        """Whether some server runs the session just now. Takes the lock for an instant: there is no other test.
-        ProcessFailed if that cannot be told."""
-        try:
-            self.take(session_id).release()
-        except SessionBusy:
-            return True
-        return False
-
-    def may_be_held(self, session_id: str) -> bool:
-        """As `held`, and True where that cannot be told: a session that runs must never be reported as one that
-        nobody has."""
-        try:
-            return self.held(session_id)
-        except ProcessFailed:
-            return True
-
-    def ever_taken(self, session_id: str) -> bool:
-        """Whether any server of this user has ever run a session with this id: the file of its lease stays. True if
-        that cannot be told: an id that may be somebody's is not to be taken."""
-        try:
-            os.lstat(self._directory / f"{session_id}.lock")
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return True
-
-
-class Lease:
-    """Held until `release`, or until this process ends."""
-
-    def __init__(self, lock: "FileLock") -> None:
-        self._lock = lock
-
-    def release(self) -> None:
-        """Lets others write to the session. Releasing twice is harmless."""
-        self._lock.release()

@@ -28,8 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from ..errors import RecordUnreadable
 from ..model.caller import LOCAL
 from ..model.options import SessionOptions
-from ..model.outcome import Outcome, State, Usage
+from ..model.outcome import Outcome
 from ..model.session_id import is_session_id
+from ..model.states import State
+from ..model.usage import Usage
 from ..model.usage_limits import LimitWait
 from .database import Database, StateFault
 

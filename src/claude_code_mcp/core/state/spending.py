@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..model.caller import LOCAL
 from .database import Database
-from .session_holders import ServerLife
+from .server_life import ServerLife
 
 if TYPE_CHECKING:
     import sqlite3

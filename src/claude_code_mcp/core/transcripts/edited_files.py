@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..model.text import has_mark, one_line, visible
 from ..model.unified_diff import unified_diff
 from .conversation import Item
-from .transcript_reader import ConversationPage
+from .conversation_pages import ConversationPage
 
 MAX_LENGTH = 2 << 20
 """Characters of all differences that are returned at once."""

@@ -30,7 +30,7 @@ from typing import Any
 
 from ..model.session_id import is_session_id
 from ..model.text import clip_line
-from ..state.session_holders import directory_name
+from ..state.session_leases import directory_name
 from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .index import File, FileIndex, FileTable, file_name, look_at

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..model.outcome import SYNTHETIC, UNNAMED, ModelUsage, Totals, Usage, read_number, read_usage
 from ..model.text import clip_line
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Totals, Usage, read_number, read_usage
 from .transcript_lines import (
     clean,
     clean_line,

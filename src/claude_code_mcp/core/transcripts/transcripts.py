@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SessionNotFound, TranscriptUnreadable
-from ..model.outcome import SYNTHETIC, Usage, read_number, read_usage
 from ..model.session_id import is_session_id
 from ..model.text import clip_line
+from ..model.usage import SYNTHETIC, Usage, read_number, read_usage
 from ..private_files import TEMPORARY, entries_at, is_absence, make_directory_at, open_at, remove_at, replace_at
 from .index import File, list_folders, look_at
 from .transcript_lines import (

@@ -33,8 +33,8 @@ from ...core.model.events import (
     WaitChanged,
     ends_text,
 )
-from ...core.model.outcome import SESSION_TOOL_STATUS, State
 from ...core.model.question import Question, QuestionKind
+from ...core.model.states import SESSION_TOOL_STATUS, State
 from ...core.model.text import iso
 from ...core.questions.kinds import kind_class
 from ...core.questions.presentation import Redaction, describe, without_secrets
@@ -42,8 +42,8 @@ from ...core.service import Service
 from ...core.sessions.session import Session
 from ...core.sessions.session_row import SessionRow
 from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
+from ...core.transcripts.conversation_pages import MAX_PREVIEW, shortened
 from ...core.transcripts.transcript_export import item_without_secrets
-from ...core.transcripts.transcript_reader import MAX_PREVIEW, shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _MAX_PENDING = 64 << 10

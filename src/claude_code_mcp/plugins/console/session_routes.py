@@ -18,8 +18,8 @@ from ...core.sessions.session import Session
 from ...core.sessions.session_access import Access
 from ...core.sessions.session_row import session_row
 from ...core.state.spending import Period
+from ...core.transcripts.conversation_pages import MAX_PREVIEW, Extent
 from ...core.transcripts.cost_table import Grouping
-from ...core.transcripts.transcript_reader import MAX_PREVIEW, Extent
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
 from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from ...core import json_text
-from ...core.model.outcome import SESSION_TOOL_STATUS
+from ...core.model.states import SESSION_TOOL_STATUS
 from ...core.model.text import iso
 from ...core.model.usage_limits import iso_or_none
 from ...core.sessions.session_row import SessionRow

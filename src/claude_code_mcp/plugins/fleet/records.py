@@ -27,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ... import __version__
 from ...core.errors import InvalidArgument, SessionNotFound, UpstreamUnavailable
 from ...core.model.options import SessionOptions
-from ...core.model.outcome import Outcome, OutcomeCode, State
+from ...core.model.outcome import Outcome, OutcomeCode
+from ...core.model.states import State
 from ...core.model.text import clip_line
 from ...core.state.database import Database
 from ...core.state.session_records import SessionRecord

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...core.state.database import Database
-from ...core.state.session_holders import ServerLife
+from ...core.state.server_life import ServerLife
 from .tables import TABLES
 
 if TYPE_CHECKING:

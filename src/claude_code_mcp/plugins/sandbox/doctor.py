@@ -10,7 +10,7 @@ from ...core.config import Settings
 from ...core.errors import ClaudeCodeError
 from ...core.policy_file import read_policy
 from ...plugin import Finding
-from ...server.transports.callers import load_tokens
+from ...server.transports.tokens_file import load_tokens
 from .bubblewrap import unavailable
 from .homes import Homes
 

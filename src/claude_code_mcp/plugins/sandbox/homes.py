@@ -19,13 +19,8 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.claude.user_config import (
-    CREDENTIALS_FILE,
-    USER_SETTINGS,
-    PrincipalCredentials,
-    sandbox_variables,
-    withheld_proxies,
-)
+from ...core.claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables, withheld_proxies
+from ...core.claude.user_config import USER_SETTINGS
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.isolation import Home, Isolation

@@ -35,7 +35,7 @@ import h11
 
 from ...core.claude.model_traffic import ModelTraffic
 from ...core.folded_log import FoldedLog
-from ...core.model.outcome import ModelUsage, Usage, read_number
+from ...core.model.usage import ModelUsage, Usage, read_number
 from ...core.private_files import bind_below, read_regular
 from .model_request import (
     CREDENTIAL_HEADERS,

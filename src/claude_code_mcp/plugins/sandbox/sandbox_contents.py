@@ -45,7 +45,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...core.claude.command_line import ConversationStart
-from ...core.claude.user_config import CONVERSATIONS, CREDENTIALS_FILE, USER_SETTINGS
+from ...core.claude.model_access import CREDENTIALS_FILE
+from ...core.claude.user_config import CONVERSATIONS, USER_SETTINGS
 from ...core.errors import PermissionDenied, ProcessFailed
 from ...core.isolation import Connections, Enclosure, IsolatedCommand
 from ...core.model.options import SessionOptions

@@ -94,7 +94,7 @@ def _opened(arguments: argparse.Namespace) -> tuple[Settings, InvitedPeople]:
 
 
 def _invite(arguments: argparse.Namespace) -> int:
-    from ...server.transports.callers import load_tokens  # noqa: PLC0415 - loads the MCP SDK
+    from ...server.transports.tokens_file import load_tokens  # noqa: PLC0415 - loads the MCP SDK
 
     settings, people = _opened(arguments)
     address = _address(settings, people)

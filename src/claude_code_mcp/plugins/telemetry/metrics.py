@@ -31,7 +31,8 @@ from ...core.model.events import (
     TurnEnded,
     TurnStarted,
 )
-from ...core.model.outcome import State, Usage
+from ...core.model.states import State
+from ...core.model.usage import Usage
 
 _PREFIX = "claude_code_mcp"
 _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

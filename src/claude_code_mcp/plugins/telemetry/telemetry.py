@@ -37,8 +37,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from ... import __version__
 from ...core.model.events import AuditEvent, Event, Message, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
-from ...core.model.outcome import Usage
 from ...core.model.text import cut
+from ...core.model.usage import Usage
 from ...core.sessions.session_traces import use_traces
 
 log = logging.getLogger(__name__)

@@ -22,13 +22,14 @@ from ...core.claude.user_config import noted_session, noted_sessions
 from ...core.errors import ClaudeCodeError, InvalidArgument, LimitReached, QuestionClosed, SessionBusy
 from ...core.model.caller import LOCAL
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.model.outcome import Outcome, OutcomeCode, State
+from ...core.model.outcome import Outcome, OutcomeCode
 from ...core.model.question import Answer, Closure, Question, QuestionKind, Resolution, kind_of
 from ...core.model.session_id import is_session_id
+from ...core.model.states import State
 from ...core.private_files import read_regular
 from ...core.service import Service
 from ...core.sessions.outside_sessions import OutsideSession
-from ...core.transcripts.transcript_reader import read_recent
+from ...core.transcripts.recent_messages import read_recent
 from ...core.transcripts.watched_files import FileFollower
 from .hook_events import HookEvent, decision
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...client.styled_lines import call_line, result_text
-from ...core.model.outcome import BUSY_STATUSES, call_statuses
+from ...core.model.outcome import call_statuses
+from ...core.model.states import BUSY_STATUSES
 from ...core.model.text import clip_line, cut, visible
 from .chunked_text import ChunkedText
 

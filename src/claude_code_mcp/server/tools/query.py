@@ -16,7 +16,8 @@ from pydantic import Field
 
 from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded, ends_text
 from ...core.model.options import SessionOptions
-from ...core.model.outcome import OutcomeCode, State
+from ...core.model.outcome import OutcomeCode
+from ...core.model.states import State
 from ...core.model.text import iso
 from ...core.model.tool_names import proper_name
 from ...core.model.usage_limits import OnLimit

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.model.outcome import CODE_TOOL_STATUS
+from ...core.model.states import CODE_TOOL_STATUS
 from ...core.questions.presentation import Redaction
 from ...core.sessions.session import Session
 from ...core.sessions.session_access import SessionSharing

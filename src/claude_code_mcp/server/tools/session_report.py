@@ -11,8 +11,9 @@ from pydantic import Field
 
 from ...core.errors import InvalidArgument
 from ...core.model.events import Event, Gap, Output
-from ...core.model.outcome import SESSION_TOOL_STATUS, OutcomeCode
 from ...core.model.outcome import Outcome as TurnOutcome
+from ...core.model.outcome import OutcomeCode
+from ...core.model.states import SESSION_TOOL_STATUS
 from ...core.model.text import cut, sharing_line
 from ...core.model.usage_limits import iso_or_none
 from ...core.model.worktree import Worktree

@@ -8,7 +8,8 @@ from ...core.config import Settings
 from ...core.errors import Cancelled, ClaudeCodeError, SessionBusy, TurnTimeout
 from ...core.model.events import Output, TurnStarted
 from ...core.model.outcome import Outcome as TurnOutcome
-from ...core.model.outcome import OutcomeCode, State
+from ...core.model.outcome import OutcomeCode
+from ...core.model.states import State
 from ...core.sessions.session import Session
 from .guidance import how_to_answer, how_to_wait
 from .output import ErrorInfo, ToolOutput, dump

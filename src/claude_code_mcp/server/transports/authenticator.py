@@ -1,7 +1,7 @@
 """Authentication over HTTP in addition to the operator's tokens: the interface, and the services it can use.
 
-The server itself knows the tokens of the settings and of the tokens file (`callers.py`). A plug-in adds other ways to
-authenticate, such as access tokens of an OAuth issuer, as subclasses of `Authenticator`.
+The server itself knows the tokens of the settings and of the tokens file (`tokens_file.py`). A plug-in adds other ways
+to authenticate, such as access tokens of an OAuth issuer, as subclasses of `Authenticator`.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The current callers with tokens, and everyone else who is admitted over HTTP.
 
 The one place that decides who may call `/mcp`, `/metrics` and the console. The operator issues tokens, one in the
-settings, others in a file. A weak token, a duplicate name, and a reserved name prevent the start. The file is watched:
+settings, others in a file (`tokens_file.py`). The file is watched:
 
 - A change applies as soon as it is written. While the file is being read again, the old list admits no one;
   a request waits for that moment.
@@ -19,14 +19,10 @@ token (`running_calls.py`); a running call then completes.
 """
 
 import asyncio
-import hashlib
 import hmac
 import logging
-import os
-import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp.server.auth.provider import AccessToken, TokenVerifier
@@ -35,10 +31,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from ...core.config import Settings
-from ...core.errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
-from ...core.model.caller import is_reserved
+from ...core.errors import ClaudeCodeError, UpstreamUnavailable
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.private_files import private_directory, read_secret, replace_file
 from ...core.state.listed_callers import ListedCallers
 from ...core.transcripts.watched_files import WatchedFile, facts_of, is_empty
 from .authenticator import Authenticator, Challenge, HttpService, SignInPage
@@ -47,6 +41,7 @@ from .running_calls import RunningCalls
 
 if TYPE_CHECKING:
     from .http import Address
+from .tokens_file import identities, load_tokens
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +54,6 @@ _MAX_READS = 20
 _GRACE = 10.0
 """Seconds for which running calls continue while the file is unusable."""
 _CHANGED_MEANWHILE = object()
-_MIN_LENGTH = 24
-_MIN_DISTINCT = 10
-_MAX_BYTES = 4 << 20
 _UNAVAILABLE = "The tokens of this server cannot be read at the moment."
 
 
@@ -98,7 +90,7 @@ class CallersWithTokens:
         self._file = settings.http_tokens_file
         # Checked before it is read: `follow` notices a change in between.
         self._facts: object = facts_of(self._file)
-        self._tokens: Mapping[str, Identity] = _identities(load_tokens(settings, principal))
+        self._tokens: Mapping[str, Identity] = identities(load_tokens(settings, principal))
         self.names = tuple(identity.principal for identity in self._tokens.values())
         """The names at the start."""
         self._waiting: tuple[str, ...] = ()
@@ -195,7 +187,7 @@ class CallersWithTokens:
                 self._facts = _CHANGED_MEANWHILE
                 return
             service.add_secrets(read)
-            tokens = _identities(read)
+            tokens = identities(read)
             waiting = await self._waiting_for_restart(tokens, service)
         except ClaudeCodeError as error:
             self._refuse(error.message, service.audit)
@@ -465,89 +457,3 @@ class CallerTokens(TokenVerifier):
             resource=self._resource,
             subject=identity.credential,
         )
-
-
-# -- the tokens that the operator has given out ------------------------------------------------------------------------
-
-
-def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty: bool = False) -> dict[str, str]:
-    """Callers by token, from the settings (the token of `principal`) and from the tokens file; InvalidArgument for
-    weak, duplicate or unreadable tokens, and for a file without tokens unless it `may_be_empty`. Blocks on the disk."""
-    tokens: dict[str, str] = {}
-    if settings.http_token is not None:
-        _add(tokens, principal, settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
-    if settings.http_tokens_file is not None:
-        listed = _read_file(settings.http_tokens_file)
-        if not listed and not may_be_empty:
-            raise InvalidArgument(f"The tokens file {settings.http_tokens_file} contains no token.")
-        for name, token in listed.items():
-            if is_reserved(name):
-                raise _taken(f"the tokens file {settings.http_tokens_file}", name)
-            _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
-    return tokens
-
-
-TOKEN_FILE = "http-token"  # noqa: S105 - a name
-"""The file in the state directory, invisible to sandboxes, with the token that a server created."""
-
-
-def created_token(state_dir: Path) -> tuple[str, bool]:
-    """The token created by servers on this state directory, and whether it was created now. Raises OSError, and
-    InvalidArgument for a file that others can read. Blocks on the disk."""
-    file, made = private_directory(state_dir) / TOKEN_FILE, secrets.token_urlsafe(32)
-    temporary = file.with_name(f"{TOKEN_FILE}.{secrets.token_hex(8)}")
-    replace_file(temporary, f"{made}\n".encode())
-    try:
-        # Linking fails if another server was first: then all have the same token.
-        os.link(temporary, file)
-    except FileExistsError:
-        try:
-            return read_secret(file, _MAX_BYTES).strip(), False
-        except OSError as error:
-            raise InvalidArgument(f"The token in {file} cannot be used: {error.strerror or error}.") from None
-    finally:
-        temporary.unlink()
-    return made, True
-
-
-def _taken(where: str, name: str) -> InvalidArgument:
-    return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a different name.")
-
-
-def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
-    if name in tokens.values():
-        raise _taken(where, name)
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
-    if len(token) < _MIN_LENGTH or len(set(token)) < _MIN_DISTINCT:
-        raise InvalidArgument(
-            f"{where} is too weak: use at least {_MIN_LENGTH} random characters, for example from "
-            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
-        )
-    if token in tokens:
-        raise InvalidArgument(f"{where} is used twice; every caller needs a different token.")
-    tokens[token] = name
-
-
-def _read_file(path: Path) -> dict[str, str]:
-    """The tokens in the file, by name. InvalidArgument if the file cannot be used."""
-    try:
-        lines = read_secret(path, _MAX_BYTES).splitlines()
-    except OSError as error:
-        raise InvalidArgument(f"The tokens file {path} cannot be used: {error.strerror or error}.") from None
-    tokens: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        fields = line.split()
-        if not fields or fields[0].startswith("#"):
-            continue
-        if len(fields) != 2 or fields[0] in tokens:
-            raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
-        tokens[fields[0]] = fields[1]
-    return tokens
-
-
-def _identities(tokens: Mapping[str, str]) -> dict[str, Identity]:
-    return {
-        token: Identity.of_operator_token(name, hashlib.sha256(token.encode()).hexdigest())
-        for token, name in tokens.items()
-    }
