@@ -44,6 +44,8 @@ class Recorder(Plugin):
 
     def judge(self, call: ToolCall, principal: str) -> Verdict | None:
         command = str(call.arguments.get("command"))
+        if "sealed" in str(call.arguments.get("file_path")):
+            return Verdict(Decision.DENY, "recorder")
         if "boom" in command:
             raise RuntimeError("the judge failed")
         if "secret" in command:
@@ -148,6 +150,19 @@ async def test_a_judge_denies_allows_and_fails_closed(server: RunningServer) -> 
     assert outcome.result == "done"
     assert os.listdir(server.settings.default_cwd) == ["harmless"]
     assert Recorder.notes.count("call_denied") == 2
+
+
+async def test_a_judge_denies_a_call_that_claude_code_would_not_ask_about(
+    server: RunningServer, sandbox: Sandbox
+) -> None:
+    sealed = sandbox.project / "sealed"
+    sealed.write_text("contents of the file")
+    outcome = await (
+        await server.service.create(script("Try.", tool("Read", file_path=str(sealed)), "saw: ${tool_result}"))
+    ).outcome()
+    assert "contents of the file" not in outcome.result
+    assert "recorder" in outcome.result
+    assert Recorder.notes.count("call_denied") == 1
     assert not [note for note in Recorder.notes if note.startswith("asked")]
 
 

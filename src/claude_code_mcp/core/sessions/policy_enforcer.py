@@ -252,10 +252,10 @@ class PolicyEnforcer:
             )
 
     def hooks(self, profile: Profile) -> dict[str, Any] | None:
-        """The hooks for `initialize`: where the policy denies anything, Claude Code must show us every call, also those
-        that it would not ask about; and where there are rules on commands, a move to another directory and each
-        command, with the directory that it runs in."""
-        denies = bool(profile.deny) or profile.tools is not None
+        """The hooks for `initialize`. Where the policy or a judge may deny calls, Claude Code must show every call,
+        including calls that it would not ask about. Where there are rules on commands, it must show a move to another
+        directory and each command, with the directory that it runs in."""
+        denies = bool(profile.deny) or profile.tools is not None or bool(self._judges)
         if not denies and not profile.judges_commands:
             return None
         matcher = None if denies else "|".join(ASKED_BY_DIRECTORY)
