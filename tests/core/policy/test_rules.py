@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -111,10 +113,13 @@ def test_programs_that_run_each_other_without_end_upset_nothing(repeated: str) -
     assert decide("Bash", ["Bash"], ["Bash(rm *)"], command=f"{repeated * 5000}rm x"[-60_000:]) is not ALLOW
 
 
-def steps_of(command: str) -> int:
-    """How many functions are called, of Python and of C, to judge a command where others are denied."""
+OTHERS_DENIED = ("Bash(rm *)", "Bash(git push *)")
+
+
+def steps_of(command: str, allow: Sequence[str] = ("Bash",), deny: Sequence[str] = OTHERS_DENIED) -> int:
+    """How many functions are called, of Python and of C, to judge a command."""
     call = ToolCall("Bash", {"command": command}, "/code", resolve, POSIX)
-    allow, deny = [parse_rule("Bash")], [parse_rule("Bash(rm *)"), parse_rule("Bash(git push *)")]
+    allowing, denying = list(map(parse_rule, allow)), list(map(parse_rule, deny))
     steps = 0
 
     def count(*_: object) -> None:
@@ -123,7 +128,7 @@ def steps_of(command: str) -> int:
 
     sys.setprofile(count)
     try:
-        verdict = judge(call, allow, deny)
+        verdict = judge(call, allowing, denying)
     finally:
         sys.setprofile(None)
     assert verdict.decision is not Decision.ALLOW
@@ -135,6 +140,41 @@ def test_what_a_command_costs_to_judge_is_bounded(piece: str) -> None:
     longest = (piece * MAX_COMMAND)[:MAX_COMMAND]
     steps_of(longest)  # what is looked up once is not counted
     assert steps_of(longest * 64) <= steps_of(longest + "$") * 1.01
+
+
+@pytest.mark.parametrize(
+    ("piece", "allow", "deny"),
+    [
+        ("a;", [], ["Bash(b{} *)"]),
+        ("env ", [], ["Bash(b{} *)"]),
+        ("sh -c ", [], ["Bash(b{} *)"]),
+        ("ls;", [], ["Bash(b{} *)"]),
+        ("a;", ["Bash(b{} *)"], []),
+    ],
+)
+def test_what_a_rule_costs_does_not_grow_with_the_command(piece: str, allow: list[str], deny: list[str]) -> None:
+    longest = (piece * MAX_COMMAND)[:MAX_COMMAND]
+
+    def of_rules(number: int) -> int:
+        allowing, denying = ([rule.format(n) for rule in rules for n in range(number)] for rules in (allow, deny))
+        steps_of(longest, allowing, denying)  # what is looked up once is not counted
+        return steps_of(longest, allowing, denying)
+
+    assert of_rules(200) - of_rules(100) < 100 * 100
+
+
+def test_a_path_is_looked_up_once_however_many_rules_there_are() -> None:
+    looked_up: Counter[str] = Counter()
+
+    def count(path: str) -> str:
+        looked_up[path] += 1
+        return resolve(path)
+
+    deny = [parse_rule(f"Read({place}{number}/*.key)") for place in ("a", "/srv/a") for number in range(20)]
+    for tool, arguments in (("Bash", {"command": "cat x y z"}), ("Read", {"file_path": "x/y"})):
+        looked_up.clear()
+        judge(ToolCall(tool, arguments, "/code", count, POSIX), [], deny)
+        assert {*looked_up.values()} == {1}, tool
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ resolved by the callers before they are matched.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise, takewhile
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ Resolve = Callable[[str], str]
 that the place is unknown."""
 MAX_PATH = 4096
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
-_MAX_NAMED_FILES = 200
+_MAX_NAMED_FILES = 50
 """Files in one command line that are looked up on the disk."""
 _ANY_DEPTH = "**"
 
@@ -63,7 +63,7 @@ def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
         if part_at < len(expected) and expected[part_at] == _ANY_DEPTH:
             part_at += 1
             retry_name, retry_part = name_at, part_at
-        elif part_at < len(expected) and _name_fits(names[name_at], expected[part_at]):
+        elif part_at < len(expected) and _word_fits(names[name_at], expected[part_at]):
             name_at, part_at = name_at + 1, part_at + 1
         elif retry_part >= 0:
             retry_name += 1
@@ -71,11 +71,6 @@ def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
         else:
             return False
     return all(part == _ANY_DEPTH for part in expected[part_at:])
-
-
-def _name_fits(name: str, pattern: str) -> bool:
-    """`*` and `?` are wildcards; brackets, which fnmatch would read as a set, are themselves."""
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
@@ -248,6 +243,8 @@ def judge(
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
+    # Every rule looks at the same paths: each is looked up on the disk once for this call.
+    call = replace(call, resolve=cache(call.resolve))
     # Denials before everything else: no allowance, and nothing that a person answers, comes before them.
     refusing = next((rule for rule in deny if _denies(rule, call)), None)
     if refusing is not None:
@@ -330,7 +327,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     names = [_expected(pattern)[0] for pattern in denied]
     doubt = ""
     if denied:
-        doubt = doubt_about(unclear, lambda name: any(_word_fits(name.casefold(), fit) for fit in names))
+        doubt = doubt_about(unclear, cache(lambda name: any(_word_fits(name.casefold(), fit) for fit in names)))
     if secret and not doubt:
         doubt = doubt_about_reading(unclear)
         if len(named_files(unclear)) > _MAX_NAMED_FILES:
@@ -402,8 +399,16 @@ def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     # The files that a pattern stands for are not known here, and their names may look like options.
     if not parts or any(isinstance(word, FileGlob) for part in parts for word in part):
         return None
-    granting = [next((rule for rule in rules if _allows_words(rule, part)), None) for part in parts]
-    return None if None in granting else ", ".join(dict.fromkeys(map(str, granting)))
+    by_name: dict[str, list[Rule]] = {}
+    granting: dict[str, None] = {}
+    for part in parts:
+        if part[0] not in by_name:
+            by_name[part[0]] = [rule for rule in rules if _word_fits(part[0], _expected(rule.specifier or "")[0])]
+        rule = next((rule for rule in by_name[part[0]] if _allows_words(rule, part)), None)
+        if rule is None:
+            return None
+        granting[str(rule)] = None
+    return ", ".join(granting)
 
 
 def _allows_words(rule: Rule, words: Words) -> bool:
@@ -468,7 +473,7 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     if rule.specifier is None:
         return True
     if call.tool in _FAMILIES["Bash"]:
-        return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.arguments, "command")))
+        return _may_run(_text(call.arguments, "command"), rule.specifier)
     if call.tool == "WebFetch":
         return _host_fits(_text(call.arguments, "url"), rule.specifier, below=True)
     path = _path_of(call)
@@ -479,7 +484,7 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
         return True
     # As it is written and as it resolves, against the pattern as it is written and as it resolves.
     spellings = {call.paths.normal(path): call.cwd, resolved: call.resolve(call.cwd)}
-    patterns = (_resolved(rule.specifier, call), rule.specifier)
+    patterns = {_resolved(rule.specifier, call), rule.specifier}
     return any(
         fits(spelling.casefold(), pattern.casefold(), cwd.casefold(), call.paths)
         for spelling, cwd in spellings.items()
@@ -487,9 +492,31 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     )
 
 
+def _may_run(command: str, pattern: str) -> bool:
+    """Whether a text may run a command that the pattern of a denial means: case, the path of the program, options and
+    their values make no difference."""
+    pattern = _without_directory(pattern)
+    runs, expected = _runs_by_name(command), _expected(pattern)[0]
+    # By name: a long command may run thousands of programs, and there may be thousands of rules.
+    names = [name for name in runs if _word_fits(name, expected)] if _is_pattern(expected) else [expected]
+    return any(fits_words(run, pattern) for name in names for run in runs.get(name, ()))
+
+
 @lru_cache(maxsize=1)  # one rule after the other looks at the same command
-def _all_runs(command: str) -> tuple[Words, ...]:
-    return tuple(read_loosely(command))
+def _runs_by_name(command: str) -> Mapping[str, Collection[Words]]:
+    """Everything that a text may run, by the first word: as it is written, without options, and without their
+    values."""
+    runs: dict[str, dict[Words, None]] = {}
+    for run in read_loosely(command):
+        words = tuple(map(str.casefold, run))
+        readings = [words]
+        if any(word.startswith("-") for word in words):
+            behind = zip(words, (words[0], *words), strict=False)
+            readings.append(tuple(word for word in words if not word.startswith("-")))
+            readings.append(tuple(word for word, before in behind if "-" not in (word[:1], before[:1])))
+        for reading in filter(None, readings):
+            runs.setdefault(reading[0], {})[reading] = None
+    return runs
 
 
 def fits_words(words: Words, pattern: str) -> bool:
@@ -501,35 +528,24 @@ def fits_words(words: Words, pattern: str) -> bool:
     return len(words) == len(expected) and all(map(_word_fits, words, expected))
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=10_000)  # at least the number of rules
 def _expected(pattern: str) -> Words:
     return (*pattern.removesuffix(":*").split(), *(["*"] if pattern.endswith(":*") else []))
 
 
-def _may_fit_words(words: Words, pattern: str) -> bool:
-    """Whether a command may be meant by the pattern of a denial: case, the path of the program, options and their
-    values make no difference."""
-    pattern = _without_directory(pattern)
-    # A long command may run thousands of programs, and hardly any is the one that is looked for.
-    if not words[0].startswith("-") and not _word_fits(words[0].casefold(), _expected(pattern)[0]):
-        return False
-    words = tuple(word.casefold() for word in words)
-    without_options = tuple(word for word in words if not word.startswith("-"))
-    previous = (words[0], *words)
-    without_values = tuple(
-        word for word, before in zip(words, previous, strict=False) if "-" not in (word[:1], before[:1])
-    )
-    return any(fits_words(reading, pattern) for reading in (words, without_options, without_values))
-
-
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=10_000)
 def _without_directory(pattern: str) -> str:
     name, *rest = pattern.casefold().split(maxsplit=1)
     return " ".join((name.rpartition("/")[2], *rest))
 
 
+def _is_pattern(word: str) -> bool:
+    return "*" in word or "?" in word
+
+
 def _word_fits(word: str, pattern: str) -> bool:
-    if "*" not in pattern and "?" not in pattern:
+    """`*` and `?` are wildcards; brackets, which fnmatch would read as a set, are themselves."""
+    if not _is_pattern(pattern):
         return word == pattern
     return fnmatchcase(word, pattern.replace("[", "[[]"))
 
