@@ -215,7 +215,7 @@ async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(shared: 
     shown = service.redaction.data(session.questions[0].tool_input)
     assert secret not in str(shown)
     changed = {**shown, "content": shown["content"] + "more\n"}
-    with pytest.raises(InvalidArgument, match="stands for a secret"):
+    with pytest.raises(InvalidArgument, match="stands for a hidden secret"):
         service.respond(session.id, asked, Answer(allow=True, updated_input=changed))
     assert session.questions, "it is still open"
     moved = {**shown, "file_path": str(project / "moved")}
