@@ -57,6 +57,19 @@ def test_an_updated_input_replaces_the_old_one() -> None:
 
 
 @every_row(
+    ("updated", "message"),
+    [
+        ({"file_path": "/a"}, "content is missing"),
+        ({"file_path": 3, "content": "x"}, "file_path of Write must be a string"),
+        ({"file_path": "/a", "content": ["x"]}, "content of Write must be a string"),
+    ],
+)
+def test_an_updated_input_that_the_tool_would_not_take_is_refused(updated: dict[str, Any], message: str) -> None:
+    asked = question("Write", {"file_path": "/a", "content": "x"})
+    assert message in refusal(asked, Answer(allow=True, updated_input=updated)).message
+
+
+@every_row(
     ("tool", "message"),
     [
         ("Bash", "The user denied this."),

@@ -151,15 +151,19 @@ class Permission(Kind):
             # Claude Code takes an empty object for "unchanged" and would run the original call.
             raise InvalidArgument("updated_input: must not be empty; deny the call instead.", field="updated_input")
         refuse_cut(updated, question.tool_input)
-        # Claude Code would take a partial input for the answer, and fail the call: the question would be used up.
-        # Only fields that the call itself has: another version of the CLI may name them differently.
-        required = REQUIRED_FIELDS.get(question.tool_name, ())
-        missing = [name for name in required if name in question.tool_input and name not in updated]
+        # Claude Code would take an input that does not fit for the answer, and fail the call: the question would be
+        # used up. Only fields that the call itself has: another version of the CLI may name them differently.
+        tool, original = question.tool_name, question.tool_input
+        required = [name for name in REQUIRED_FIELDS.get(tool, ()) if name in original]
+        missing = [name for name in required if name not in updated]
         if missing:
             raise InvalidArgument(
-                f"updated_input: {', '.join(missing)} is missing; pass the complete input of {question.tool_name}.",
+                f"updated_input: {', '.join(missing)} is missing; pass the complete input of {tool}.",
                 field="updated_input",
             )
+        for name in required:
+            if isinstance(original[name], str) and not isinstance(updated[name], str):
+                raise InvalidArgument(f"updated_input: {name} of {tool} must be a string.", field="updated_input")
         return dict(updated)
 
 
