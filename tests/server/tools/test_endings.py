@@ -128,6 +128,8 @@ async def test_a_usage_limit_is_shown_with_the_session_that_it_stopped(start_cal
     assert session["limit"] == report["limit"]
     assert session["limit"]["type"] == "five_hour"
     assert session["planUsage"]["status"] == "rejected"
+    [row] = (await caller.ok("claude_code_session", action="list"))["sessions"]
+    assert row["limit"] == report["limit"]
 
 
 async def test_a_server_that_stops_tells_what_its_calls_have_cost_so_far(start_caller: StartCaller) -> None:

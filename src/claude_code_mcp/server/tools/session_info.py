@@ -11,7 +11,7 @@ from ...core.sessions.session_row import session_row
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PartPage, TruncatedPart, render_page
 from .pending_inputs import PendingInput
-from .session_report import LimitInfo, WorktreeInfo, report
+from .session_report import LimitInfo, WorktreeInfo, limit_info, report
 
 _DETAILS = {
     "notice",
@@ -23,7 +23,6 @@ _DETAILS = {
     "error",
     "retrying",
     "stalled_seconds",
-    "limit",
     "plan_usage",
     "truncated",
 }
@@ -45,6 +44,7 @@ class SessionInfo(ToolOutput):
     additional_directories: list[str] | None = None
     owner: str | None = None
     shared_with: Shares | None = None
+    limit: LimitInfo | None = None
     # With `get`, the outcome of its last turn: the report fields named in `_DETAILS`.
     notice: str | None = None
     worktree: WorktreeInfo | None = None
@@ -55,7 +55,6 @@ class SessionInfo(ToolOutput):
     error: ErrorInfo | None = None
     retrying: str | None = None
     stalled_seconds: int | None = None
-    limit: LimitInfo | None = None
     plan_usage: dict[str, Any] | None = None
     truncated: list[TruncatedPart] | None = None
 
@@ -106,5 +105,6 @@ def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) ->
         permission_mode=options.permission_mode,
         owner=row.owner,
         shared_with=row.shared_with,
+        limit=limit_info(session, None if session.busy else session.outcome),
         **(hidden if sensitive else {}),
     )
