@@ -21,7 +21,7 @@ from .section import Section, SectionT, Sources, UserPath, list_of, not_blank, s
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
 _CLOSE = 0.6
-"""How alike two names are, from 0 to 1, for one to be taken for the other."""
+"""Minimum similarity, from 0 to 1, of a suggested name."""
 
 
 def _lower(value: object) -> object:

@@ -1,8 +1,8 @@
-"""What happens: the events of a session, as its log keeps them and subscribers see them, and the acts of callers, from
-which the audit trail is written.
+"""Session events, as the log keeps them and subscribers see them, and audit events, from which the audit trail is
+written.
 
-The log gives every event a sequence number that only grows, and the time (Unix seconds). Frames of the CLI
-that this version has no name for pass through as `Message` with their raw content, so nothing is lost.
+The log gives every event an increasing sequence number and a time (Unix seconds). Frames of the CLI that this version
+does not know pass through as `Message` with their raw content, so nothing is lost.
 """
 
 from collections.abc import Mapping
@@ -18,32 +18,32 @@ from .usage import Usage
 from .usage_limits import LimitWait, PlanUsage
 
 _MAX_TEXT = 2000
-"""Characters of a text that a log keeps of an event that is too large."""
+"""How many characters of a text the log keeps if the event is too large."""
 _IDENTIFYING = ("type", "subtype", "uuid", "session_id")
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """The common part of all events. `size` is roughly the number of bytes that it carries."""
+    """Base class of all events. `size` is roughly the number of bytes in it."""
 
     kept_in_part: ClassVar[bool] = False
-    """Whether a log keeps what `kept` returns in the place of the event, whatever its size."""
+    """Whether the log keeps the value of `kept` instead of the event, whatever its size."""
     seq: int = 0
     at: float = 0.0
     size: int = 0
 
     def kept(self) -> "Event":
-        """What a log keeps of an event that is `kept_in_part`."""
+        """The form in which the log keeps an event that is `kept_in_part`."""
         return self
 
     def shortened(self) -> "Event":
-        """The event as a log keeps it when it is too large; most kinds never are."""
+        """The form in which the log keeps an event that is too large. Most kinds never are."""
         return self
 
 
 @dataclass(slots=True)
 class StateChanged(Event):
-    """The session moved to another state; `detail` says why when that is not plain from the state."""
+    """The session moved to another state; `detail` gives the reason unless the state implies it."""
 
     state: State
     detail: str = ""
@@ -51,7 +51,7 @@ class StateChanged(Event):
 
 @dataclass(slots=True)
 class Message(Event):
-    """A whole frame of the CLI (assistant, user, system, result or one unknown to us), as it came."""
+    """A whole frame of the CLI (assistant, user, system, result or unknown), unchanged."""
 
     raw: Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class Message(Event):
 
 @dataclass(slots=True)
 class Partial(Event):
-    """A fragment of a message that is still being written. The log merges neighbours of the same block."""
+    """A fragment of a message that is still being written. The log merges adjacent fragments of a block."""
 
     text: str
     kind: str = "text"
@@ -75,7 +75,7 @@ class Partial(Event):
 
 @dataclass(slots=True)
 class PartialRun(Event):
-    """Neighbouring fragments in one log entry; `first` is the number of the first, `seq` of the last."""
+    """Adjacent fragments in one log entry; `first` is the number of the first, `seq` of the last."""
 
     first: int
     kind: str = "text"
@@ -88,7 +88,7 @@ class PartialRun(Event):
 
 @dataclass(slots=True)
 class Output(Event):
-    """One readable line: a line of Claude's text, a tool call, its progress, or its outcome."""
+    """One readable line: a line of Claude's text, a tool call, its progress, or its result."""
 
     line: str
     kind: str = "text"
@@ -100,11 +100,8 @@ class Output(Event):
 
 @dataclass(slots=True)
 class QuestionOpened(Event):
-    """The session waits for an answer to this question.
-
-    Subscribers get it whole. The log keeps `Question.brief` only: an open question is held by the broker, and of a
-    closed one no more is needed.
-    """
+    """A question was opened. Subscribers get all of it. The log keeps only `Question.brief`, because the broker holds
+    open questions and closed ones need no more."""
 
     kept_in_part: ClassVar[bool] = True
     question: Question
@@ -118,7 +115,7 @@ class QuestionOpened(Event):
 
 @dataclass(slots=True)
 class QuestionSettled(Event):
-    """A question was answered, expired or was withdrawn. The log keeps which it was, the decision and who made it."""
+    """A question was answered, expired or was withdrawn. The log keeps its id, the decision and who made it."""
 
     kept_in_part: ClassVar[bool] = True
     question: Question
@@ -146,7 +143,7 @@ class TurnStarted(Event):
     message_id: str
     prompt: str
     continues: bool = False
-    """Whether its message was sent again because a usage limit had stopped it."""
+    """Whether this message was sent again because a usage limit had stopped it."""
 
     def shortened(self) -> "TurnStarted":
         prompt = cut(self.prompt, _MAX_TEXT)
@@ -155,8 +152,8 @@ class TurnStarted(Event):
 
 @dataclass(slots=True)
 class MessageQueued(Event):
-    """A message was accepted while a turn runs. It is taken up by that turn (MessageJoined), begins the next one
-    (TurnStarted), or never runs (MessageDropped)."""
+    """A message was accepted during a turn. It joins that turn (MessageJoined), begins the next one (TurnStarted), or
+    never runs (MessageDropped)."""
 
     message_id: str
     text: str
@@ -171,14 +168,14 @@ class MessageQueued(Event):
 
 @dataclass(slots=True)
 class MessageDropped(Event):
-    """A message that waited behind a turn was taken back, or dropped with that turn: it never runs."""
+    """A queued message was withdrawn, or dropped together with the turn before it: it never runs."""
 
     message_id: str
 
 
 @dataclass(slots=True)
 class MessageJoined(Event):
-    """A message that was sent while a turn ran was taken up by it, at this place in the conversation."""
+    """A message sent during a turn joined it, at this place in the conversation."""
 
     message_id: str
     text: str
@@ -192,7 +189,7 @@ class MessageJoined(Event):
 
 @dataclass(slots=True)
 class TurnEnded(Event):
-    """A turn came to its outcome."""
+    """A turn ended."""
 
     number: int
     outcome: Outcome
@@ -205,22 +202,22 @@ class TurnEnded(Event):
 
 @dataclass(slots=True)
 class Spent(Event):
-    """The cost of a turn whose outcome was recorded before the CLI reported it, so that the outcome lacks it."""
+    """The cost of a turn that the CLI reported after the turn's outcome was recorded, so the outcome lacks it."""
 
     usage: Usage
 
 
 @dataclass(slots=True)
 class BudgetWarned(Event):
-    """With the cost of the last turn, little is left of a budget that the session spends from; said once in a month or
-    day, by the one session whose cost made it so."""
+    """The last turn brought spending close to a budget. Reported once per month or day, by the session whose cost
+    crossed the threshold."""
 
     line: str
 
 
 @dataclass(slots=True)
 class Retrying(Event):
-    """The API refused or failed and the CLI will try again."""
+    """The API refused a request or failed, and the CLI will retry."""
 
     attempt: int
     of: int | None
@@ -231,14 +228,14 @@ class Retrying(Event):
 
 @dataclass(slots=True)
 class UsageReported(Event):
-    """Claude Code has reported the limits of the plan and how much of them is used."""
+    """Claude Code reported the plan's limits and how much of them is used."""
 
     plan: PlanUsage
 
 
 @dataclass(slots=True)
 class WaitChanged(Event):
-    """A usage limit has stopped the session, or (None) no longer; or when it continues automatically has changed."""
+    """A usage limit stopped the session, or no longer does (None), or the time at which it continues has changed."""
 
     wait: LimitWait | None
     stopped: bool = False
@@ -247,15 +244,15 @@ class WaitChanged(Event):
 
 @dataclass(slots=True)
 class Stalled(Event):
-    """No frame came for `seconds`. The turn goes on; the next frame ends the stall."""
+    """No frame arrived for `seconds`. The turn continues; the next frame ends the stall."""
 
     seconds: float
 
 
 @dataclass(slots=True)
 class ProcessChanged(Event):
-    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` by itself, or was closed for a
-    `protocol_violation`: it wrote a frame that cannot be true, as `detail` says."""
+    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` on its own, or was stopped for a
+    `protocol_violation`, a frame that cannot be true; see `detail`."""
 
     change: str
     pid: int | None = None
@@ -271,13 +268,13 @@ class Noise(Event):
 
 @dataclass(slots=True)
 class Gap(Event):
-    """Events `first` to `seq` are lost: the log or a slow subscriber's queue was full."""
+    """Events `first` to `seq` are lost because the log or a slow subscriber's queue was full."""
 
     first: int
 
 
 def _text_size(value: object) -> int:
-    """The length of all text in a JSON value: nearly all of its size."""
+    """The length of all text in a JSON value, which is nearly all of its size."""
     return sum(len(part) for part in json_parts(value) if isinstance(part, str))
 
 
@@ -291,48 +288,48 @@ class AuditKind(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     REFUSED = "refused"
-    """By the policy, by a limit, or because the session belongs to another caller."""
+    """Refused by the policy, by a limit, or because the session belongs to another caller."""
     FAILED = "failed"
-    """A call ended in an error, whatever the reason. For counting; a refusal has an event of its own besides."""
+    """A call ended in an error, for any reason. For counting; a refusal also has its own event."""
     CALL_DENIED = "call_denied"
-    """The policy has denied a tool call of a session: by a rule, or because the call could not be judged."""
+    """The policy denied a tool call of a session, by a rule or because the call could not be judged."""
     BYPASS_SWITCHED = "bypass_switched"
     SESSION_MANAGED = "session_managed"
     """A session on disk was renamed, tagged, pinned, archived, forked, exported or deleted."""
     SESSION_SHARED = "session_shared"
-    """By its owner, with a person or a group; the details say with whom and for what."""
+    """The owner shared a session with a person or a group; the details have the access."""
     SESSION_UNSHARED = "session_unshared"
     BUDGET_WARNED = "budget_warned"
-    """80 % of the budget of a person or a group is spent: said once in its month or day. `who` spent the last of it."""
+    """80 % of the budget of a person or a group is spent. Reported once per month or day; `who` is the last spender."""
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     HUB_CALLED = "hub_called"
-    """A client called a tool of a shared MCP server, or was refused it. `arguments` in the details are whole."""
+    """A client called a tool of a shared MCP server, or was refused. `arguments` in the details are complete."""
     AUTH_FAILED = "auth_failed"
     CALLERS_CHANGED = "callers_changed"
-    """The tokens file has changed: who came, who went, who has another token, who must wait for a restart."""
+    """The tokens file changed: callers were added or removed, have another token, or must wait for a restart."""
     CALLER_ENDED = "caller_ended"
-    """What a caller had open was ended, since its token counts no more."""
+    """Everything that a caller had open was ended because their token is no longer valid."""
     TOKENS_UNUSABLE = "tokens_unusable"
-    """The tokens file has changed and cannot be used: nobody in it is let in."""
+    """The tokens file changed and cannot be used: none of its callers is admitted."""
     NETWORK_REFUSED = "network_refused"
-    """A session asked the proxy of its sandbox for a host that it may not reach; equal ones are counted together."""
+    """A session asked its sandbox's proxy for a host that it may not reach. Equal requests are counted together."""
     CREDENTIAL_USED = "credential_used"
-    """The proxy put a credential into a request of a session; equal ones are counted together."""
+    """The proxy added a credential to a request of a session. Equal requests are counted together."""
     SIGNED_IN = "signed_in"
-    """At the console; the details have the device."""
+    """A sign-in to the console; the details have the device."""
     SIGNED_OUT = "signed_out"
-    """At the console: one device or all, or the sign-in of another device was ended."""
+    """A sign-out from the console: one device, all devices, or another device of the same person."""
     TICKET_GIVEN = "ticket_given"
-    """A link with which somebody can sign in once."""
+    """A link for one sign-in was created."""
     CLIENT_ALLOWED = "client_allowed"
-    """A person has allowed a client to work in their name, at the embedded authorization server."""
+    """A person allowed a client to act in their name, at the embedded authorization server."""
     PASSKEY_ADDED = "passkey_added"
-    """A person has made a passkey with the link of an invitation."""
+    """A person created a passkey with an invitation link."""
     GRANT_STOLEN = "grant_stolen"
-    """A code or refresh token has come a second time: everything of that consent has ended."""
+    """A code or refresh token was used twice: all tokens of that consent are revoked."""
     PUSH_CHANGED = "push_changed"
-    """Where and when a principal is told that a session needs somebody."""
+    """A principal changed where and when they get notifications."""
 
 
 LIST_CHANGES = frozenset(
@@ -346,12 +343,12 @@ LIST_CHANGES = frozenset(
         AuditKind.CANCELLED,
     }
 )
-"""The acts after which a list of sessions reads differently."""
+"""The audit events after which a list of sessions looks different."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Who did what, to which session. `details` depend on the kind; a prompt in them is the whole text."""
+    """Who did what, to which session. `details` depend on the kind; a prompt in them is complete."""
 
     kind: AuditKind
     who: str
@@ -360,8 +357,8 @@ class AuditEvent:
 
 
 def ends_text(event: Event) -> bool:
-    """Whether the text that was being written before this event is complete. Other events may come between fragments:
-    lines of output, reports, messages of subagents."""
+    """Whether the text before this event is complete. Some events may occur between fragments: output lines, reports,
+    messages of subagents."""
     match event:
         case Message():
             return event.type in ("assistant", "user", "result") and event.raw.get("parent_tool_use_id") is None

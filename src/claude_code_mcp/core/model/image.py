@@ -1,4 +1,4 @@
-"""An image or a PDF document that goes with a message."""
+"""An image or a PDF document that is sent with a message."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Image:
 
 
 def media_type(data: bytes) -> str | None:
-    """What kind of image these bytes begin, or PDF; None if it is none that the model takes."""
+    """The media type that these bytes begin with (an image or PDF); None if the model does not accept it."""
     for beginning, kind in _BEGINNINGS.items():
         if data.startswith(beginning):
             return kind

@@ -1,13 +1,13 @@
-"""Hosts, addresses and credentials as rules name them. Pure.
+"""Hosts, addresses and credentials in network rules. Pure.
 
-By a table of our own, from the IANA registries of special-purpose addresses: what `ipaddress` calls global changes with
-the version of Python, and takes some networks for global that routers do not. Of IPv6 only what is assigned as global
-(2000::/3) can be public. An address that leads to an IPv4 address inside of it is what that one is, if routers are to
-carry it at all; the deprecated ways to do so (6to4, Teredo, IPv4-compatible, ISATAP) are not public.
+Public addresses are determined by our own table, from the IANA registries of special-purpose addresses, because
+`ipaddress.is_global` changes with the Python version and includes networks that routers do not forward. Of IPv6 only
+the assigned global range (2000::/3) can be public. An address that embeds an IPv4 address is as public as that one; the
+deprecated forms (6to4, Teredo, IPv4-compatible, ISATAP) are not public.
 
-One spelling for each host: lower case, no dot at the end, IDNA, IP addresses in their shortest form. `*.example.org` is
-every host below `example.org` and not that one itself. Without a port, a rule is for 443 and 80. A rule with an IP
-address is for requests that name this address, and for names that lead to it.
+Hosts are normalized: lower case, no trailing dot, IDNA, IP addresses in their shortest form. `*.example.org` matches
+every host below `example.org`, but not `example.org`. A rule without a port applies to 443 and 80. A rule with an IP
+address applies to requests for this address and to names that resolve to it.
 """
 
 import re
@@ -39,12 +39,12 @@ _NOT_PUBLIC_6 = tuple(
     )
 )
 _LEADS_TO_4 = (IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96"))
-"""Networks whose last 32 bits are an IPv4 address: mapped, and translated (NAT64)."""
+"""Networks whose last 32 bits are an IPv4 address: mapped and translated (NAT64)."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the open internet."""
+    """Whether an address is on the public internet."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     plain = IPv6Address(int(address))  # without a zone, which only addresses of one link have
@@ -56,7 +56,7 @@ def is_public(address: Address) -> bool:
 
 
 def read_address(text: str) -> Address | None:
-    """The IP address that a text is, with or without brackets and a zone; None if it is none."""
+    """The IP address in a text, with or without brackets and a zone; None if it is not an address."""
     try:
         return ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:
@@ -77,29 +77,29 @@ class HostRule:
     """One entry of a list."""
 
     host: str
-    """In its one spelling; without the `*.` where only hosts below it count."""
+    """Normalized, without the `*.` of a rule for subdomains."""
     ports: tuple[int, ...] = USUAL_PORTS
     below: bool = False
     text: str = ""
-    """As it is written."""
+    """As written in the policy."""
 
     @property
     def address(self) -> Address | None:
-        """The IP address that the rule is for."""
+        """The rule's IP address, if it has one."""
         return None if self.below else read_address(self.host)
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether a host, in its one spelling, and a port are covered."""
+        """Whether the rule covers a normalized host and port."""
         fits = host.endswith(f".{self.host}") if self.below else host == self.host
         return fits and port in self.ports
 
     def covers_host(self, host: str) -> bool:
-        """The same for every port."""
+        """Whether the rule covers the host on all of its ports."""
         return any(self.covers(host, port) for port in self.ports)
 
 
 def parse_host_rule(text: str) -> HostRule:
-    """An entry of a list; ValueError says what is wrong with it."""
+    """Parse an entry of a list. Raises ValueError with the reason."""
     host, port = split_port(text)
     below = host.startswith(_BELOW)
     name = host_name(host.removeprefix(_BELOW) if below else host)
@@ -109,7 +109,8 @@ def parse_host_rule(text: str) -> HostRule:
 
 
 def split_port(text: str) -> tuple[str, int | None]:
-    """A host and its port, if it has one; an IPv6 address with a port is in brackets. ValueError if that is neither."""
+    """A host and its port, if it has one; an IPv6 address with a port is in brackets. Raises ValueError for an invalid
+    port."""
     host, colon, port = text.rpartition(":")
     if not colon or port.endswith("]") or (":" in host and not host.endswith("]")):
         return text, None
@@ -119,8 +120,8 @@ def split_port(text: str) -> tuple[str, int | None]:
 
 
 def host_name(text: str) -> str:
-    """The one spelling of a host. ValueError for what is none, such as an address that is written unusually: programs
-    do not agree on what `127.1` or `0x7f000001` is."""
+    """The normalized host name. Raises ValueError for anything else, such as an address in an unusual notation:
+    programs do not agree on the meaning of `127.1` or `0x7f000001`."""
     address = read_address(text) if "%" not in text else None
     if address is not None:
         return str(address)
@@ -139,13 +140,13 @@ def host_name(text: str) -> str:
 
 
 def rule_for(rules: Iterable[HostRule], host: str, port: int) -> HostRule | None:
-    """The first rule that covers a host, in its one spelling, and a port."""
+    """The first rule that covers a normalized host and port."""
     return next((rule for rule in rules if rule.covers(host, port)), None)
 
 
 def may_lead_to(rules: Iterable[HostRule], rule: HostRule, address: Address, port: int) -> bool:
-    """Whether a name that `rule` covers may lead to an address that is not public: one that the list names itself, or
-    this machine where the list says `localhost`."""
+    """Whether a name that `rule` covers may resolve to an address that is not public: an address in the list, or this
+    machine if the list has `localhost`."""
     if not rule.below and rule.host == "localhost" and address.is_loopback:
         return True
     return any(other.address == address and port in other.ports for other in rules)
@@ -158,26 +159,26 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _FORBIDDEN = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive"}
 )
-"""Headers that say how a message is read: a credential is none of them."""
+"""Headers that define how a message is read and therefore cannot carry a credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialRule:
-    """What the policy says: for which host which header has the value from where."""
+    """A credential in the policy: the host, the header and the source of the value."""
 
     rule: HostRule
     header: str
     source: str
     """`env:NAME` or `file:PATH`."""
     prefix: str | None = None
-    """What stands before the value; unset, `Bearer ` in an Authorization header whose value has no scheme."""
+    """Text before the value. Unset: `Bearer ` in an Authorization header, unless the value has a scheme."""
 
     def covers(self, host: str, port: int) -> bool:
         return self.rule.covers(host, port)
 
 
 def parse_credential(host: str, header: str, source: str, prefix: str | None = None) -> CredentialRule:
-    """ValueError says what is wrong."""
+    """Parse a credential entry. Raises ValueError with the reason."""
     if not _HEADER.fullmatch(header) or header.lower() in _FORBIDDEN or header.lower().startswith("proxy-"):
         raise ValueError(f"{header!r} is not a header for a credential")
     kind, _, name = source.partition(":")
@@ -197,7 +198,7 @@ def is_header_value(text: str) -> bool:
 
 PORT = 3128
 SOCKET, STARTER, CERTIFICATES = "/run/network.sock", "/run/network-start.py", "/run/network-certificates.pem"
-"""What a sandbox finds where."""
+"""Paths inside a sandbox."""
 _MAX_NAMED = 20
 
 Audit = Callable[[AuditEvent], None]
@@ -205,7 +206,7 @@ Audit = Callable[[AuditEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class NetworkRules:
-    """What a profile says about the network of its sandboxes."""
+    """A profile's rules for the network of its sandboxes."""
 
     hosts: tuple[HostRule, ...]
     credentials: tuple[CredentialRule, ...] = ()
@@ -214,7 +215,7 @@ class NetworkRules:
         return next((rule for rule in self.credentials if rule.covers(host, port)), None)
 
     def named(self) -> str:
-        """The list, for people."""
+        """The list, human-readable."""
         texts = [rule.text for rule in self.hosts]
         more = ", …" if len(texts) > _MAX_NAMED else ""
         return f"network = [{', '.join(repr(text) for text in texts[:_MAX_NAMED])}{more}]"

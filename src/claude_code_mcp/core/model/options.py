@@ -1,4 +1,4 @@
-"""What a caller may ask of a session."""
+"""The options of a session."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +14,7 @@ class _Strict(BaseModel):
 
 
 class Preset(_Strict):
-    """A system prompt that starts from one of Claude Code's own."""
+    """A system prompt that starts from one of Claude Code's."""
 
     type: Literal["preset"] = "preset"
     preset: Literal["claude_code"] = "claude_code"
@@ -36,25 +36,25 @@ class Thinking(_Strict):
 
 
 BYPASS = "bypassPermissions"
-"""The mode in which nothing is asked; refused unless it was switched on."""
+"""The mode without permission checks; refused unless it was switched on."""
 DIRECTORY_NAMES = ("workingDirectory", "cwd", "projectDirectory")
-"""The names of the argument that is a session's directory: clients use any of them with every tool."""
+"""Names of the argument for the session's directory: every tool accepts all of them."""
 PERMISSION_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", BYPASS)
-"""In the order in which people are offered them."""
+"""In the order in which they are shown."""
 
 
 class SessionOptions(_Strict):
-    """Options of one session, kept for every resume of it."""
+    """Options of one session, kept for every resume."""
 
     cwd: str | None = None
     worktree: bool | Worktree = False
-    """Asked for: whether the session works in a git worktree of its own. Of a session that has one: which."""
+    """In a request: whether the session works in its own git worktree. In a session that has one: the worktree."""
     model: str | None = Field(default=None, min_length=1)
     fallback_model: str | None = Field(default=None, min_length=1)
     permission_mode: str | None = None
     dangerously_skip_permissions: bool = False
     ask: bool = True
-    """Whether questions come to us; off, the CLI denies whatever would need asking."""
+    """Whether questions come to us. If not, the CLI denies everything that needs a permission."""
     allowed_tools: tuple[str, ...] = ()
     disallowed_tools: tuple[str, ...] = ()
     tools: tuple[str, ...] | ToolPreset | None = None
@@ -74,16 +74,17 @@ class SessionOptions(_Strict):
     mcp_servers: Mapping[str, Mapping[str, Any]] | None = None
     strict_mcp_config: bool = False
     hub_servers: tuple[str, ...] | None = None
-    """Which servers of the hub the session gets; unset, all of them."""
+    """Servers of the hub that the session gets; unset: all of them."""
     setting_sources: tuple[str, ...] | None = None
     sandbox: Mapping[str, Any] | None = None
     file_checkpointing: bool = False
     include_partial_messages: bool = True
     persist: bool = True
     on_limit: OnLimit | None = None
-    """What follows a usage limit: the turn ends there (None too), or the session continues after the reset."""
+    """What happens at a usage limit: the turn ends (also None), or the session continues after the reset."""
     stay_on_machine: bool = False
-    """In a fleet, whether it is its machine's own: not copied, not taken over, and not bound by the machine's lease."""
+    """In a fleet, whether the session stays on its machine: not copied, not taken over, not bound by the machine's
+    lease."""
     debug: bool = False
     debug_file: str | None = None
     executable: str | None = None

@@ -26,14 +26,15 @@ class OutcomeCode(StrEnum):
     CRASHED = "crashed"
     START_FAILED = "start_failed"
     NOT_SAVED = "not_saved"
-    """It ran to its end, and its answer could not be written to the transcript: the next process will not know it."""
+    """The turn ran to its end, but its answer could not be written to the transcript: the next process will not know
+    it."""
     PROTOCOL_VIOLATION = "protocol_violation"
-    """The process wrote a frame that cannot be true, and was ended: a command of the session may have written it."""
+    """The process wrote a frame that cannot be true, and was stopped. A command of the session may have written it."""
     MACHINE_LOST = "machine_lost"
-    """The machine of a fleet that ran it is gone, or was cut off and has lost the session; the session goes on at
-    another one. What the turn had done by then may be done."""
+    """The fleet's machine that ran the turn is gone or was disconnected and lost the session, which continues on
+    another one. The turn may have done part of its work."""
     DROPPED = "dropped"
-    """Of a message, never of a turn: an interruption came before it had run, and it never will."""
+    """Of a message, never of a turn: an interruption came before it ran, and it never will."""
 
 
 _STATE_AFTER = {
@@ -48,7 +49,7 @@ LOG_IN_HINT = (
     "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
     "which many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
 )
-"""What is to be done where Claude Code advises a command of its own terminal."""
+"""Replaces the hint of Claude Code to use a command of its own terminal."""
 _SUBTYPE_CODES = {
     "error_max_turns": OutcomeCode.MAX_TURNS,
     "error_max_budget_usd": OutcomeCode.MAX_BUDGET,
@@ -58,7 +59,7 @@ _SUBTYPE_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a turn. `result` is the final text, `detail` explains anything that went wrong."""
+    """The end of a turn. `result` is the final text, `detail` explains a failure."""
 
     code: OutcomeCode
     result: str = ""
@@ -79,7 +80,7 @@ class Outcome:
     limit_type: str | None = None
     """The usage limit that ended it, such as `five_hour`."""
     resets_at: float | None = None
-    """When that limit resets, if it is known."""
+    """When that limit resets, if known."""
 
     @property
     def ok(self) -> bool:
@@ -87,21 +88,21 @@ class Outcome:
 
     @property
     def state(self) -> State:
-        """The state of the session after it."""
+        """The session's state after this outcome."""
         return _STATE_AFTER.get(self.code, State.ERROR)
 
 
 _DENIALS = frozenset(
     {"user-rejected", "permission-rule", "automode-blocked", "automode-unavailable", "automode-parsing-error"}
 )
-"""Why a call did not run, as Claude Code writes it down, without those that say that it was broken off."""
+"""How Claude Code records that a call was denied, without the messages for interrupted calls."""
 CallStatus = Literal["ok", "error", "denied"]
 
 
 def call_statuses(line: Mapping[str, Any]) -> dict[str, CallStatus]:
-    """What became of the calls whose results are in a line of a transcript, or a frame of the stream, by their ids.
-    Whoever denied a call, a person, a rule or the time that a question may stay open: it was denied, and has not
-    failed. Lines of early versions do not say so; there it is an error."""
+    """The status of the calls whose results are in a line of a transcript or a frame of the stream, by call id. A call
+    that was denied by a person, a rule or a timeout is denied, not failed. Early versions do not record this; there it
+    is an error."""
     message, facts = line.get("message"), line.get("tool_result_meta")
     content = message.get("content") if isinstance(message, Mapping) else None
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
@@ -129,12 +130,13 @@ def read_outcome(
     usage: Usage | None = None,
     rate_limited: bool = False,
 ) -> Outcome:
-    """The outcome in a result frame of the CLI.
+    """Parse the outcome in a result frame of the CLI.
 
-    `interrupted` says that we asked for the interruption; `wants_structure` that a schema was set, so that a success
-    without structured output counts as a failure; `usage` is what the turn used, by default what the frame says;
-    `rate_limited` that the last answer of the turn said so, since early CLIs give the result no status.
-    Never raises: a result must always end its turn, so a field that is not of the expected type counts as absent.
+    `interrupted`: we asked for the interruption. `wants_structure`: a schema was set, so a success without structured
+    output is a failure. `usage`: the usage of the turn, by default from the frame. `rate_limited`: the last answer of
+    the turn reported a limit, because early CLIs give the result no status.
+
+    Never raises: a result must always end its turn, so a field of an unexpected type counts as missing.
     """
     code = _read_code(result, wants_structure, interrupted, rate_limited)
     used = read_usage(result.get("model_usage_since_last_result")) if usage is None else usage
@@ -175,11 +177,9 @@ def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bo
 
 
 def _complete_usage(raw: Mapping[str, Any], used: ModelUsage) -> Mapping[str, Any]:
-    """The `usage` of a result with the tokens of its usage by model, where that has any.
-
-    Claude Code fills `usage` when an answer has come back to its main loop: at a stop for the budget it is all zeros,
-    and subagents are never in it. The usage by model is added up with every answer, and is what the cost is made of.
-    """
+    """The `usage` of a result, with the tokens of its usage by model if it has any. Claude Code fills `usage` when an
+    answer returns to its main loop: it is zero at a stop for the budget, and never includes subagents. The usage by
+    model includes every answer and determines the cost."""
     tokens = {
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,

@@ -1,8 +1,7 @@
-"""How paths are written and compared on one platform, and where Claude Code keeps its files. Nothing is looked up on
-the disk.
+"""Path notation and comparison on one platform, and the location of Claude Code's files. Never reads the disk.
 
-`HERE` has the rules of the platform this runs on, and is the only place that decides which they are. Code that
-compares paths takes `PathRules` as a parameter, so that both kinds are tested on every platform.
+`HERE` has the rules of the current platform and is the only place that decides them. Code that compares paths takes
+`PathRules` as a parameter, so that both kinds are tested on every platform.
 """
 
 import ntpath
@@ -18,11 +17,11 @@ _VERBATIM = (("\\\\?\\UNC\\", "\\\\"), ("\\\\?\\", ""))
 
 
 class PathRules:
-    """The rules of POSIX or of Windows.
+    r"""The rules of POSIX or of Windows.
 
-    Windows: `/` and `\\` are the same, so are upper and lower case; `C:\\x` and `\\\\server\\share\\x` are absolute;
-    `\\x` is on the drive of the directory it starts from, and `D:x` in whatever directory the process has on that
-    drive. Names end neither in dots nor in spaces, and what follows a colon is a stream of the file before it.
+    On Windows, `/` and `\` are equal, and so are upper and lower case. `C:\x` and `\\server\share\x` are absolute; `\x`
+    is on the drive of its starting directory, and `D:x` in the process's current directory on that drive. Names do not
+    end in dots or spaces, and the part after a colon is a stream of the file before it.
     """
 
     def __init__(self, flavour: ModuleType) -> None:
@@ -31,7 +30,7 @@ class PathRules:
         self._windows = flavour is ntpath
 
     def is_absolute(self, path: str) -> bool:
-        """Whether it leads to the same place from every directory; `~` counts as absolute."""
+        """Whether the path leads to the same place from every directory; `~` counts as absolute."""
         if path.startswith("~"):
             return True
         if not self._windows:
@@ -40,14 +39,14 @@ class PathRules:
         return bool(drive) and (len(drive) > 2 or rest.startswith(("/", "\\")))
 
     def leads_away(self, path: str) -> bool:
-        """Whether it may lead out of the directory it starts from."""
+        """Whether the path may lead out of its starting directory."""
         if self.is_absolute(path) or ".." in path:
             return True
         return self._windows and (path.startswith(("/", "\\")) or bool(ntpath.splitdrive(path)[0]))
 
     def joined(self, base: str, path: str) -> str | None:
-        """Where a path leads from an absolute directory; None where that cannot be told, such as `D:x` from `C:\\`.
-        Neither `..` nor links are followed."""
+        r"""Where a path leads from an absolute directory; None if that is unknown, such as `D:x` from `C:\`. Does not
+        resolve `..` or links."""
         if self.is_absolute(path):
             return path
         if self._windows and _ONE_LETTER.match(path):
@@ -56,11 +55,9 @@ class PathRules:
         return joined if self.is_absolute(joined) else None
 
     def pattern_start(self, pattern: str, cwd: str) -> str | None:
-        """An absolute pattern with its beginning as a path has it; None for one that starts at `cwd`.
-
-        A pattern may begin with any number of slashes on POSIX; on Windows, one that begins with a single slash is on
-        the drive of `cwd`.
-        """
+        """An absolute pattern whose beginning is written like a path; None for one that starts at `cwd`. On POSIX a
+        pattern may begin with any number of slashes; on Windows, one that begins with a single slash is on the drive of
+        `cwd`."""
         if self._windows and pattern.startswith(("/", "\\")) and not self.is_absolute(pattern):
             return ntpath.splitdrive(cwd)[0] + pattern
         if not self.is_absolute(pattern):
@@ -68,20 +65,20 @@ class PathRules:
         return pattern if self._windows or pattern.startswith("~") else "/" + pattern.lstrip("/")
 
     def normal(self, path: str) -> str:
-        """Without `.` and `..`, links not looked at."""
+        """The path without `.` and `..`, not following links."""
         return str(self._flavour.normpath(path))
 
     def split_head(self, text: str) -> tuple[str, str]:
-        """Up to and including the last separator, and the rest."""
+        """The path up to and including the last separator, and the rest."""
         end = max(text.rfind(separator) for separator in ("/\\" if self._windows else "/")) + 1
         return text[:end], text[end:]
 
     def parts(self, path: str) -> list[str]:
-        """The names in a path, its drive or server first, as they are compared: equal names are equal texts."""
+        """The names in a path, its drive or server first, in a form in which equal names are equal strings."""
         return [self._compared(name) for name in self.names(path)]
 
     def names(self, path: str) -> list[str]:
-        """The names in a path as they are written, without empty ones and `.`; `..` stays."""
+        """The names in a path as written, without empty names and `.`; `..` stays."""
         if self._windows:
             path = path.replace("/", "\\")
             for prefix, instead in _VERBATIM:
@@ -99,19 +96,19 @@ class PathRules:
         return f"{name.rstrip('. ') or name}{drive}".lower()
 
     def below(self, path: str, root: str) -> list[str] | None:
-        """The names of a path from a directory that it is or lies below; None if it does not. `/srv/app-old` is not
-        below `/srv/app`. Both are absolute, and a path with `..` lies nowhere."""
+        """The names of a path relative to a directory; None if it is not below or equal to it. `/srv/app-old` is not
+        below `/srv/app`. Both must be absolute; a path with `..` is below nothing."""
         names, above = self.names(path), self.parts(root)
         if ".." in names or list(map(self._compared, names[: len(above)])) != above:
             return None
         return names[len(above) :]
 
     def is_below(self, path: str, root: str) -> bool:
-        """Whether a path is this directory or lies below it, as `below` has it."""
+        """Whether a path is this directory or below it, as in `below`."""
         return self.below(path, root) is not None
 
     def shown_from(self, path: str, cwd: str) -> str:
-        """The path from a directory, if it lies below that; else as it is."""
+        """The path relative to the directory if it is below that, otherwise unchanged."""
         below = self.below(path, cwd) if cwd and self.is_absolute(path) else None
         return str(self._flavour.sep).join(below) if below else path
 
@@ -134,6 +131,6 @@ def config_directory(environment: Mapping[str, str]) -> str:
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """The CLI's `.claude.json`: beside its configuration directory, or in it if that was set explicitly."""
+    """The CLI's `.claude.json`: next to its configuration directory, or inside if that was set explicitly."""
     home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
     return Path(home or Path.home()) / ".claude.json"

@@ -1,4 +1,4 @@
-"""Questions a session asks and the answers it takes: permission, plan review and user question as one model."""
+"""Questions of a session and their answers. Permissions, plan reviews and user questions share one model."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 from .text import one_line
 
 AskPerson = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Puts the form of an MCP server to a person: from the params of `elicitation/create` to its result, such as
+"""Shows the form of an MCP server to a person: takes the params of `elicitation/create` and returns its result, such as
 `{"action": "accept", "content": {…}}`, or the action `decline` or `cancel`."""
 
 
 class QuestionKind(StrEnum):
-    """What sort of decision is wanted."""
+    """The kind of decision that is wanted."""
 
     PERMISSION = "permission"
     PLAN_REVIEW = "plan_review"
@@ -23,22 +23,22 @@ class QuestionKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """How far an allowance reaches."""
+    """How far an approval reaches."""
 
     ONCE = "once"
     SESSION = "session"
 
 
 MAX_RULE = 400
-"""Characters of the contents of a rule that are shown."""
+"""How many characters of a rule's content are shown."""
 _MAX_GRANT = 500
-"""Characters of the line that shows a grant: a rule with the name of its tool, a mode, or a directory."""
+"""Characters of the line that shows a grant: a rule with its tool, a mode, or a directory."""
 _KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionKind.USER_QUESTION}
 
 
 def kind_of(tool_name: str) -> QuestionKind:
-    """The kind of question about a call of this tool. Plan reviews and user questions are tools of their own; every
-    other tool asks for permission."""
+    """The kind of question for a call of this tool. Plan reviews and user questions are separate tools; every other
+    tool asks for permission."""
     return _KINDS.get(tool_name, QuestionKind.PERMISSION)
 
 
@@ -51,7 +51,7 @@ class Choice:
     options: tuple[tuple[str, str], ...] = ()
     several: bool = False
     field: Mapping[str, Any] | None = None
-    """What is known of a form's field: its title, type, whether it is required, default and limits."""
+    """Properties of a form field: its title, type, whether it is required, default and limits."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -60,10 +60,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What a call would do to a file that is there already."""
+    """The change that a call would make to an existing file."""
 
     diff: str = ""
-    """Hunks of a unified diff, from the file as it was when the question was asked."""
+    """Hunks of a unified diff, based on the file when the question was asked."""
     note: str = ""
     """Why there is no diff."""
 
@@ -81,25 +81,26 @@ class Question:
     tool_use_id: str | None = None
     suggestions: Sequence[Mapping[str, Any]] = ()
     session_rules: Sequence[str] = ()
-    """What an allowance for the session allows, as in `rules_of`."""
+    """What an approval for the session allows, as in `rules_of`."""
     reason: str | None = None
     blocked_path: str | None = None
     change: FileChange | None = None
-    """Of a call that changes a file: how, where the file is there and could be compared."""
+    """For a call that changes an existing file: the change, if it could be computed."""
     modes: Sequence[str] = ()
-    """The permission modes that may be chosen for what comes after a plan."""
+    """The permission modes that may be chosen after a plan."""
     mode_after: str | None = None
-    """The mode after an approved plan if none is chosen; None leaves it to Claude Code, which asks for each tool."""
+    """The mode after an approved plan if none is chosen; None leaves the choice to Claude Code, which asks for each
+    tool."""
     form: Mapping[str, str] | None = None
-    """Where an MCP server asks, and not Claude: its name, what it says, and the address that it wants to be opened."""
+    """If an MCP server asks instead of Claude: its name, its message, and the address that it wants to open."""
     of_client: bool = False
-    """Whether the client itself is to be allowed something, and no session."""
+    """Whether the question is about a call of the client itself, not of a session."""
     opened_at: float = 0.0
     deadline: float | None = None
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The parts of a user question or a form; empty for the other kinds."""
+        """The parts of a user question or form; empty for other kinds."""
         if self.kind not in (QuestionKind.USER_QUESTION, QuestionKind.SERVER_FORM):
             return ()
         raw = self.tool_input.get("questions")
@@ -107,18 +108,18 @@ class Question:
         return tuple(_choice(part, of_form=self.kind is QuestionKind.SERVER_FORM) for part in parts)
 
     def for_once(self) -> "Question":
-        """As somebody sees it who may decide about this call, and not about those that follow."""
+        """The question as shown to a person who may decide only about this call, not about later ones."""
         modes = tuple(mode for mode in self.modes if mode == _ASKS_EACH_TIME)
         return replace(self, suggestions=(), session_rules=(), modes=modes)
 
     def brief(self) -> "Question":
-        """What a log keeps of it: which question it was, without the tool's input."""
+        """The form that a log keeps: which question it was, without the tool's input."""
         return replace(self, tool_input={}, suggestions=(), session_rules=(), reason=None, change=None)
 
 
 def rules_of(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What an allowance for the session allows, such as `Bash(git push:*)` or `mode acceptEdits`. A long rule, which
-    repeats the command that is asked about, is shortened in its middle."""
+    """What an approval for the session allows, such as `Bash(git push:*)` or `mode acceptEdits`. A long rule, which
+    repeats the requested command, is shortened in the middle."""
     for suggestion in suggestions:
         for rule in _listed(suggestion.get("rules")):
             if isinstance(rule, Mapping):
@@ -156,16 +157,14 @@ GivenAnswers: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str | Seq
 
 
 _ASKS_EACH_TIME = "default"
-"""The permission mode in which nothing is allowed beforehand."""
+"""The permission mode in which nothing is allowed in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A decision. `message` is the reason of a denial or the feedback on a plan.
-
-    `answers` (for user questions) maps question text to a label, several labels or free text, or lists
-    them in the order of the questions. `updated_input` replaces the tool's input on an allowance.
-    """
+    """A decision. `message` is the reason of a denial or the feedback on a plan. `answers` (for user questions) maps
+    question text to a label, several labels or free text, or lists them in the order of the questions. `updated_input`
+    replaces the tool's input in an approval."""
 
     allow: bool
     message: str | None = None
@@ -174,11 +173,11 @@ class Answer:
     answers: GivenAnswers | None = None
     interrupt: bool = False
     mode: str | None = None
-    """With the approval of a plan: the permission mode to go on in."""
+    """With the approval of a plan: the permission mode to continue in."""
 
     @property
     def goes_beyond_once(self) -> bool:
-        """Whether it allows something of what follows, and not only what was asked."""
+        """Whether it allows more than the requested call."""
         return self.allow and (self.scope is Scope.SESSION or self.mode not in (None, _ASKS_EACH_TIME))
 
 
@@ -192,7 +191,7 @@ class Closure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """How a question ended: the answer if there was one, and which channel it came through."""
+    """How a question ended: the answer, if there was one, and the channel it came through."""
 
     closure: Closure
     by: str
@@ -200,15 +199,15 @@ class Resolution:
     detail: str = ""
     at: float = field(default=0.0)
     client: str = ""
-    """What the client calls itself through which the answer came, where that is known."""
+    """The name of the client through which the answer came, if known."""
 
     @property
     def whose(self) -> str:
-        """The channel and the client, for people."""
+        """The channel and the client, human-readable."""
         return f"{self.by} ({self.client})" if self.client else self.by
 
     def brief(self) -> "Resolution":
-        """The decision and whose it was, without inputs and answers."""
+        """The decision and its source, without inputs and answers."""
         if self.answer is None or (self.answer.updated_input is None and self.answer.answers is None):
             return self
         return replace(self, answer=replace(self.answer, updated_input=None, answers=None))

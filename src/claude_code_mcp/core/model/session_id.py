@@ -8,5 +8,5 @@ _SESSION_ID = re.compile(f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX
 
 
 def is_session_id(text: str) -> bool:
-    """Whether this has the form of a session id. Nothing else may be made part of a path."""
+    """Whether a string has the form of a session id. Only such strings may become part of a path."""
     return _SESSION_ID.fullmatch(text) is not None

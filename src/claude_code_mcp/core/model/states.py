@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What a session is doing. Whether it has a live process is another matter, and not part of the state."""
+    """The state of a session. Whether it has a live process is not part of the state."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -14,7 +14,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
     LIMITED = "limit_reached"
-    """A usage limit has ended the last turn."""
+    """A usage limit ended the last turn."""
 
 
 BUSY = frozenset({State.STARTING, State.RUNNING, State.WAITING})
@@ -45,7 +45,7 @@ SESSION_TOOL_STATUS = {
     State.LIMITED: "limit_reached",
 }
 BUSY_STATUSES = frozenset(SESSION_TOOL_STATUS[state] for state in BUSY)
-"""Those of a session whose turn runs or waits for an answer."""
+"""Statuses of a session whose turn runs or waits for an answer."""
 
 CODE_TOOL_STATUS = {
     State.STARTING: "running",
@@ -60,4 +60,4 @@ CODE_TOOL_STATUS = {
 
 
 class IllegalMove(ValueError):
-    """A bug in the engine: the state machine was asked for a move it does not have."""
+    """A bug in the engine: the state machine has no such transition."""

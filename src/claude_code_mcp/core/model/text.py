@@ -1,8 +1,8 @@
-"""Text for people and programs: shortened, read in pages, put on one line, with nothing in it invisible. Pure.
+"""Text for people and programs: shortening, paging, single lines, visible characters. Pure.
 
-The one place where text is shortened, in three manners: `cut` says in a mark how much is missing, `clip` and
-`clip_line` end in an ellipsis and keep to a length, `one_line` keeps both ends. Everything here takes time linear in
-the text. Secrets must be taken out of a text before it is shortened or paged: half a secret is no longer recognised.
+The only place that shortens text, in three ways: `cut` adds a mark with the number of missing characters, `clip` and
+`clip_line` end in an ellipsis within a fixed length, `one_line` keeps both ends. All functions are linear in the length
+of the text. Redact a text before you shorten or page it: half a secret is no longer recognized.
 """
 
 import base64
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 _CUT_MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
 _IS_CUT_MARK = re.compile(r"\[\[claude-code-mcp cut \d")
-"""What every mark begins with. It is documented: callers may look for it."""
+"""The beginning of every mark. It is documented: callers may search for it."""
 _EMOJI = "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
 _JOINING = "[\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17b3\u17b6-\u180a\u1820-\u18af]"
-"""Letters of scripts that are written with joiners."""
+"""Letters of scripts that use joiners."""
 _BELONGS = "|".join(
     (
         f"(?:(?<={_EMOJI})|(?<={_EMOJI}\ufe0f))\u200d(?={_EMOJI})",
@@ -26,13 +26,13 @@ _BELONGS = "|".join(
         "(?<=\U0001f3f4)[\U000e0020-\U000e007e]{1,8}\U000e007f",
     )
 )
-"""Where a character that cannot be seen belongs to one that can, as in emoji; the same as in `web/src/words.ts`."""
+"""Places where an invisible character belongs to a visible one, as in emoji; the same as in `web/src/words.ts`."""
 _PERHAPS_INVISIBLE = re.compile(f"(?P<belongs>{_BELONGS})|[^\\x20-\\x7e\\n\\t]")
 _BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks by their category, but nothing is to be seen of them."""
+"""Letters and marks by category that are nevertheless invisible."""
 _GAP = re.compile(r"[ \t]{9,}|[ \t]*\n[ \t\n]*")
 _PAGE_LOOK_BACK = 1000
-"""How far before the end of a page whitespace is looked for."""
+"""How far before the end of a page to look for whitespace."""
 _MAX_DEPTH = 100
 _MAX_ITEMS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,25 +41,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def cut(text: str, longest: int, part: str | None = None) -> str:
-    """The beginning of a text that is too long, and a mark behind it; `part` is what the whole can be asked for by.
-
-    The beginning has `longest` characters; the mark comes on top of that.
-    """
+    """The first `longest` characters of a text that is too long, followed by a mark; `part` is the name by which the
+    whole can be requested. The mark is not counted."""
     return text if len(text) <= longest else text[:longest] + mark(len(text) - longest, len(text), part)
 
 
 def mark(left_out: int, total: int, part: str | None = None) -> str:
-    """Stands where characters were left out."""
+    """The mark for omitted characters."""
     return _CUT_MARK.format(left_out=left_out, total=total, rest=f'; part "{part}" has all' if part else "")
 
 
 def has_mark(value: Any) -> bool:
-    """Whether a cut mark is anywhere in a JSON value: in its texts, its keys or what it holds."""
+    """Whether a JSON value has a cut mark in its strings, keys or nested values."""
     return any(isinstance(part, str) and _IS_CUT_MARK.search(part) for part in json_parts(value))
 
 
 def json_parts(value: Any) -> Iterator[Any]:
-    """Every part of a JSON value: itself, keys and nested values, in no particular order, however deeply nested."""
+    """Every part of a JSON value: itself, keys and nested values, in no particular order, at any depth."""
     unread = [value]
     while unread:
         part = unread.pop()
@@ -72,30 +70,29 @@ def json_parts(value: Any) -> Iterator[Any]:
 
 
 def clip(text: str, longest: int, ending: str = "…") -> str:
-    """At most `longest` characters; where some are missing, the last of them are `ending`."""
+    """At most `longest` characters; a shortened text ends in `ending`."""
     return text if len(text) <= longest else text[: longest - len(ending)].rstrip() + ending
 
 
 def sharing_line(shares: Iterable[Mapping[str, str]]) -> str:
-    """With whom a session is shared, and for what, as reports have it (`with`, `access`), in a line."""
+    """The people that a session is shared with, and their access, as one line. `shared` is as in reports (`with`,
+    `access`)."""
     return ", ".join(f"{share['with']} ({share['access']})" for share in shares)
 
 
 def clip_line(text: str, longest: int) -> str:
-    """The text on one line, every gap a single space, clipped. Reads only so much of a long one as can be needed."""
+    """The text on one line, with single spaces, clipped. Reads only as much of a long text as needed."""
     return clip(" ".join(text[: 20 * longest].split()), longest)
 
 
 def cut_data(value: Any, budget: int, longest: int, part: str | None = None) -> Any:
-    """A JSON value of the same shape with about `budget` characters of text at most, none longer than `longest`.
-
-    Wherever something is missing there is a mark: at the end of a text, as the last item of a list, as the last key.
-    """
+    """A JSON value of the same shape with at most about `budget` characters of text, none longer than `longest`. A mark
+    replaces what is missing: at the end of a string, as the last item of a list, as the last key."""
     return _Cutter(budget, longest, part).value(value, 0)
 
 
 class _Cutter:
-    """Walks one JSON value depth first and takes every text out of a common budget."""
+    """Walks a JSON value depth first, with a common budget for all strings."""
 
     def __init__(self, budget: int, longest: int, part: str | None) -> None:
         self._left = budget
@@ -145,7 +142,7 @@ def _items_mark(count: int, part: str | None) -> str:
 
 
 class Page(NamedTuple):
-    """Some of a long text. The pages of a text, one after the other, are the text."""
+    """A page of a long text. The pages in order are the text."""
 
     text: str
     offset: int
@@ -155,8 +152,8 @@ class Page(NamedTuple):
 
 
 def page_of(text: str, offset: int, size: int) -> Page:
-    """At most `size` characters from `offset` on. Ends at whitespace where there is some near, so that no word that a
-    redactor would look at is torn apart."""
+    """At most `size` characters from `offset` on. Ends at nearby whitespace if possible, so that no word that a
+    redactor looks for is split."""
     offset = min(offset, len(text))
     end = offset + size
     if end >= len(text):
@@ -170,12 +167,9 @@ def page_of(text: str, offset: int, size: int) -> Page:
 
 
 def visible(text: str) -> str:
-    """The text with everything escaped that is not to be seen or steers a screen: controls, direction marks, zero-width
-    characters, lone surrogates. Line breaks and tabs stay, and joiners inside of emoji and of words that are written
-    with them; CR LF is one line break.
-
-    The escapes are JSON's, so JSON stays the JSON that it was.
-    """
+    """The text with everything escaped that is invisible or controls a screen: control characters, direction marks,
+    zero-width characters, lone surrogates. Line breaks and tabs stay, and so do joiners inside emoji and words that
+    need them; CR LF is one line break. The escapes are those of JSON, so JSON remains valid."""
     return _PERHAPS_INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
@@ -187,18 +181,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def hidden_in(text: str) -> int:
-    """How many characters `visible` escapes."""
+    """The number of characters that `visible` escapes."""
     return sum(_escape(found) != found[0] for found in _PERHAPS_INVISIBLE.finditer(text.replace("\r\n", "\n")))
 
 
 def as_json(value: Any) -> str:
-    """JSON in which everything is to be seen, and which can be written as UTF-8."""
+    """JSON in which everything is visible and which can be encoded as UTF-8."""
     return visible(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def one_line(text: str, longest: int) -> str:
-    """The text on one line: line breaks as ⏎, long gaps replaced by their length, and of a long text both ends with its
-    length between them. Whatever is left out is mentioned."""
+    """The text on one line: line breaks as ⏎, long gaps replaced by their length, and a long text shortened in the
+    middle. Everything omitted is mentioned."""
     if len(text) > 4 * longest:  # the ends decide; what is between them is only counted
         start, end = _flatten(text[: 2 * longest]), _flatten(text[-2 * longest :])
     else:
@@ -226,7 +220,7 @@ def _describe_gap(found: re.Match[str]) -> str:
 
 
 def gaps(text: str) -> Iterator[str]:
-    """Describes each place where so many empty lines or spaces are in a row that what follows may be out of sight."""
+    """Describes each long run of empty lines or spaces, behind which text may be out of sight."""
     for found in _GAP.finditer(text):
         empty = found[0].count("\n") - 1
         if empty >= 20:
@@ -247,7 +241,7 @@ def count_of(number: float, noun: str, form: str = ",") -> str:
 
 
 def size_of(count: float) -> str:
-    """An amount of bytes as people say it: `512 B`, `3.4 MB`, `72.7 GB`. A unit is 1024 of the one before."""
+    """A number of bytes, human-readable: `512 B`, `3.4 MB`, `72.7 GB`. Units are powers of 1024."""
     for unit in _SIZE_UNITS[:-1]:
         # Of what is rounded: 1,048,570 bytes are 1 MB, and not 1024 KB.
         if round(count, 1) < _SIZE_STEP:
@@ -257,7 +251,7 @@ def size_of(count: float) -> str:
 
 
 def iso(seconds: float) -> str:
-    """A Unix time as text, such as `2026-11-15T16:31:14.000Z`; one outside the calendar is moved to its edge."""
+    """A Unix time as text, such as `2026-11-15T16:31:14.000Z`, limited to the calendar's range."""
     if 0 <= seconds < 1 << 32:  # also false for what is no number
         whole = int(seconds)
         return f"{_whole_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
@@ -270,12 +264,12 @@ def iso(seconds: float) -> str:
 
 @lru_cache(maxsize=16)
 def _whole_second(seconds: int) -> str:
-    """Cached, since thousands of messages may be streamed within a second."""
+    """Cached, because thousands of messages may arrive per second."""
     return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
 
 
 def age(timestamp: str, now: float) -> str:
-    """How long before `now` (Unix seconds) a time such as that of `iso` was: `5m`."""
+    """How long before `now` (Unix seconds) an ISO time was: `5m`."""
     try:
         seconds = now - datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
@@ -287,11 +281,11 @@ def age(timestamp: str, now: float) -> str:
 
 
 _SOON = 20 * 3600.0
-"""Seconds within which a time of day means the next one."""
+"""Times within this many seconds are shown without a date."""
 
 
 def local_time(timestamp: str | None, now: float) -> str:
-    """An ISO time on the clock of this machine: `17:00`, and `Tue 24 Nov 17:00` where that could be another day."""
+    """An ISO time in local time: `17:00`, or `Tue 24 Nov 17:00` if it could be another day."""
     try:
         moment = datetime.fromisoformat(timestamp or "").astimezone()
     except (ValueError, OverflowError):
@@ -302,8 +296,8 @@ def local_time(timestamp: str | None, now: float) -> str:
 
 
 def csv_of(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as CSV (RFC 4180), with a head of all their names. A text that a spreadsheet would take for a formula has an
-    apostrophe before it: names of projects and people are chosen by others."""
+    """Rows as CSV (RFC 4180) with a header row. A text that a spreadsheet would treat as a formula gets a leading
+    apostrophe, because others choose the names of projects and people."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     return "".join(",".join(map(_quoted, line)) + "\r\n" for line in lines)

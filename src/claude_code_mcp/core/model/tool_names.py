@@ -1,11 +1,10 @@
-"""The names of tools: Claude Code's own, and those of MCP servers by the server's name.
+"""Names of tools: Claude Code's, and those of MCP servers, which begin with the server's name.
 
-Server and tool may be called anything, but models and clients take only letters, digits, `_` and `-`, and 128
-characters. A single name can therefore not be read back; a whole set of them can, which is what `ToolNames` is. An
-entry that is this very product must not be started from within it.
+Servers and tools can have any name, but models and clients accept only letters, digits, `_` and `-`, up to 128
+characters. A single name can therefore not be mapped back; `ToolNames` maps a whole set.
 
-Versions of Claude Code differ in the tools that they have, so a name that is missing here proves nothing. Nothing is
-refused by this list.
+This product must not start itself: see `is_this_server`. Versions of Claude Code differ in their tools, so a name that
+is missing here proves nothing, and nothing is refused because of this list.
 """
 
 import difflib
@@ -22,27 +21,27 @@ _DIGITS = 8
 SKILLS = "io.modelcontextprotocol/skills"
 """The extension of servers that have skills (SEP-2640)."""
 UPDATED = "updated "
-"""What watchers of a server are told begins with this where a resource has changed; its address follows."""
+"""Prefix of the notification to a server's watchers that a resource changed; the resource's address follows."""
 
 
 def normalise(name: str) -> str:
-    """The name with everything replaced that a tool name cannot have."""
+    """The name with every character replaced that a tool name cannot have."""
     return _NOT_ALLOWED.sub("_", name)
 
 
 def prefix_of(server: str) -> str:
-    """What the names of all tools of a server begin with."""
+    """The prefix of all tool names of a server."""
     return f"{PREFIX}{normalise(server)}__"
 
 
 def plain_name(server: str, tool: str) -> str:
-    """`mcp__server__tool`, as Claude Code itself calls the tool."""
+    """`mcp__server__tool`, the form that Claude Code uses."""
     return f"{prefix_of(server)}{normalise(tool)}"
 
 
 def server_names(servers: Iterable[str]) -> dict[str, str]:
-    """From the name that Claude Code gets to the server: its own, unless an earlier one has the same tool names; then
-    one that ends in a few digits, which are always the same for this server."""
+    """Maps the names that Claude Code gets to the servers: the server's own name, unless an earlier server has the same
+    tool names; then a name with a few digits at the end, always the same for this server."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for server in servers:
@@ -53,11 +52,8 @@ def server_names(servers: Iterable[str]) -> dict[str, str]:
 
 
 class ToolNames(Mapping[str, tuple[str, str]]):
-    """The names of a set of tools, and from each name back to its server and tool.
-
-    A name that would be too long, or that another tool already has, ends in a few digits that are always the same
-    for this server and tool.
-    """
+    """The names of a set of tools, and the server and tool for each name. A name that is too long or taken ends in a
+    few digits, always the same for this server and tool."""
 
     def __init__(self, tools: Iterable[tuple[str, str]]) -> None:
         pairs = list(dict.fromkeys(tools))
@@ -93,16 +89,14 @@ def _with_digits(name: str, pair: tuple[str, ...]) -> str:
 
 _NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})
 _FLAGS = frozenset({"--shared", "--http", "--config", "--toolsets", "--on-disconnect"})
-"""Those of `serve`, which may be left out before them."""
+"""Flags of `serve`, which may be given without the command."""
 _RUNNERS = re.compile(r"(uvx?|pipx|env|python[0-9.]*w?|pypy[0-9.]*|py)\Z")
 
 
 def is_this_server(command: str, arguments: Sequence[str]) -> bool:
     """Whether a command line starts our server: by its name, or through one of the usual runners of Python programs.
-
-    Our other commands are not servers, nor is a path of ours among the arguments of a foreign program. What is missed
-    here, such as a script around it, is caught when it starts: it finds our mark in its environment.
-    """
+    Our other commands are not servers, nor is a path of ours in the arguments of another program. Anything missed here,
+    such as a wrapper script, is detected when it starts, by our mark in its environment."""
     name = _program(command)
     if name in _NAMES:
         return _serves(arguments)
@@ -145,17 +139,17 @@ _BY_LOWER = {name.lower(): name for name in BUILT_IN_TOOLS}
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _MCP = "mcp__"
 _CLOSE = 0.6
-"""How alike two names are, from 0 to 1, for one to be taken for the other."""
+"""Minimum similarity, from 0 to 1, of a suggested name."""
 
 
 def proper_name(name: str) -> str:
-    """A tool's name as Claude Code spells it, whatever its case."""
+    """A tool's name in Claude Code's spelling, whatever its case."""
     return _BY_LOWER.get(name.lower(), name)
 
 
 def unknown_tools(rules: Iterable[str]) -> dict[str, str | None]:
-    """The tools of permission rules that are no built-in ones, each with the nearest that is, or None. Tools of MCP
-    servers and patterns are left out: which of those there are is not known before a session runs."""
+    """The tools of permission rules that are not built in, each with the most similar built-in tool, or None. Tools of
+    MCP servers and patterns are skipped, because they are unknown before a session runs."""
     names = dict.fromkeys(rule.partition("(")[0].strip() for rule in rules)
     plain = (name for name in names if _PLAIN_NAME.fullmatch(name) and not name.startswith(_MCP))
     return {name: _nearest(name) for name in plain if name not in BUILT_IN_TOOLS}

@@ -1,8 +1,8 @@
-"""The change from one text to another, line by line, as people and programs read it: a unified diff. Pure.
+"""Unified diffs, line by line. Pure.
 
-The result is always true: applied to the first text it gives the second one. It is small as well where lines that occur
-once in both texts lead the way, and between them while the work is within a budget; beyond it a stretch is shown as all
-lines that go and all that come. The time is linear in the texts but for the sorting of those lines.
+A diff is always correct: applied to the first text it yields the second. It is minimal between lines that occur once in
+both texts, while the work stays within a budget; beyond that a stretch is shown as removed and added lines. Time is
+linear in the texts, except for sorting those lines.
 """
 
 from bisect import bisect_left
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 _NO_BREAK = "\\ No newline at end of file"
 _BUDGET = 60_000
-"""Steps of the search for the shortest way, in all stretches of one comparison."""
+"""Steps of the search for the shortest edit script, in all stretches of one comparison."""
 _WHOLE_LINES = 400
-"""A file of up to so many lines is shown whole around its changes; of a longer one, so many lines around each."""
+"""Files with up to this many lines are shown completely; longer ones with this many lines of context."""
 _CONTEXT = 8
 
 
 class _Stretch(NamedTuple):
-    """Lines of both texts that are the same, or lines of which those of the first go and those of the second come."""
+    """Equal lines of both texts, or removed lines of the first and added lines of the second."""
 
     same: bool
     old: range
@@ -26,8 +26,7 @@ class _Stretch(NamedTuple):
 
 
 def unified_diff(before: str, after: str) -> str:
-    """The change from one text to the other as hunks of a unified diff, without the names of files; empty if there is
-    none."""
+    """The hunks of a unified diff, without file names; empty if the texts are equal."""
     if before == after:
         return ""
     old, new = _lines(before), _lines(after)
@@ -37,7 +36,7 @@ def unified_diff(before: str, after: str) -> str:
 
 
 def equal_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How many lines are the same at the start of both texts, and behind those at their end."""
+    """The number of equal lines at the start of both texts, and at their end."""
     most = min(len(old), len(new))
     start = next((at for at in range(most) if old[at] != new[at]), most)
     end = next((at for at in range(most - start) if old[-1 - at] != new[-1 - at]), most - start)
@@ -45,7 +44,7 @@ def equal_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines with their breaks, so that a missing one at the end is a difference."""
+    """The lines with their line breaks, so that a missing one at the end is a difference."""
     lines = text.split("\n")
     ended = [f"{line}\n" for line in lines[:-1]]
     return [*ended, lines[-1]] if lines[-1] else ended
@@ -65,7 +64,7 @@ def _compare(old: Sequence[str], new: Sequence[str]) -> Iterator[_Stretch]:
 
 
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """The longest series of lines that occur once in each text, in the same order in both (patience)."""
+    """The longest sequence of lines that occur once in each text, in the same order in both (patience diff)."""
     once_old, once_new = _unique(old), _unique(new)
     pairs = [(at, once_new[line]) for line, at in once_old.items() if line in once_new]
     ends: list[int] = []  # by length, the smallest place in the second text at which such a series ends
@@ -88,7 +87,7 @@ def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _unique(lines: Sequence[str]) -> dict[str, int]:
-    """Where the lines are that occur once, in their order."""
+    """The positions of the lines that occur once, in order."""
     places: dict[str, int] = {}
     repeated: set[str] = set()
     for at, line in enumerate(lines):
@@ -101,7 +100,7 @@ def _unique(lines: Sequence[str]) -> dict[str, int]:
 def _between(
     old: Sequence[str], new: Sequence[str], left: range, right: range, budget: list[int]
 ) -> Iterator[_Stretch]:
-    """The stretches of two parts that have no anchor: the same at both ends, and between them the shortest way."""
+    """The stretches between two anchors: common ends, and the shortest edit script between them."""
     start = 0
     while start < min(len(left), len(right)) and old[left[start]] == new[right[start]]:
         start += 1
@@ -118,8 +117,8 @@ def _between(
 
 
 def _steps(old: Sequence[str], new: Sequence[str], budget: list[int]) -> list[int]:
-    """The shortest way from one list to another (Myers): -1 a line goes, 1 one comes, 0 one stays. All go and all come
-    where that would cost more than is left of the budget."""
+    """The shortest edit script (Myers): -1 removes a line, 1 adds one, 0 keeps one. Removes all and adds all if the
+    remaining budget is too small."""
     everything = [-1] * len(old) + [1] * len(new)
     if not old or not new:
         return everything
@@ -169,7 +168,7 @@ def _way_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[int]:
 
 
 def _joined(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
-    """With stretches of a kind that follow one another as one."""
+    """Merges adjacent stretches of the same kind."""
     held: _Stretch | None = None
     for stretch in stretches:
         if not stretch.old and not stretch.new:
@@ -201,7 +200,7 @@ def _hunk_lines(old: Sequence[str], new: Sequence[str], stretches: Sequence[_Str
 
 
 def _hunks(stretches: Sequence[_Stretch], context: int) -> Iterator[list[_Stretch]]:
-    """Changes with the lines around them; those that are near each other together."""
+    """Changes with their context; changes near each other share a hunk."""
     hunk: list[_Stretch] = []
     for number, stretch in enumerate(stretches):
         if not stretch.same:
@@ -225,7 +224,7 @@ def _part(stretch: _Stretch, start: int, end: int) -> _Stretch:
 
 
 def _place(first: range, last: range) -> str:
-    """Where a hunk is in a text, as a unified diff says it: of no lines, the one before."""
+    """A hunk's position in a text in unified diff notation; an empty range refers to the line before it."""
     count = last.stop - first.start
     return f"{first.start + 1 if count else first.start},{count}"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 _ABSURD = 1 << 60
 SYNTHETIC = "<synthetic>"
-"""The model of an answer that the CLI made up itself."""
+"""The model of an answer that the CLI produced itself."""
 UNNAMED = "unknown"
 """The model of an amount that the CLI reported without a model."""
 
@@ -43,7 +43,7 @@ class ModelUsage:
         )
 
     def __sub__(self, other: "ModelUsage") -> "ModelUsage":
-        """What is left, never less than nothing: totals that the CLI lost must not become a credit."""
+        """The difference, never negative: totals that the CLI lost must not become a credit."""
         return ModelUsage(
             max(0, self.input_tokens - other.input_tokens),
             max(0, self.output_tokens - other.output_tokens),
@@ -53,7 +53,7 @@ class ModelUsage:
         )
 
     def __or__(self, other: "ModelUsage") -> "ModelUsage":
-        """Of each count, the larger one."""
+        """The larger value of each count."""
         return ModelUsage(
             max(self.input_tokens, other.input_tokens),
             max(self.output_tokens, other.output_tokens),
@@ -65,7 +65,7 @@ class ModelUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Consumption by model; the sum is what it cost."""
+    """Usage by model; the sum is the cost."""
 
     models: Mapping[str, ModelUsage] = field(default_factory=dict)
 
@@ -85,14 +85,14 @@ class Usage:
         return Usage({name: usage - other.of_model(name) for name, usage in self.models.items()})
 
     def __or__(self, other: "Usage") -> "Usage":
-        """Of each count of each model, the larger one."""
+        """The larger value of each count of each model."""
         names = {**self.models, **other.models}
         return Usage({name: self.of_model(name) | other.of_model(name) for name in names})
 
     @classmethod
     def of_answers(cls, answers: Iterable[tuple[str, ModelUsage]]) -> "Usage":
-        """The sum of answers, each with the model that gave it. In proportion to their number, however many models a
-        forger has named: adding them one by one would copy all of these each time."""
+        """The sum of answers, each with its model. Linear in their number, however many models a forger names: adding
+        one by one would copy all of them each time."""
         models: dict[str, ModelUsage] = {}
         for model, used in answers:
             models[model] = models.get(model, ModelUsage()) + used
@@ -103,7 +103,7 @@ class Usage:
 
 
 def read_usage(raw: object) -> Usage:
-    """Usage from the CLI's `modelUsage` shape; anything unreadable in it counts as nothing."""
+    """Parse the CLI's `modelUsage`. Anything unreadable counts as nothing."""
     if not isinstance(raw, dict):
         return Usage()
     return Usage({str(name): _read_model(value) for name, value in raw.items() if isinstance(value, dict)})
@@ -120,7 +120,7 @@ def _read_model(raw: dict[str, Any]) -> ModelUsage:
 
 
 def read_number(raw: Mapping[str, Any], key: str) -> float:
-    """A count or an amount; 0 for what cannot be one. JSON may hold NaN, infinities and numbers of any length."""
+    """Parse a count or an amount; 0 if it is invalid. JSON can contain NaN, infinities and numbers of any length."""
     value = raw.get(key)
     return value if isinstance(value, int | float) and 0 <= value < _ABSURD else 0
 
@@ -130,8 +130,8 @@ _BY_MODEL = ("modelUsage", "model_usage_since_last_result")
 
 
 def impossible_amount(result: Mapping[str, Any]) -> str | None:
-    """The name of a count or an amount in a result that no CLI can have arrived at: less than nothing, not a number or
-    beyond all bounds. None if there is none; what is missing or not of the expected type is no amount."""
+    """The name of a count or amount in a result that no CLI can report: negative, not a number, or out of bounds; None
+    if there is none. Missing values and values of another type are ignored."""
     return next((name for name, value in _amounts(result) if not _is_possible(value)), None)
 
 
@@ -152,23 +152,23 @@ def _is_possible(value: object) -> bool:
 
 
 class Totals:
-    """The totals of one process, as far as they are known. Takes each of its results once, in order."""
+    """The known totals of one process. Takes each of its results once, in order."""
 
     def __init__(self, restored: Usage | None = None) -> None:
-        """`restored` is what the transcript holds when a process resumes it. The CLI may count on from that or from
-        nothing; which of the two shows in its first result."""
+        """`restored` is the total in the transcript that a process resumes. The CLI may count from there or from zero;
+        its first result shows which."""
         self._known = restored or Usage()
         self._reported = Usage()
-        """The last totals that this process itself has reported."""
+        """The last totals that this process reported."""
 
     def shrink(self, result: Mapping[str, Any]) -> bool:
-        """Whether a result has smaller totals than one before it, which no process does by itself. One that has none
-        says nothing."""
+        """Whether a result has smaller totals than an earlier one, which a process never does by itself. False without
+        totals."""
         totals = _read_totals(result)
         return bool(totals.models) and not _continues(totals, self._reported)
 
     def used_by(self, result: Mapping[str, Any]) -> Usage:
-        """What was used since the last result. Nothing is counted twice, whichever figures the CLI reports."""
+        """The usage since the last result. Nothing is counted twice, whichever figures the CLI reports."""
         totals = _read_totals(result)
         since = result.get("model_usage_since_last_result")
         if isinstance(since, dict):
@@ -192,7 +192,7 @@ def _read_totals(result: Mapping[str, Any]) -> Usage:
 
 
 def _continues(totals: Usage, known: Usage) -> bool:
-    """Whether these totals contain the known ones: totals that are restored have every model with at least as much."""
+    """Whether these totals include the known ones: restored totals have every model with at least as much."""
     return all(name in totals.models and _at_least(totals.models[name], part) for name, part in known.models.items())
 
 
@@ -215,17 +215,17 @@ _LOWEST = {
     "fable": (8.0, 40.0, 0.2, 10.0),
     "sonnet": (2.0, 10.0, 0.1, 2.5),
 }
-"""The lowest list price that any model of a family has had; the first part of a name that fits counts."""
+"""The lowest list price that any model of a family has had; the first matching part of a name counts."""
 _LOWEST_OF_ALL = (0.1, 0.5, 0.01, 0.125)
 
 
 def at_most(tokens: ModelUsage) -> ModelUsage:
-    """The tokens with what they cost at the highest list price."""
+    """The tokens at the highest list price."""
     return _priced(tokens, _HIGHEST)
 
 
 def at_least(tokens: ModelUsage, model: str) -> ModelUsage:
-    """The tokens with what they cost at the lowest list price of the model's family."""
+    """The tokens at the lowest list price of the model's family."""
     return _priced(tokens, next((price for name, price in _LOWEST.items() if name in model.lower()), _LOWEST_OF_ALL))
 
 

@@ -1,10 +1,8 @@
-"""Usage limits: what Claude Code reports of them, and when a session that one has stopped continues automatically.
+"""Usage limits: what Claude Code reports about them, and when a stopped session continues automatically.
 
-Pure: no I/O and no clock, the caller supplies the time (Unix seconds). `core/sessions/limit_waits.py` sleeps and
-continues.
-
-Claude Code reports the limits of a subscription with `rate_limit_event` frames. With an API key it sends none: then
-only the status 429 shows that a limit is reached, and the time of the reset is unknown.
+Pure: no I/O and no clock; the caller supplies the time (Unix seconds). `core/sessions/limit_waits.py` sleeps and
+continues. Claude Code reports the limits of a subscription with `rate_limit_event` frames. With an API key it sends
+none: then only status 429 shows that a limit is reached, and the reset time is unknown.
 """
 
 from collections.abc import Mapping
@@ -17,15 +15,16 @@ OnLimit = Literal["end", "wait"]
 """What a session does at a usage limit: the turn ends, or it ends and continues automatically after the reset."""
 
 MARGIN = 1.0
-"""Seconds after the reset: the clock of the API is not ours."""
+"""Seconds after the reset, because the API's clock may differ from ours."""
 MAX_SPREAD = 120.0
-"""Seconds over which the sessions that wait for the same reset are spread; a tenth of a short wait."""
+"""Seconds over which sessions that wait for the same reset are spread; for a short wait, a tenth of it."""
 MAX_WAIT = 8 * 86_400.0
-"""A reset that is farther away is not believed. The longest window that plans have is a week."""
+"""Later reset times are not believed. The longest window of a plan is a week."""
 MAX_ATTEMPTS = 20
-"""How often a message is sent again when each attempt ends at a limit; then the session ends at the limit."""
+"""How often a message is sent again if each attempt ends at a limit; then the session stays at the limit."""
 MAX_TEXT = 256 << 10
-"""Characters of a message that are kept. Instead of a longer one, a short message asks Claude to continue."""
+"""How many characters of a message are kept. A longer one is replaced by a short message that asks Claude to
+continue."""
 _FIRST_PAUSE = 60.0
 _MAX_PAUSE = 1800.0
 _MAX_WINDOWS = 20
@@ -50,7 +49,7 @@ _CONTINUE = "Continue where the usage limit stopped you."
 
 @dataclass(frozen=True, slots=True)
 class UsageWindow:
-    """How much of one window of a plan is used."""
+    """The usage of one window of a plan."""
 
     utilization: float | None = None
     """From 0 to 1, or a little more."""
@@ -64,7 +63,7 @@ class PlanUsage:
     status: str
     """`allowed`, `allowed_warning` or `rejected`."""
     kind: str | None = None
-    """The window that `status` is about, such as `five_hour`."""
+    """The window that `status` refers to, such as `five_hour`."""
     resets_at: float | None = None
     windows: Mapping[str, UsageWindow] = field(default_factory=dict)
 
@@ -84,7 +83,7 @@ class PlanUsage:
 
     @property
     def line(self) -> str:
-        """For people: `5-hour 92 %, weekly 40 %`; empty if nothing is known."""
+        """Human-readable: `5-hour 92 %, weekly 40 %`; empty if nothing is known."""
         parts = [
             f"{limit_name(name)} {window.utilization:.0%}"
             for name, window in self.windows.items()
@@ -94,7 +93,7 @@ class PlanUsage:
 
 
 def read_plan_usage(info: object) -> PlanUsage | None:
-    """The plan's usage in the `rate_limit_info` of a frame; None if that cannot be read. Never raises."""
+    """The plan's usage from the `rate_limit_info` of a frame; None if it cannot be parsed. Never raises."""
     if not isinstance(info, Mapping) or not isinstance(info.get("status"), str):
         return None
     raw = info.get("unifiedWindows")
@@ -112,7 +111,7 @@ def read_plan_usage(info: object) -> PlanUsage | None:
 
 
 def limit_name(kind: str | None) -> str:
-    """What people call a limit: `5-hour`, `weekly`."""
+    """The human-readable name of a limit: `5-hour`, `weekly`."""
     return "usage" if kind is None else _NAMES.get(kind, kind.replace("_", " "))
 
 
@@ -128,10 +127,11 @@ def limit_sentence(kind: str | None, resets_at: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LimitWait:
-    """What a usage limit has stopped, and when it continues automatically if it is to. Every move gives a new one."""
+    """A message that a usage limit stopped, and when it continues, if it continues automatically. Every transition
+    returns a new object."""
 
     id: str
-    """Names this wait: the key with which its message is accepted once."""
+    """Identifies this wait: the key with which its message is accepted once."""
     text: str
     """The message that is sent again."""
     since: float
@@ -145,7 +145,7 @@ class LimitWait:
 
     @property
     def sentence(self) -> str:
-        """Which limit it is, when it resets, and what follows."""
+        """The limit, its reset time, and what follows."""
         follows = f"The session continues automatically at {iso(self.continues_at)[:16]}Z." if self.on else ""
         return f"{limit_sentence(self.kind, self.resets_at)} {follows}".rstrip()
 
