@@ -114,7 +114,7 @@ export class ConversationView implements Watcher {
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.pill, this.changes,
-        button("⌕", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu),
+        button("", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu),
       this.find.element,
       this.tasks, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
     this.unmount.push(

@@ -126,7 +126,7 @@ export class ToolView {
   private readonly name = h("span", { class: "tool-name" });
   private readonly about = h("span", { class: "tool-about" });
   private readonly counts = h("span", { class: "counts" });
-  /** The last lines of what a command wrote, where it is folded. */
+  /** A few lines of what came back, where it is folded. */
   private readonly tail = h("span", { class: "tail", hidden: true });
   private readonly body = h("div", { class: "tool-body" });
   private touched = false;
@@ -165,8 +165,12 @@ export class ToolView {
     if (!this.touched && added + gone <= SHORT_CHANGE) this.element.open = true;
   }
 
+  /** A command ends with what matters of its output; another call that failed begins with the reason. */
   private drawTail(item: Item): void {
-    const lines = COMMANDS.has(item.name ?? "") && item.status ? (item.result ?? "").replace(/\s+$/, "").split("\n").filter((line) => line.trim()).slice(-TAIL) : [];
+    const command = COMMANDS.has(item.name ?? "");
+    const shown = item.status && (command || item.status === "error") ? withoutMarks(item.result ?? "") : "";
+    const all = shown.split("\n").filter((line) => line.trim());
+    const lines = command ? all.slice(-TAIL) : all.slice(0, TAIL);
     this.tail.hidden = !lines.length;
     this.tail.textContent = lines.map((line) => visible(plainLine(line)).slice(0, LONGEST_TAIL)).join("\n");
   }
@@ -218,7 +222,8 @@ const AGENTS = new Set(["Task", "Agent"]);
 
 /** Claude Code marks an error for the model; people see that it is one. */
 function withoutMarks(result: string): string {
-  return result.replace(/^<tool_use_error>([^]*)<\/tool_use_error>\s*$/, "$1");
+  const marked = /^<tool_use_error>([^]*?)(?:<\/tool_use_error>\s*)?$/.exec(result);
+  return marked?.[1] ?? result;
 }
 
 /** What a subagent reports, without the notes that are for the model. */

@@ -1,9 +1,12 @@
 """A conversation shows the work: changes with their size, commands with their words, looks in one line."""
 
+from typing import Any
+
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import fail, parallel, text, tool
 
+from .conftest import OpenBrowser
 from .console import Caller, Person, Site, write_script
 
 
@@ -63,3 +66,52 @@ def test_an_error_of_the_api_is_said_once(person: Person, site: Site) -> None:
     expect(ending).to_have_class("ending bad")
     words = (person.page.locator(".turn").inner_text()).count("The request is not valid.")
     assert words == 1
+
+
+def test_a_call_that_failed_says_why_without_the_marks_that_are_for_the_model(person: Person, site: Site) -> None:
+    directory = site.project(name="app")
+    missing = tool("Read", file_path=str(directory / "missing.txt"))
+    refused = tool("Bash", command="sleep 600 & wait", description="Wait for the deployment")
+    write_script(directory, missing, refused, "That was all.")
+    body = {"prompt": "Try", "workingDirectory": str(directory), "allowedTools": ["Bash"]}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person.arrive(f"/sessions/{session}")
+    person.says("That was all.")
+    page = person.page
+    expect(page.locator("details.tool", has_text="missing.txt").locator(".tail")).to_contain_text("does not exist")
+    expect(page.locator("details.tool", has_text="Wait for the deployment").locator(".tail")).to_contain_text("Blocked")
+    expect(page.locator(".conversation")).not_to_contain_text("tool_use_error")
+
+
+def test_the_head_of_a_session_has_two_rows_on_the_narrowest_phone(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    prompt = "Summarise everything that has changed in the interfaces"
+    begun = {"prompt": prompt, "workingDirectory": str(site.project("Nothing."))}
+    session = Caller(site).post("/api/sessions", begun)["sessionId"]
+    narrow = {"width": 320, "height": 640}
+    page = open_browser(storage_state=signed_in, viewport=narrow).arrive(f"/sessions/{session}").page
+    head = page.locator(".view-head")
+    expect(head.get_by_role("link", name="Changes")).to_be_in_viewport(ratio=1)
+    tops = head.evaluate("""(head) => ["h1", ".find-open", ".menu", ".about", ".changes-link"].map((name) => {
+        const box = head.querySelector(name).getBoundingClientRect();
+        return box.top + box.height / 2;
+    })""")
+    first, second = tops[:3], tops[3:]
+    assert max(first) - min(first) < 8
+    assert max(second) - min(second) < 8
+    assert min(second) > max(first)
+
+
+def test_a_phone_on_its_side_gives_its_height_to_the_session(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    session = Caller(site).post("/api/sessions", {"prompt": "Say it", "workingDirectory": str(site.project("Said."))})[
+        "sessionId"
+    ]
+    side = {"width": 844, "height": 390}
+    person = open_browser(storage_state=signed_in, viewport=side).arrive(f"/sessions/{session}")
+    person.says("Said.")
+    expect(person.page.locator("header.bar")).to_be_hidden()
+    person.page.get_by_role("link", name="All sessions").click()
+    expect(person.page.locator("header.bar")).to_be_visible()
