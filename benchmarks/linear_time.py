@@ -38,10 +38,11 @@ from claude_code_mcp.core.transcripts.transcript_export import Detail, markdown,
 from claude_code_mcp.core.transcripts.transcript_lines import is_bare_command, unwrapped
 from claude_code_mcp.core.transcripts.transcript_reader import first_mention, readable_lines
 from claude_code_mcp.core.transcripts.transcript_summary import summarize
-from claude_code_mcp.hub import organisation
+from claude_code_mcp.hub import address_patterns
 from claude_code_mcp.hub.config_entry import StdioConfig, expand, for_directory
+from claude_code_mcp.hub.long_results import with_long_parts_saved
 from claude_code_mcp.hub.streams import id_of_answer, parse_message
-from claude_code_mcp.hub.tools import ToolIndex, with_long_parts_saved
+from claude_code_mcp.hub.tool_search import ToolIndex
 from claude_code_mcp.hub.transports.failure_reasons import status_reason, stderr_summary
 
 Handle = Callable[[str], object]
@@ -211,7 +212,7 @@ HANDLERS: dict[str, Handle] = {
     "redact data": lambda text: redactor.data({text: [text], "password": text}),
     "redact escapes": lambda text: escapable.text(f"cret {text} with {text}"),
     "undo escapes": unescaped,
-    "address and pattern": lambda text: organisation.fits(f"http://a/{text}", "http://*a*/*b*c*"),
+    "address and pattern": lambda text: address_patterns.fits(f"http://a/{text}", "http://*a*/*b*c*"),
     "redact url": redact_url,
     "hold back": redactor.held_back,
     "secret name": is_secret_name,

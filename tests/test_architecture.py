@@ -161,9 +161,10 @@ PUBLIC: dict[str, set[str]] = {
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
     "core.sessions.background_tasks",
-    "hub.factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
+    "hub.config_changes",  # some for each hub: they follow the files of the hub, and end before the hub is left
+    "hub.client_hubs",  # one for each hub while it is opened, which its users and its end await
     "hub.provider",  # one: it waits for the first servers, and ends with the service
-    "hub.server_pool",  # one: all owners of connections belong to it, and leaving the hub awaits it
+    "hub.servers",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "core.processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "core.transcripts.watched_files",  # one: it is kept, and ends when its last file is no longer followed
     "testing.scripted_model",

@@ -10,7 +10,7 @@ import pytest
 from claude_code_mcp.core.claude.start_inputs import start_inputs
 from claude_code_mcp.core.git import find_repository
 from claude_code_mcp.core.private_files import GIT_FILE, named_in
-from claude_code_mcp.hub.config_files import project_roots
+from claude_code_mcp.hub.approvals import project_roots
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices of POSIX")
 

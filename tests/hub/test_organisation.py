@@ -17,9 +17,11 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.hub import config_files
+from claude_code_mcp.hub.address_patterns import fits, matches, written
+from claude_code_mcp.hub.client_hubs import Hubs
+from claude_code_mcp.hub.config_changes import HubSource, following
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
-from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub
-from claude_code_mcp.hub.organisation import fits, matches, written
+from claude_code_mcp.hub.factory import make_hub
 from claude_code_mcp.testing import Sandbox
 from tests.support.bubblewrap import missing
 from tests.support.managed_settings import with_managed_settings, write

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.hub.tools import ToolIndex, words_of
+from claude_code_mcp.hub.tool_search import ToolIndex, words_of
 
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "github create_issue": ("Create a new issue in a repository.", {"repo": "The repository", "title": "", "body": ""}),

@@ -38,7 +38,8 @@ from .private_files import GIT_FILE, named_in
 from .processes.child import ChildProcess, Exit
 from .processes.environment import build_environment
 from .processes.leftovers import new_mark, scratch_path
-from .processes.limits import ChildOptions, needed_to_start
+from .processes.limits import ChildOptions
+from .processes.needed_files import needed_to_start
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from pydantic import TypeAdapter, ValidationError
 from ..core.model.question import AskPerson
 from ..core.model.tool_names import SKILLS
 from .config_entry import ServerConfig
+from .shown_tools import trim_description, trim_tools
 from .streams import JsonObject, send_unchecked, writable_params
-from .tools import trim_description, trim_tools
 
 _MAX_ROUNDS = 10
 _MAX_UNCLEAR = 60.0

@@ -1,15 +1,4 @@
-"""Determines the hub's servers: their files and order, their approvals, and where their programs run.
-
-Claude Code keeps approvals in `~/.claude.json` under the project, which is the root of the git repository if it is in
-one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a project file, and
-a checkout can contain one: it counts only for a project that is trusted according to `~/.claude.json`. The shared
-`.claude/settings.json` of a project can only reject, never approve.
-
-The hub starts programs outside every sandbox. A program may execute files in its working directory: `npx` and `uvx`
-read configuration and Python modules there. So no program is started in, or from, a directory that sandboxed sessions
-can write to. References to the directory of a session (`${workspaceFolder}`) are still replaced in the command line.
-
-The operator is responsible for the arguments of a configured program: a project script among them is run.
+"""Determines the hub's servers: their files, and the order of these.
 
 Order, the first entry with a name wins: the organisation's servers, the hub's own file, `~/.claude.json` for this
 project, `.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry
@@ -21,7 +10,7 @@ the organisation does not allow is listed as barred, with the reason.
 
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -32,180 +21,18 @@ from ..core.config import Settings
 from ..core.json_text import decode_with_comments
 from ..core.model.paths import config_directory, user_file
 from ..core.model.tool_names import is_this_server
-from ..core.private_files import GIT_FILE, named_in
+from .approvals import Approvals, is_trusted, is_trusted_by_operator, project_entry, project_roots, read_approvals
 from .config_entry import (
     InvalidEntry,
     ServerConfig,
     StdioConfig,
-    for_directory,
     input_defaults,
-    names_relative_path,
     parse_entry,
     read_text,
     section_of,
 )
 from .organisation import SETTINGS, Organisation, managed_directory, managed_files, read_organisation
-
-_TRUSTED = "hasTrustDialogAccepted"
-ALL_PROJECTS = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class Approvals:
-    """The approvals and rejections for one project."""
-
-    trusts_all: bool = False
-    approved: frozenset[str] = frozenset()
-    rejected: frozenset[str] = frozenset()
-    disabled: frozenset[str] = field(default=frozenset())
-    """Servers of any scope that the user switched off for this project."""
-
-    def objection(self, name: str) -> str | None:
-        """Why a server of `.mcp.json` may not be used; None for one that may."""
-        if name in self.rejected:
-            return "rejected for this project in Claude Code"
-        return None if self.trusts_all or name in self.approved else "from .mcp.json, and not approved"
-
-
-def read_approvals(trusted: Sequence[Mapping[str, Any]], untrusted: Sequence[Mapping[str, Any]]) -> Approvals:
-    """Combine files: all may reject, only trusted ones approve."""
-    return Approvals(
-        any(content.get("enableAllProjectMcpServers") is True for content in trusted),
-        _names(trusted, "enabledMcpjsonServers"),
-        _names([*trusted, *untrusted], "disabledMcpjsonServers"),
-        _names(trusted, "disabledMcpServers"),
-    )
-
-
-def _names(contents: Iterable[Mapping[str, Any]], key: str) -> frozenset[str]:
-    lists = (content.get(key) for content in contents)
-    return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
-
-
-def is_trusted(claude: Mapping[str, Any], places: Iterable[Path]) -> bool:
-    """Whether one of these directories is trusted according to Claude Code's file."""
-    return any(project_entry(claude, place).get(_TRUSTED) is True for place in places)
-
-
-def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
-    """The entry of one directory in Claude Code's file."""
-    projects = claude.get("projects")
-    entry = projects.get(str(place).replace(os.sep, "/")) if isinstance(projects, dict) else None
-    if entry is None and isinstance(projects, dict):
-        entry = projects.get(str(place))
-    return entry if isinstance(entry, dict) else {}
-
-
-def is_trusted_by_operator(project: Path, directories: Iterable[str]) -> bool:
-    """Whether the operator trusts a project: a configured directory is the project or an ancestor, or all are trusted.
-    Blocks on the disk."""
-    for directory in directories:
-        if directory == ALL_PROJECTS or project.is_relative_to(Path(directory).expanduser().resolve()):
-            return True
-    return False
-
-
-def project_roots(project: Path) -> list[Path]:
-    """The directories under whose names Claude Code may know a project: itself, the root of its git repository, and
-    the main working tree if that is another. Blocks on the disk."""
-    root = next((place for place in (project, *project.parents) if os.path.exists(place / ".git")), None)
-    if root is None:
-        return [project]
-    return list(dict.fromkeys([project, root, *_main_tree(root)]))
-
-
-def _main_tree(root: Path) -> list[Path]:
-    """The main working tree of a linked one, whose `.git` is a file that leads to `MAIN/.git/worktrees/NAME`."""
-    link = root / ".git"
-    target = Path(named_in(link, GIT_FILE) or root)
-    if target.parent.name != "worktrees" or target.parent.parent.name != ".git":
-        return []
-    # The other end must point back: a checkout could name another project's repository to get its approvals.
-    leads_back = named_in(target / "gitdir") == os.path.realpath(link)
-    return [target.parent.parent.parent] if leads_back else []
-
-
-# -- program place ----------------------------------------------------------------------------------------------------
-
-
-_MAX_LINKS = 40
-"""No system follows more."""
-
-
-class NotStarted(Exception):
-    """The program would run what a session may have written; the message says what to configure."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramPlace:
-    """Where programs run. Without directories open to sessions: as configured, otherwise the server's directory."""
-
-    directory: str | None = None
-    """Where a program runs that is configured with no directory; None is that of the server."""
-    open_to_sessions: Sequence[str] = ()
-    """Real paths of the directories that sandboxed sessions can write to; the root if callers choose them, except
-    server directories and system program directories, which callers cannot choose."""
-
-    def placed(self, config: ServerConfig, directory: str) -> ServerConfig:
-        """The entry as it is for users in `directory`; NotStarted if its program must not run. Checks the paths of the
-        program and its directory immediately before the start."""
-        placed = for_directory(config, directory)
-        if not self.open_to_sessions or not isinstance(config, StdioConfig) or not isinstance(placed, StdioConfig):
-            return placed
-        if not names_relative_path(config):
-            placed = placed.model_copy(update={"cwd": config.cwd or self.directory})
-        if self.is_open(placed.cwd or self.directory or os.getcwd()):
-            raise NotStarted(
-                "it would run in a directory that sessions in a sandbox can write to: use ${workspaceFolder} instead "
-                "of a relative path, and a different cwd"
-            )
-        if os.path.isabs(placed.command) and os.sep not in self.open_to_sessions and self.is_open(placed.command):
-            raise NotStarted("its program is in a directory that sessions in a sandbox can write to")
-        return placed
-
-    def is_open(self, path: str | Path) -> bool:
-        """Whether a sandboxed session can write to the target of this path, or redirect it: a link that it can replace
-        counts as its own, whatever its target. Blocks on the disk."""
-        if not self.open_to_sessions or self._is_ours(path):
-            return False
-        places = [Path(os.path.realpath(path)), *_passed(path)]
-        return any(place.is_relative_to(directory) for place in places for directory in self.open_to_sessions)
-
-    def _is_ours(self, path: str | Path) -> bool:
-        """Whether it is in the programs directory, by path and after resolving links."""
-        if self.directory is None:
-            return False
-        real = os.path.realpath(self.directory)
-        by_name = any(Path(os.path.abspath(path)).is_relative_to(own) for own in (self.directory, real))
-        return by_name and Path(os.path.realpath(path)).is_relative_to(real)
-
-
-def _passed(path: str | Path) -> Iterator[Path]:
-    """Every path component that the system visits when resolving a path, including links and their targets."""
-    place = Path(os.path.abspath(path))
-    waiting, place, links = list(reversed(place.parts[1:])), Path(place.anchor), 0
-    while waiting and links <= _MAX_LINKS:
-        part = waiting.pop()
-        if part == os.pardir:
-            place = place.parent
-            continue
-        yield place / part
-        try:
-            target = Path(os.readlink(place / part))
-        except OSError:  # no link, or not there
-            place = place / part
-            continue
-        links += 1
-        waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-        place = Path(target.anchor) if target.is_absolute() else place
-
-
-AS_CONFIGURED = ProgramPlace()
-"""Used if no session is sandboxed."""
-
-
-# -- config files -----------------------------------------------------------------------------------------------------
-
+from .program_place import AS_CONFIGURED, ProgramPlace
 
 _KEY = "mcpServers"
 _ITSELF = "it is this server itself"

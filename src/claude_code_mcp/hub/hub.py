@@ -1,6 +1,6 @@
 """The hub: one connection to every configured MCP server, shared by all sessions, clients and commands.
 
-This is the public face of the package. `Hub` finds the server and checks the configuration; `server_pool.py` has the
+This is the public face of the package. `Hub` finds the server and checks the configuration; `servers.py` has the
 servers and decides who shares a connection, `upstream.py` has the connections, `session_endpoint.py` the view of one
 session.
 """
@@ -32,10 +32,11 @@ from .client_session import CallerSide, UpstreamClient, wants_input
 from .config_entry import CallLimits, OAuthServerConfig
 from .config_files import HubConfig
 from .hub_deps import HubDeps
-from .server_pool import HubServers, ServerPool, ServerStatus, status_of
+from .prompt_text import named_arguments, prompt_text
+from .server_pool import ServerPool
+from .servers import HubServers, ServerStatus, status_of
 from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
 from .streams import JsonObject
-from .tools import named_arguments, prompt_text
 from .transports.transport_factory import own_storage
 
 log = logging.getLogger(__name__)

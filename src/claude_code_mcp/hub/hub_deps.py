@@ -10,7 +10,7 @@ from ..core.state.documents import Documents
 from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.oauth_providers import Renewals
-from .config_files import AS_CONFIGURED, ProgramPlace
+from .program_place import AS_CONFIGURED, ProgramPlace
 from .streams import JsonObject
 from .transports.in_process import ServeInProcess
 from .transports.stdio_client import ChildEnvironment, unmarked

@@ -22,8 +22,9 @@ from ..core.service import Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
+    from .client_hubs import Hubs
+    from .config_changes import HubSource
     from .config_files import HubConfig
-    from .factory import Hubs, HubSource
     from .hub import Hub
     from .session_endpoint import SessionEndpoint
 
@@ -192,7 +193,9 @@ class HubProvider:
         for module in (".factory", ".channel_relay"):  # in a thread, since it takes a while
             await asyncio.to_thread(import_module, module, __package__)
         from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
-        from .factory import Hubs, following, make_hub  # noqa: PLC0415
+        from .client_hubs import Hubs  # noqa: PLC0415
+        from .config_changes import following  # noqa: PLC0415
+        from .factory import make_hub  # noqa: PLC0415
 
         settings = self._settings
         relay = ChannelRelay(settings.channels, settings.permission_channels)
@@ -224,7 +227,7 @@ class HubProvider:
                 waiting.become(made)
 
     def _source(self) -> "HubSource":
-        from .factory import HubSource  # noqa: PLC0415
+        from .config_changes import HubSource  # noqa: PLC0415
 
         settings = self._settings
         return HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
@@ -233,7 +236,8 @@ class HubProvider:
         self, principal: str, source: "HubSource", configuration: "HubConfig", opened: AsyncExitStack
     ) -> "Hub":
         """A separate hub for one caller, open for as long as `opened` is."""
-        from .factory import following, make_hub  # noqa: PLC0415
+        from .config_changes import following  # noqa: PLC0415
+        from .factory import make_hub  # noqa: PLC0415
 
         programs = await asyncio.to_thread(source.programs)
         made = make_hub(self._settings, configuration, os.environ, principal=principal, programs=programs)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.processes.child import ChildProcess, Exit
-from claude_code_mcp.core.processes.limits import ChildOptions, needed_to_start
+from claude_code_mcp.core.processes.limits import ChildOptions
+from claude_code_mcp.core.processes.needed_files import needed_to_start
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux is asked")
 

@@ -13,17 +13,9 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.processes.child import ChildProcess, Exit
+from claude_code_mcp.core.processes.control_groups import PREFIX, GroupParent, find_parent, own_group
 from claude_code_mcp.core.processes.leftovers import new_mark
-from claude_code_mcp.core.processes.limits import (
-    PREFIX,
-    ChildOptions,
-    EnforcedLimits,
-    GroupParent,
-    ResourceLimits,
-    find_parent,
-    own_group,
-    process_limit_command,
-)
+from claude_code_mcp.core.processes.limits import ChildOptions, EnforcedLimits, ResourceLimits, process_limit_command
 from tests.core.claude.conftest import PATIENCE
 
 from .test_containment import Listener
@@ -231,7 +223,8 @@ def test_a_group_of_version_2_is_prepared_unless_others_are_in_it(unified: Path)
     names = (unified.parent / "cgroup.controllers").read_text().split()
     (unified.parent / "cgroup.subtree_control").write_text(f"+{names[0]}")
     code = (
-        "import os, sys; from pathlib import Path; from claude_code_mcp.core.processes.limits import delegated; "
+        "import os, sys; from pathlib import Path; "
+        "from claude_code_mcp.core.processes.control_groups import delegated; "
         "group, name = sys.argv[1:]; Path(group, 'cgroup.procs').write_text(str(os.getpid())); "
         "print(sorted(delegated(group, [name])), Path(group, 'server', 'cgroup.procs').read_text().split())"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.processes.limits import machine, trees
+from claude_code_mcp.core.processes.memory import machine, trees
 
 _PARENT = """
 import subprocess, sys

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from claude_code_mcp.core.errors import LimitReached
-from claude_code_mcp.core.processes.limits import MachineMemory
+from claude_code_mcp.core.processes.memory import MachineMemory
 from claude_code_mcp.core.sessions.slots import EXPECTED, Slots
 
 MIB = 1 << 20

@@ -10,10 +10,13 @@ import pytest
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import ClientEnvironment
+from claude_code_mcp.hub.client_hubs import Hubs
+from claude_code_mcp.hub.config_changes import HubSource, following
 from claude_code_mcp.hub.config_entry import StdioConfig, parse_entry
-from claude_code_mcp.hub.config_files import ConfigPaths, NotStarted, ProgramPlace, read_configuration
-from claude_code_mcp.hub.factory import Hubs, HubSource, following, make_hub
+from claude_code_mcp.hub.config_files import ConfigPaths, read_configuration
+from claude_code_mcp.hub.factory import make_hub
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.program_place import NotStarted, ProgramPlace
 from tests.support.waiting import until_true
 
 ATTACKS = json.loads(Path(__file__).with_name("hub_files.json").read_text())

@@ -7,7 +7,8 @@ import psutil
 import pytest
 
 from claude_code_mcp.core.config import load_settings
-from claude_code_mcp.hub.factory import Hubs, hub_configuration, make_hub
+from claude_code_mcp.hub.client_hubs import Hubs
+from claude_code_mcp.hub.factory import hub_configuration, make_hub
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.scenarios.hub_and_sessions.conftest import program

@@ -11,7 +11,7 @@ import pytest
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.private_files import replace_file
-from claude_code_mcp.hub.factory import HubSource, following
+from claude_code_mcp.hub.config_changes import HubSource, following
 from claude_code_mcp.hub.provider import HubProvider, signs_in_apart
 from claude_code_mcp.testing.script import tool
 from tests.support.hub_config import parse_servers

@@ -15,8 +15,10 @@ from claude_code_mcp.cli.mcp.configure import load_configuration
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.core.model.caller import ClientEnvironment
+from claude_code_mcp.hub.client_hubs import Hubs
+from claude_code_mcp.hub.config_changes import HubSource
 from claude_code_mcp.hub.config_files import HubConfig
-from claude_code_mcp.hub.factory import Hubs, HubSource, hub_configuration
+from claude_code_mcp.hub.factory import hub_configuration
 from claude_code_mcp.hub.server_memory import ServerMemory
 from claude_code_mcp.testing import Sandbox
 from tests.hub.conftest import text_of

@@ -10,7 +10,8 @@ import pytest
 
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import REMOTE_PROFILE, Policy, Profile, Resources
-from claude_code_mcp.core.processes.limits import EnforcedLimits, ResourceLimits, find_parent
+from claude_code_mcp.core.processes.control_groups import find_parent
+from claude_code_mcp.core.processes.limits import EnforcedLimits, ResourceLimits
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool

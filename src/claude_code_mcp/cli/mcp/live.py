@@ -38,7 +38,7 @@ from ...hub.config_files import HubConfig
 from ...hub.factory import make_hub
 from ...hub.hub import Hub, HubTool
 from ...hub.hub_deps import OnNotification, ignore_notification
-from ...hub.server_pool import ServerStatus
+from ...hub.servers import ServerStatus
 from .configure import NO_SERVERS, load_configuration, select_servers
 from .prompts import QuestionPrompter, ReadLine, Show, parse_arguments
 from .terminal import (

@@ -14,8 +14,8 @@ from typing import Protocol
 from ..config import Settings
 from ..errors import LimitReached
 from ..model.text import size_of
-from ..processes import limits
-from ..processes.limits import MachineMemory
+from ..processes import memory
+from ..processes.memory import MachineMemory
 
 EXPECTED = 160 << 20
 """Assumed bytes of a process that has not been measured yet."""
@@ -76,7 +76,7 @@ class Slots:
     @classmethod
     def of(cls, settings: Settings) -> "Slots":
         """The slots for these settings and this machine's memory."""
-        found = limits.machine()
+        found = memory.machine()
         limit = settings.memory_limit_bytes(found.total if found is not None else None)
         return cls(settings.max_sessions, settings.spawn_limit, limit, settings.memory_wait_ms / 1000)
 
@@ -251,8 +251,8 @@ class Slots:
     async def measure(self) -> None:
         """Measure all processes and the machine, and act on the result."""
         pids = [holder.pid for holder in self._holders if holder.pid is not None]
-        measured = await asyncio.to_thread(limits.trees, pids)
-        self.take_measurement(measured, await asyncio.to_thread(limits.machine))
+        measured = await asyncio.to_thread(memory.trees, pids)
+        self.take_measurement(measured, await asyncio.to_thread(memory.machine))
 
     def take_measurement(self, measured: Mapping[int, int | None], machine: MachineMemory | None) -> None:
         """Apply a measurement of all processes and the machine. Parks idle processes, least recently used first, until

@@ -42,7 +42,7 @@ from .guard import WebUser
 
 if TYPE_CHECKING:
     from ...hub.hub import Hub
-    from ...hub.server_pool import ServerStatus
+    from ...hub.servers import ServerStatus
     from ...server.server import HubHost
 
 _MAX_ROWS = 200

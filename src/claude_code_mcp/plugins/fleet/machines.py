@@ -17,7 +17,7 @@ import anyio
 
 from ...core import json_text
 from ...core.errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
-from ...core.processes import limits
+from ...core.processes import memory
 from . import names
 from .connection import MACHINE_SECONDS, FleetConnection, follow_bucket
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
@@ -105,9 +105,9 @@ class MachineReport:
 
     def measure(self) -> Machine:
         """The machine now. A few lines of /proc are read, which never waits."""
-        memory = limits.machine()
+        found = memory.machine()
         return replace(
-            self.machine, sessions=self.count_sessions(), free_memory=memory.available if memory is not None else 0
+            self.machine, sessions=self.count_sessions(), free_memory=found.available if found is not None else 0
         )
 
     def __call__(self) -> bytes:

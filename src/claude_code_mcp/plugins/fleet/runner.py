@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
 from ...core.model.caller import LOCAL_CALLER, Caller
-from ...core.processes.limits import kill_trees, pause_trees, resume_trees
+from ...core.processes.process_trees import kill_trees, pause_trees, resume_trees
 from ...core.service import Service
 from ...core.state.session_marks import Marks
 from ...core.state.session_records import SessionRecord

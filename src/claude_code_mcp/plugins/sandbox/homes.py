@@ -30,7 +30,8 @@ from ...core.model.network import NetworkRules
 from ...core.model.paths import config_directory
 from ...core.policy.policy import Policy, Profile, Resources
 from ...core.private_files import private_directory, replace_file
-from ...core.processes.limits import UNLIMITED, EnforcedLimits, GroupParent, ResourceLimits, find_parent
+from ...core.processes.control_groups import GroupParent, find_parent
+from ...core.processes.limits import UNLIMITED, EnforcedLimits, ResourceLimits
 from ...core.state.state_directory import PRINCIPALS
 from ...core.working_directory import default_directory
 from . import bubblewrap, container

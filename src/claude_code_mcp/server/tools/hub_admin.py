@@ -13,7 +13,7 @@ from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.service import Service
 from ...hub.hub import Hub
-from ...hub.server_pool import ServerStatus
+from ...hub.servers import ServerStatus
 from .arguments import Arguments
 from .call import Call
 from .output import ErrorInfo, ToolOutput

@@ -25,7 +25,8 @@ from ...core.model.tool_names import prefix_of
 from ...core.private_files import private_directory, replace_file
 from ...core.service import Service
 from ...hub.hub import CallCounts, Hub, HubTool
-from ...hub.tools import ToolIndex, is_long, with_long_parts_saved
+from ...hub.long_results import is_long, with_long_parts_saved
+from ...hub.tool_search import ToolIndex
 from ...hub.transports.http_client import UNREACHABLE
 from .call import Call
 from .hub_permissions import PermissionQuestions, Ruling, rule_on_call

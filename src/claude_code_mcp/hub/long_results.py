@@ -1,0 +1,61 @@
+"""Results that are too long for a model's context: saved to a file, with a notice in their place. Pure."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+
+from ..core.model.text import json_parts
+from .prompt_text import text_of
+
+Save = Callable[[str, str], str]
+"""Keeps a text in a file with this ending and returns its path."""
+
+
+def is_long(result: types.CallToolResult, limit: int) -> bool:
+    """Whether a result has more than so many characters of text, or of structured content."""
+    if sum(len(text_of(block)) for block in result.content) > limit:
+        return True
+    return result.structured_content is not None and exceeds(result.structured_content, limit)
+
+
+def with_long_parts_saved(
+    result: types.CallToolResult, limit: int, save: Save, *, keep_structured: bool
+) -> types.CallToolResult:
+    """The result with all of its text in a file where that is longer than the limit, and structured content likewise.
+
+    A notice in their place says where they are and how long. Other content stays, and so does structured content that
+    the tool has promised to its callers (`keep_structured`). The result is no error because of it.
+    """
+    texts = [text_of(block) for block in result.content]
+    content = list(result.content)
+    if sum(map(len, texts)) > limit:
+        whole = "\n".join(filter(None, texts))
+        notice = _notice(whole, save(whole, ".txt"), "Plain text")
+        content = [types.TextContent(text=notice), *(block for block in content if not text_of(block))]
+    changes: dict[str, Any] = {"content": content}
+    if not keep_structured and exceeds(result.structured_content, limit):
+        whole = json.dumps(result.structured_content, ensure_ascii=False, indent=1)
+        content.append(types.TextContent(text=_notice(whole, save(whole, ".json"), "JSON")))
+        changes["structured_content"] = None
+    return result.model_copy(update=changes)
+
+
+def _notice(text: str, path: str, format_: str) -> str:
+    lines = text.count("\n") + 1
+    return (
+        f"The result ({len(text):,} characters across {lines:,} lines) is too long to be shown. "
+        f"The full result is in {path}\nFormat: {format_}\n"
+        "Read the file in portions or search it. Before you summarize it, read all of it or say which part you read."
+    )
+
+
+def exceeds(value: Any, limit: int) -> bool:
+    """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+    size = 0
+    for part in json_parts(value):
+        size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
+        if size > limit:
+            return True
+    return False
