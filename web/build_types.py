@@ -8,7 +8,7 @@ import types
 import typing
 from pathlib import Path
 
-from claude_code_mcp.core.model.outcome import SESSION_TOOL_STATUS
+from claude_code_mcp.core.model.states import SESSION_TOOL_STATUS
 from claude_code_mcp.core.questions.kinds import WireType
 from claude_code_mcp.core.sessions.session_access import Access
 from claude_code_mcp.core.sessions.session_row import SessionRow

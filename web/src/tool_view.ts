@@ -168,7 +168,7 @@ export class ToolView {
   /** A command ends with what matters of its output; another call that failed begins with the reason. */
   private drawTail(item: Item): void {
     const command = COMMANDS.has(item.name ?? "");
-    const shown = item.status && (command || item.status === "error") ? withoutMarks(item.result ?? "") : "";
+    const shown = item.status && (command || item.status === "error") ? item.result ?? "" : "";
     const all = shown.split("\n").filter((line) => line.trim());
     const lines = command ? all.slice(-TAIL) : all.slice(0, TAIL);
     this.tail.hidden = !lines.length;
@@ -214,17 +214,11 @@ export class ToolView {
       item.diff ? diffView(unifiedDiff(item.diff), file, this.acts.margin?.(file)) : inputView(name, item.input, this.directory),
       // That a change was made is seen in the change.
       item.result && !(item.diff && item.status === "ok") && h("div", { class: "result" }, AGENTS.has(name) && item.status === "ok" ? h("div", { class: "markdown report", dir: "auto" }, markdown(reportOf(item.result)))
-        : resultView(withoutMarks(item.result), RESULT_LABELS[item.status ?? ""] ?? "result")));
+        : resultView(item.result, RESULT_LABELS[item.status ?? ""] ?? "result")));
   }
 }
 
 const AGENTS = new Set(["Task", "Agent"]);
-
-/** Claude Code marks an error for the model; people see that it is one. */
-function withoutMarks(result: string): string {
-  const marked = /^<tool_use_error>([^]*?)(?:<\/tool_use_error>\s*)?$/.exec(result);
-  return marked?.[1] ?? result;
-}
 
 /** What a subagent reports, without the notes that are for the model. */
 function reportOf(result: string): string {

@@ -104,6 +104,18 @@ def test_a_call_of_the_same_answer_is_there_whichever_of_them_ended_last(tmp_pat
     assert read_outline(path).left_behind == 0
 
 
+def test_an_error_is_shown_without_the_tags_that_are_for_the_model(tmp_path: Path) -> None:
+    tagged = "<tool_use_error>File does not exist.</tool_use_error>"
+    path = written(
+        tmp_path,
+        prompt("u1", None, "Go"),
+        answer("a1", "u1", call("Read"), call("Bash")),
+        result("r1", "a1", "Read", tagged, is_error=True),
+        result("r2", "r1", "Bash", tagged),
+    )
+    assert [item.result for item in turns(path)[0].items] == ["File does not exist.", tagged]
+
+
 def test_behind_a_damaged_line_the_conversation_goes_on_above_it(tmp_path: Path) -> None:
     path = written(
         tmp_path,

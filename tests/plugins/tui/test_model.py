@@ -110,6 +110,15 @@ def test_a_result_is_put_to_its_call_and_a_subagent_is_told_apart() -> None:
     assert conversation.blocks[-1].within_agent
 
 
+def test_an_error_is_shown_without_the_tags_that_are_for_the_model() -> None:
+    conversation = ShownConversation(SHOP)
+    read = message("assistant", "u1", {"type": "tool_use", "id": "t1", "name": "Read", "input": {"file_path": "x"}})
+    tagged = "<tool_use_error>File does not exist.</tool_use_error>"
+    failed = {"type": "tool_result", "tool_use_id": "t1", "content": tagged, "is_error": True}
+    conversation.fold(page(read, message("user", "u2", failed)))
+    assert conversation.blocks[0].result == "File does not exist."
+
+
 def test_a_subagent_is_known_from_its_start_and_not_lost_with_a_result_that_does_not_name_it() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))

@@ -96,6 +96,7 @@ _DENIALS = frozenset(
     {"user-rejected", "permission-rule", "automode-blocked", "automode-unavailable", "automode-parsing-error"}
 )
 """How Claude Code records that a call was denied, without the messages for interrupted calls."""
+_ERROR_TAG, _ERROR_END = "<tool_use_error>", "</tool_use_error>"
 CallStatus = Literal["ok", "error", "denied"]
 
 
@@ -120,6 +121,13 @@ def call_statuses(line: Mapping[str, Any]) -> dict[str, CallStatus]:
             denied = isinstance(kind, str) and kind in _DENIALS
             found[call] = "ok" if not block.get("is_error") else "denied" if denied else "error"
     return found
+
+
+def without_error_tags(result: str, status: str) -> str:
+    """The result of a call as people read it: Claude Code puts some errors in tags, for the model."""
+    if status != "error" or not result.startswith(_ERROR_TAG):
+        return result
+    return result.removeprefix(_ERROR_TAG).rstrip().removesuffix(_ERROR_END)
 
 
 def read_outcome(

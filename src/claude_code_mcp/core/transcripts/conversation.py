@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..model.outcome import call_statuses
+from ..model.outcome import call_statuses, without_error_tags
 from ..model.text import clip_line
 from ..model.unified_diff import unified_diff
 from ..private_files import entries_at, is_absence, unless_absent
@@ -225,7 +225,7 @@ def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
 
 
 def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
-    text = shown_text(block.get("content"))
+    text = without_error_tags(shown_text(block.get("content")), item.status)
     item.result = clean(without_sequences(text))
     item.output = without_surrogates(text) if steers_terminal(text) else ""
     if isinstance(details, Mapping):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...client.styled_lines import call_line, result_text
-from ...core.model.outcome import call_statuses
+from ...core.model.outcome import call_statuses, without_error_tags
 from ...core.model.states import BUSY_STATUSES
 from ...core.model.text import clip_line, cut, visible
 from .chunked_text import ChunkedText
@@ -207,7 +207,8 @@ class ShownConversation:
         block = self._by_id.get(call)
         if block is not None and block.kind == "tool":
             block.status = statuses.get(call, "error")
-            block.result = cut(visible(result_text(part.get("content"))), _MAX_RESULT)
+            result = without_error_tags(result_text(part.get("content")), block.status)
+            block.result = cut(visible(result), _MAX_RESULT)
             named = details.get("agentId") if isinstance(details, Mapping) else None
             block.agent = visible(str(named)) if named else block.agent
             block.revision += 1
