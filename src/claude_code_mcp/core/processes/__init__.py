@@ -1,1 +1,1 @@
-"""Child processes: started, contained, read line by line, and ended with everything that they started."""
+"""Child processes: start them, contain them, read their lines, and end them with everything that they started."""

@@ -38,17 +38,17 @@ _fallback_logged = False
 
 
 def containment() -> str:
-    """The name of the containment that this platform has: `supervisor` or `marks`."""
+    """The containment that this platform offers: `supervisor` or `marks`."""
     return "supervisor" if supervisor_client.available() else "marks"
 
 
 def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
-    """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
+    """Whether the leftovers of a child that ended must be searched for by its mark."""
     return not isinstance(transport, supervisor_client.SupervisedTransport) or transport.reaper_lost
 
 
 async def prepare() -> None:
-    """Does ahead of time what the first child would otherwise have to wait for. Never fails."""
+    """Prepares in advance what the first child would otherwise wait for. Never fails."""
     if supervisor_client.available():
         with contextlib.suppress(OSError):
             await supervisor_client.prepare()
@@ -62,11 +62,12 @@ async def spawn(
     environment: Mapping[str, str],
     options: ChildOptions = USUAL_OPTIONS,
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
-    """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
-    at a lower priority than ours, so that children at work do not keep us from answering.
+    """Starts a program with three pipes. It gets its own session, so that a Ctrl-C meant for us does not reach it, and
+    a lower priority than ours, so that busy children do not keep us from answering. `argv[0]` is a path. Raises OSError
+    or ValueError if it cannot be started; then nothing runs.
 
-    `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
-    does not work, the child is started without it: the log says so once, and the next child tries it again.
+    If the supervisor does not work, the child is started without it; this is logged once, and the next child tries the
+    supervisor again.
     """
     global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
     if supervisor_client.available():
@@ -93,7 +94,7 @@ async def spawn(
 
 
 def _platform_options(descriptors: Sequence[int]) -> dict[str, Any]:
-    """What puts a child into a process group of its own; on Windows also what lowers its priority."""
+    """Options that put a child into its own process group and, on Windows, lower its priority."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
     return {"start_new_session": True, "pass_fds": tuple(descriptors)}
@@ -126,17 +127,17 @@ def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
 _STDERR_KEPT = 32 << 10
 _NO_MEMORY = "the server has no memory left for its output"
 _DRAIN = 1.0
-"""Seconds that the pipes of a child that has ended may stay open: something may hold them."""
+"""Seconds to wait for the pipes of a child that ended, because a descendant may hold them open."""
 _REMOVAL = 30.0
-"""Seconds that the removal of what a child leaves may take."""
+"""Seconds to wait for the removal of a child's leftovers."""
 _DESCENDANTS = 6.0
-"""Seconds until the supervisor has given up on descendants that cannot be killed, and a little more."""
+"""Slightly longer than the supervisor tries to kill descendants that cannot be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended: its code (negative for a signal), the end of its stderr, the program's name for people, and
-    why we have ended it, if we had to."""
+    """How a child ended: its code (negative for a signal), the end of its stderr, the program's human-readable name,
+    and why we ended it, if we did."""
 
     code: int
     stderr: str
@@ -149,7 +150,7 @@ class Exit:
 
     @property
     def reason(self) -> str:
-        """A sentence for a person, with what the program wrote last."""
+        """A human-readable sentence with the last output of the program."""
         if self.cause:
             return f"{self.program} was stopped: {self.cause}."
         sentence = f"{self.program} {'was ' if self.code < 0 else ''}{self.how}"
@@ -158,7 +159,7 @@ class Exit:
 
 
 def _bytes_waiting(channel: int) -> int:
-    """How much of what was written to a pipe or a socket nobody has read yet; 0 where the system cannot tell."""
+    """How many bytes written to a pipe or socket are still unread; 0 if the system cannot tell."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
         import termios  # noqa: PLC0415
@@ -170,7 +171,7 @@ def _bytes_waiting(channel: int) -> int:
 
 
 def _run_removal(command: Sequence[str], environment: Mapping[str, str], child: str) -> None:
-    """Never fails: what could not be removed of which child is in the log."""
+    """Never fails: leftovers that cannot be removed are logged."""
     try:
         subprocess.run(
             command,
@@ -193,8 +194,8 @@ def _signal_name(number: int) -> str:
 
 
 class ChildListener(Protocol):
-    """The owner of a child. Calls come from the event loop and must not block; what they raise is logged. A MemoryError
-    that `output_received` raises ends the child."""
+    """The owner of a child. Calls come from the event loop and must not block; exceptions are logged. A MemoryError
+    raised by `output_received` ends the child."""
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of stdout."""
@@ -203,10 +204,10 @@ class ChildListener(Protocol):
         """Stdout is closed; the child may still run."""
 
     def input_closed(self) -> None:
-        """The child can no longer be written to, though nobody has stopped it."""
+        """The child can no longer be written to, although it was not stopped."""
 
     def child_ended(self, exit_: Exit) -> None:
-        """The child is gone, and everything that it wrote was handed over."""
+        """The child is gone, and all of its output was delivered."""
 
 
 class _ChildInput(asyncio.SubprocessProtocol):
@@ -223,25 +224,25 @@ class _ChildInput(asyncio.SubprocessProtocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes written that the child has not read."""
+        """Bytes that the child has not read."""
         return self._stdin.get_write_buffer_size() if self._stdin is not None else 0
 
     @property
     def has_read_input(self) -> bool:
-        """Whether the child has taken everything that was written; True where the system cannot tell, False once its
-        input is closed."""
+        """Whether the child has read everything that was written; True if the system cannot tell, False once its input
+        is closed."""
         if self._stdin is None or not self.input_open:
             return False
         pipe = self._stdin.get_extra_info("pipe")
         return not self.unsent and (pipe is None or _bytes_waiting(pipe.fileno()) == 0)
 
     def write(self, data: bytes) -> None:
-        """Hands bytes to the child, buffering what it does not read yet. A no-op once its input is closed."""
+        """Writes to the child, buffering what it does not read yet. Does nothing once its input is closed."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
 
     async def drained(self) -> None:
-        """Waits while the child reads more slowly than it is written to."""
+        """Waits until the child has caught up with our writes."""
         await self._writable.wait()
 
     def close_input(self) -> None:
@@ -256,13 +257,13 @@ class _ChildInput(asyncio.SubprocessProtocol):
 
 
 class ChildProcess(_ChildInput):
-    """One child. `start` it once; it is ended by `stop` or by itself. The event loop tells it what its pipes do."""
+    """One child. Call `start` once; it ends by itself or with `stop`. The event loop reports on its pipes."""
 
     def __init__(
         self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None, owner: str = ""
     ) -> None:
-        """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end. `owner`
-        says in the log whose it is."""
+        """`program` is a human-readable name, `mark` is set in its environment, `scratch` is removed when it ends.
+        `owner` identifies its owner in the log."""
         super().__init__()
         self._listener = listener
         self._program = program
@@ -279,9 +280,9 @@ class ChildProcess(_ChildInput):
         self.stopping = False
         """Whether `stop` was called."""
         self.cause = ""
-        """Why it was ended by us, without being asked to; empty if it was not."""
+        """Why we ended it on our own initiative; empty otherwise."""
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        """Done once the child is gone and everything it wrote was handed over."""
+        """Done once the child is gone and all of its output was delivered."""
         self.cleaned = asyncio.Event()
         """Set once its descendants and its scratch directory are gone too."""
 
@@ -293,7 +294,8 @@ class ChildProcess(_ChildInput):
         environment: Mapping[str, str],
         options: ChildOptions = USUAL_OPTIONS,
     ) -> None:
-        """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
+        """Starts it. Raises OSError or ValueError if that fails. Nothing of it remains then, nor if this is
+        cancelled."""
         self._removal = (options.removal, environment)
         try:
             await spawn(lambda: self, argv, cwd=cwd, environment=environment, options=options)
@@ -304,7 +306,7 @@ class ChildProcess(_ChildInput):
 
     @property
     def started(self) -> bool:
-        """Whether it was ever running."""
+        """Whether it was ever started."""
         return self._transport is not None
 
     @property
@@ -322,7 +324,7 @@ class ChildProcess(_ChildInput):
         return b"".join(self._stderr)[-_STDERR_KEPT:].decode("utf-8", "replace")
 
     def pause_reading(self, paused: bool) -> None:
-        """Lets the child's stdout fill up, or reads on."""
+        """Stops reading the child's stdout, or resumes."""
         pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
         if isinstance(pipe, asyncio.ReadTransport):
             (pipe.pause_reading if paused else pipe.resume_reading)()
@@ -330,11 +332,9 @@ class ChildProcess(_ChildInput):
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def stop(self, timeout: float, first: Callable[[], Awaitable[bool]] | None = None) -> Exit | None:
-        """The stop ladder: end of input, SIGTERM, SIGKILL, everything it started. Each step waits `timeout` at most.
-
-        `first` comes before all of them; when it returns False the input is not closed, and SIGTERM is the next step.
-        Cancelling the caller does not stop it half way. Returns None if the child survived even SIGKILL.
-        """
+        """Stops in steps: end of input, SIGTERM, SIGKILL, then everything it started. Each step waits at most
+        `timeout`. `first` runs before all steps; if it returns False, the input is not closed and SIGTERM is the next
+        step. Cancelling the caller does not stop this half-way. Returns None if the child survived SIGKILL."""
         if self._ladder is None:
             # Before the first step: the end of input that it brings
             # about is ours and must not be reported as `input_closed`.
@@ -392,7 +392,7 @@ class ChildProcess(_ChildInput):
             self._stderr_size -= len(self._stderr.popleft())
 
     def end_for_memory(self) -> None:
-        """Kills it, and reads nothing more of what it wrote: some of that is lost."""
+        """Kills it and discards the rest of its output, part of which is lost."""
         if self.cause or self.exited.done():
             return
         self.cause = _NO_MEMORY
@@ -414,12 +414,12 @@ class ChildProcess(_ChildInput):
             self._notify(self._listener.output_ended)
 
     def process_exited(self) -> None:
-        """The child is gone; its pipes may still hold output, or be held open by a descendant."""
+        """The child is gone; its pipes may still contain output, or be held open by a descendant."""
         if self._cleanup is None:
             self._cleanup = asyncio.get_running_loop().create_task(self._clean_up())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Its pipes are closed: everything that it wrote has arrived."""
+        """Its pipes are closed: all of its output has arrived."""
         self._pipes_lost.set()
         if not self.exited.done():
             # Once only: asyncio reports this too when it comes late,
@@ -433,10 +433,8 @@ class ChildProcess(_ChildInput):
             self._notify(lambda: self._listener.child_ended(exit_))
 
     async def _clean_up(self) -> None:
-        """Runs once the child has ended: its descendants, then the rest of its output, then the report of its end.
-
-        The end is reported and `cleaned` is set in any case, even if the descendants cannot be looked for.
-        """
+        """Runs once the child has ended: its descendants, then the rest of its output, then the report of its end. The
+        end is reported and `cleaned` is set in any case, even if the search for descendants fails."""
         assert self._transport is not None
         try:
             swept = needs_sweep(self._transport)

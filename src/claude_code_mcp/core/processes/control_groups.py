@@ -15,24 +15,24 @@ from pathlib import Path
 from .leftovers import owner_is_gone
 
 PREFIX = "claude-code-mcp-"
-"""How the names of our groups begin; the mark of the child follows, see `leftovers.py`."""
+"""The prefix of our groups' names; the child's mark follows, see `leftovers.py`."""
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD = 100_000
-"""Microseconds, over which the share of the processors is counted."""
+"""The period, in microseconds, of the processor share."""
 _OWN_GROUP = "server"
 OPTIONAL_FILE = "memory.swap.max"
-"""A setting that a kernel without swap accounting does not have."""
+"""A setting that kernels without swap accounting lack."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupParent:
-    """A directory in which groups can be made, and what can be limited there."""
+    """A directory in which groups can be created, and which limits it supports."""
 
     path: str
     controllers: frozenset[str]
 
     def settings(self, memory: int | None, processes: int | None, cpus: float | None) -> dict[str, str]:
-        """The files of a group and what has to be in them, in this order, for these limits."""
+        """The files of a group and their contents for these limits, in order."""
         settings: dict[str, str] = {}
         if "memory" in self.controllers and memory is not None:
             # Without swap: a child that is out of memory must not slow down all others instead.
@@ -45,8 +45,8 @@ class GroupParent:
 
 
 def find_parent() -> GroupParent | None:
-    """Where groups can be made for children of this process; None where that is not possible. May move this process and
-    its children into a group of their own. Blocks for a moment."""
+    """Where groups for children of this process can be created; None if that is impossible. May move this process and
+    its children into a separate group. Blocks briefly."""
     if sys.platform != "linux":
         return None
     # Where the group cannot be used, the limits that work without one still hold.
@@ -62,8 +62,8 @@ def find_parent() -> GroupParent | None:
 
 
 def own_group(mounts: str, groups: str) -> str | None:
-    """The directory of the group of version 2 that a process is in, from its `mountinfo` and `cgroup`; None if it is
-    not mounted. Pure."""
+    """The directory of the cgroup v2 group of a process, from its `mountinfo` and `cgroup`; None if it is not mounted.
+    Pure."""
     path = next((line.removeprefix("0::") for line in groups.splitlines() if line.startswith("0::")), None)
     if path is None:
         return None
@@ -78,8 +78,8 @@ def own_group(mounts: str, groups: str) -> str | None:
 
 
 def delegated(path: str, controllers: Iterable[str] = _CONTROLLERS) -> frozenset[str]:
-    """Which of the controllers groups below this one have, once it is prepared for that. OSError if that
-    cannot be done."""
+    """Prepares a group and returns the controllers available in groups below it. Raises OSError if that is
+    impossible."""
     group = Path(path)
     available = {*controllers} & {*(group / "cgroup.controllers").read_text().split()}
     enabled = {*(group / "cgroup.subtree_control").read_text().split()}
@@ -96,7 +96,7 @@ def delegated(path: str, controllers: Iterable[str] = _CONTROLLERS) -> frozenset
 
 
 def _move_own(group: Path) -> bool:
-    """Moves the processes of a group into one below it; False if some of them are not ours."""
+    """Moves the processes of a group into a subgroup; False if some of them are not ours."""
     processes = [int(number) for number in (group / "cgroup.procs").read_text().split()]
     if not all(_is_ours(pid) for pid in processes):
         return False
@@ -110,7 +110,7 @@ def _move_own(group: Path) -> bool:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process is this one, or was started by it."""
+    """Whether a process is this one or was started by it."""
     while pid > 1:
         if pid == os.getpid():
             return True
@@ -122,7 +122,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _remove_stale(path: str) -> None:
-    """Removes the groups of servers that no longer live; one with a process in it stays."""
+    """Removes the groups of dead servers; a group with a process in it stays."""
     for name in os.listdir(path):
         if name.startswith(PREFIX) and owner_is_gone(name.removeprefix(PREFIX)):
             with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""The environment of every child process: whatever starts a program builds it here, and only here.
+"""The environment of child processes. Everything that starts a program builds its environment here.
 
-Our own variables hold secrets (tokens) and the places of secrets, so no child gets any of them: not a session, not a
-server of the hub, not a helper. Two tie a child to us and are no secret: the mark by which leftovers are found, and
-the depth of nesting. A session that may have a server of ours inside gets two more: how deep that may go, and the
-state directory, which all servers of one user must share.
+Our own variables contain secrets (tokens) and the locations of secrets, so no child gets them: no session, no server of
+the hub, no helper. Two variables tie a child to us and are not secret: the mark by which leftovers are found, and the
+nesting depth. A session that may run a nested server gets two more: the maximum depth and the state directory, which
+all servers of one user must share.
 
 The start on stdio imports this module before its first answer, so it imports nothing itself.
 """
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 OWN_PREFIX = "CLAUDE_CODE_MCP_"
 MARK = f"{OWN_PREFIX}MARK"
-"""Set for every child; says which of our processes it belongs to. See `leftovers.py`."""
+"""Set for every child: identifies the process of ours that it belongs to. See `leftovers.py`."""
 DEPTH = f"{OWN_PREFIX}DEPTH"
-"""Set for every child: how many of our servers stand between it and the person."""
+"""Set for every child: the number of our servers between it and the person."""
 MAX_DEPTH = f"{OWN_PREFIX}MAX_DEPTH"
-"""How many servers may run inside one another's sessions."""
+"""How many servers may be nested in each other's sessions."""
 STATE_DIR = f"{OWN_PREFIX}STATE_DIR"
 
 _INHERITED = frozenset({MARK, DEPTH})
@@ -70,16 +70,15 @@ _OF_ONE_WINDOW_BY_PREFIX = (
 
 
 def child_environment(base: "Mapping[str, str]") -> dict[str, str]:
-    """The base without our own variables and without what an outer Claude Code session set for itself. The depth is
-    one more than ours, whatever the base says."""
+    """The base without our own variables and without the variables that an outer Claude Code session set for itself.
+    The depth is one more than ours, whatever the base says."""
     kept = {name: value for name, value in base.items() if not is_own(name) and name not in _OUTER_SESSION}
     return {**kept, DEPTH: str(depth(base) + 1)}
 
 
 def significant(environment: "Mapping[str, str]") -> dict[str, str]:
-    """What makes two environments differ for those who share something: everything that a child gets, except for the
-    variables that describe one window, terminal or start of a program. A variable that nobody here has heard of counts:
-    it may hold somebody's credentials."""
+    """The variables that distinguish two environments: everything a child gets, except variables that describe one
+    window, terminal or start of a program. Unknown variables count, because they may contain credentials."""
     return {
         name: value
         for name, value in child_environment(environment).items()
@@ -88,31 +87,31 @@ def significant(environment: "Mapping[str, str]") -> dict[str, str]:
 
 
 def expand_home(path: str, environment: "Mapping[str, str]") -> str:
-    """The path with `~` replaced by the home directory of this environment, which need not be that of our process."""
+    """The path with `~` replaced by the home directory of this environment, which may differ from our process's."""
     home = environment.get("HOME") or environment.get("USERPROFILE")
     return home + path[1:] if home and (path == "~" or path.startswith(("~/", "~\\"))) else path
 
 
 def build_environment(base: "Mapping[str, str]", extra: "Mapping[str, str]", mark: str) -> dict[str, str]:
-    """The environment of a child: what any child may have of the base, then the caller's own variables, then the mark
-    and the depth, which no caller can replace."""
+    """The environment of a child: what any child may have from the base, then the caller's variables, then the mark and
+    the depth, which no caller can replace."""
     clean = child_environment(base)
     return {**clean, **extra, MARK: mark, DEPTH: clean[DEPTH]}
 
 
 def is_own(name: str) -> bool:
-    """Whether a variable is one of ours that no child may get. On Windows names have no case, so none counts."""
+    """Whether a variable is one of ours that no child may get. Case is ignored on Windows."""
     name = name.upper()
     return name.startswith(OWN_PREFIX) and name not in _INHERITED
 
 
 def for_nested_servers(base: "Mapping[str, str]", max_depth: int, state_dir: str) -> dict[str, str]:
-    """What a session gets besides, if servers of ours may run inside it."""
+    """Additional variables of a session in which our servers may be nested."""
     return {MAX_DEPTH: str(max_depth), STATE_DIR: state_dir} if max_depth > depth(base) else {}
 
 
 def depth(environment: "Mapping[str, str]") -> int:
-    """How deep this process is nested: 0 when a person or a client started it. What is no number counts as nested."""
+    """How deep this process is nested: 0 if a person or a client started it. An invalid number counts as nested."""
     value = environment.get(DEPTH, "")
     if value:
         return _small_number(value, otherwise=1)
@@ -120,7 +119,7 @@ def depth(environment: "Mapping[str, str]") -> int:
 
 
 def too_deep(environment: "Mapping[str, str]") -> bool:
-    """Whether a server that is started here must offer nothing."""
+    """Whether a server that starts here must offer nothing."""
     return depth(environment) > _small_number(environment.get(MAX_DEPTH, ""), otherwise=0)
 
 

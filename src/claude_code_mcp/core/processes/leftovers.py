@@ -1,10 +1,10 @@
-"""Finds and ends what a child leaves behind, by the mark in its environment and by nothing else.
+"""Finds and ends what a child leaves behind, by the mark in its environment only.
 
-A mark is `owner.start.namespace.unique`: the server process that started the child, when that one was started, the
-namespace in which these process ids count, and an id of the child. Descendants inherit it with the environment. What
-carries the mark of an owner that no longer lives may be ended by any server in the same namespace.
+A mark is `owner.start.namespace.unique`: the server process that started the child, that process's start time, the
+namespace of its process ids, and an id of the child. Descendants inherit it with the environment. Any server in the
+same namespace may end processes whose mark names a dead owner.
 
-Where the supervisor contains children this is the second line: it finds what is left when supervisor and reaper were
+Where the supervisor contains children, this is the second line of defense, for the case that supervisor and reaper were
 killed together. Elsewhere it is the only one; see `child.py`.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWEEP_TIMEOUT = 5.0
-"""Seconds after which processes that cannot be killed are given up."""
+"""Seconds after which to give up on processes that cannot be killed."""
 _PAUSE = 0.01
 _YOUNG = 2.0
-"""Seconds after its start in which a process may still be in the middle of `exec`."""
+"""Seconds after its start in which a process may still be in `exec`."""
 _KERNEL_THREADS = 2
-"""The parent of all threads of the Linux kernel."""
+"""The parent of all Linux kernel threads."""
 _START_TOLERANCE = 2
-"""By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
+"""How far two readings of a process's start time may differ: off Linux it is computed from the clock."""
 _PF_EXITING = 0x4
-"""The kernel's flag of a thread in `exit`, set before anything of it is torn down and never taken back."""
+"""The kernel's flag for a thread in `exit`, set before its teardown begins and never cleared."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
 
 
@@ -48,10 +48,8 @@ def new_mark() -> str:
 
 
 def started_at(pid: int) -> int:
-    """When a process was started: on Linux in the kernel's own count, which no change of the clock moves.
-
-    Raises OSError if there is no such process.
-    """
+    """A process's start time: on Linux the kernel's counter, which clock changes do not affect. Raises OSError if there
+    is no such process."""
     if sys.platform == "linux":
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name stands in brackets and may itself hold spaces
@@ -62,7 +60,7 @@ def started_at(pid: int) -> int:
 
 
 def created_at(pid: int) -> float:
-    """The time at which a process was started, by the clock. Raises OSError if there is no such process."""
+    """A process's start time by the clock. Raises OSError if there is no such process."""
     import psutil  # noqa: PLC0415 - takes a while, and on Linux the first call needs none
 
     try:
@@ -74,14 +72,12 @@ def created_at(pid: int) -> float:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process that is still listed will never run code of its own again, so that it can write nothing more:
-    nobody has waited for it yet, or it is being torn down.
+    """Whether a process that is still listed will never run its own code again, so that it writes nothing more: it is a
+    zombie or being torn down.
 
-    Decided by the kernel's word on each thread. An empty command line or environment says nothing: every process has
-    one in the middle of `exec`, and can give itself one. Nor does the state of the process as a whole: it is that of
-    its first thread, which may have ended while others go on.
-
-    Raises OSError if there is no such process, or if that cannot be told.
+    Decided by the kernel's flag of each thread. An empty command line or environment proves nothing: every process has
+    one during `exec`, and can clear its own. Nor does the state of the process, which is the state of its first thread:
+    that may have ended while others run. Raises OSError if there is no such process, or if this cannot be determined.
     """
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415
@@ -111,32 +107,33 @@ def _is_exiting(stat: str) -> bool:
 
 
 def _namespace() -> int:
-    """The namespace of process ids: what runs in a container has an owner that cannot be seen from outside."""
+    """The namespace of process ids: a process in a container may have an owner outside that is invisible there."""
     return os.stat("/proc/self/ns/pid").st_ino if sys.platform == "linux" else 0
 
 
 def scratch_path(mark: str) -> Path:
-    """Where the private directory of the child with this mark belongs. It is not made here: most need none."""
+    """The path of the private directory of the child with this mark. It is not created here, because most children need
+    none."""
     return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
 
 
 def is_scratch_name(name: str) -> bool:
-    """Whether a directory of this name may be the private directory of some child."""
+    """Whether a directory with this name may be the private directory of a child."""
     return name.startswith(_SCRATCH_PREFIX)
 
 
 async def sweep(mark: str) -> int:
-    """Ends everything that carries this mark; returns how many processes that were."""
+    """Ends everything with this mark; returns the number of processes."""
     return await asyncio.to_thread(_end_all, lambda found: found == mark)
 
 
 async def sweep_stale() -> int:
-    """Ends whatever owners that no longer live have left behind, and removes their files."""
+    """Ends everything that dead owners left behind, and removes their files."""
     return await asyncio.to_thread(_sweep_stale)
 
 
 async def sweep_quietly() -> None:
-    """Does what `sweep_stale` does, for a server that starts: logs how many processes it ended, and never fails."""
+    """`sweep_stale` for a starting server: logs the number of ended processes and never fails."""
     with contextlib.suppress(OSError):
         ended = await sweep_stale()
         if ended:
@@ -144,14 +141,14 @@ async def sweep_quietly() -> None:
 
 
 def end_stale(pid: int) -> None:
-    """Ends this process and its like if its owner no longer lives; any other is left alone."""
+    """Ends this process, and others with its mark, if its owner is dead; otherwise does nothing."""
     mark = _stale_mark(pid)
     if mark:
         _end_all(lambda found: found == mark)
 
 
 def is_stale(pid: int) -> bool:
-    """Whether the process carries the mark of an owner that no longer lives, so that `end_stale` would end it."""
+    """Whether the mark of the process names a dead owner, so that `end_stale` would end it."""
     return bool(_stale_mark(pid))
 
 
@@ -166,7 +163,7 @@ def _stale_mark(pid: int) -> str | None:
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
-    """Looks again until nothing is found: what is ended may have started something in the meantime."""
+    """Repeats the search until nothing is found, because a process may start others before it is ended."""
     import psutil  # noqa: PLC0415
 
     ended: set[int] = set()
@@ -205,8 +202,8 @@ def _mark_of(process: "psutil.Process") -> str | None:
 
 
 def started_by_us(pid: int) -> bool:
-    """Whether a process was started by a child of this server or of another one, such as a session, with whatever
-    between them; also if that cannot be found out."""
+    """Whether a child of this or another of our servers, such as a session, started this process, directly or
+    indirectly; also True if that cannot be determined."""
     import psutil  # noqa: PLC0415
 
     try:
@@ -227,8 +224,8 @@ def _environment(process: "psutil.Process") -> dict[str, str]:
 
 
 def _mark_of_threads(pid: int) -> str | None:
-    """The mark that other threads show: the first one of a process that is being killed may have ended before them,
-    and shows no environment then, while they still run."""
+    """The mark read from other threads: the first thread of a process that is being killed may end first, and then
+    shows no environment while others still run."""
     if sys.platform != "linux":
         return None
     for thread in os.listdir(f"/proc/{pid}/task"):
@@ -240,8 +237,8 @@ def _mark_of_threads(pid: int) -> str | None:
 
 
 def _unreadable_mark(process: "psutil.Process") -> str | None:
-    """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
-    thread of the kernel, or a process that has cleared it."""
+    """Empty for a process in `exec`, which has no environment yet; None for one that never will: a kernel thread, or a
+    process that cleared it."""
     young = time.time() - process.create_time() < _YOUNG
     return "" if young and process.ppid() != _KERNEL_THREADS else None
 
@@ -256,7 +253,7 @@ def _sweep_stale() -> int:
 
 
 def owner_is_gone(mark: str) -> bool:
-    """Whether the server that made this mark no longer lives. What is no mark has no owner that could be gone."""
+    """Whether the server that created this mark is dead. False for a string that is not a mark."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
         # In another namespace the same number is another process,

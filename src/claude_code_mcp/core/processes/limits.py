@@ -19,13 +19,13 @@ from dataclasses import astuple, dataclass
 from .control_groups import OPTIONAL_FILE, PREFIX, GroupParent
 
 _MIN_DATA = 1 << 30
-"""Claude Code reserves far more than it uses, and does not start with less."""
+"""Claude Code reserves far more than it uses and does not start with less."""
 _KILLED_FIRST = "500"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """None is unlimited."""
+    """Resource limits; None means unlimited."""
 
     memory: int | None = None
     processes: int | None = None
@@ -43,21 +43,21 @@ NO_LIMITS = ResourceLimits()
 
 @dataclass(frozen=True, slots=True)
 class EnforcedLimits:
-    """Limits, and the control group below which a child can have its own."""
+    """Limits, and the control group below which a child can get its own."""
 
     limits: ResourceLimits = NO_LIMITS
     parent: GroupParent | None = None
 
     def directives(self, mark: str) -> list[str]:
-        """What the reaper of the child with this mark has to do, see `supervisor.py`."""
+        """The directives for the reaper of the child with this mark, see `supervisor.py`."""
         return [*self._directives(f"{PREFIX}{mark or uuid.uuid4().hex}")] if self.limits else []
 
     def grouped(self, controller: str) -> bool:
-        """Whether a control group enforces what this controller is for."""
+        """Whether a control group enforces this controller's limit."""
         return self.parent is not None and controller in self.parent.controllers
 
     def unenforced(self, *, sandboxed: bool, root: bool) -> list[str]:
-        """The limits that nothing enforces here, by name."""
+        """The names of limits that nothing enforces here."""
         names = []
         if self.limits.processes is not None and not self.grouped("pids") and (root or not sandboxed):
             names.append("processes")
@@ -89,27 +89,27 @@ UNLIMITED = EnforcedLimits()
 
 
 def process_limit_command(limit: int, argv: Sequence[str]) -> list[str]:
-    """The command with a limit on the processes of its user, which in a user namespace are those of the namespace. Some
-    shells call it -u, and others -p."""
+    """The command with a limit on its user's processes, which in a user namespace are the processes of the namespace.
+    Some shells call the option -u, others -p."""
     return ["/bin/sh", "-c", 'ulimit -u "$0" 2>/dev/null || ulimit -p "$0"; exec "$@"', str(limit), *argv]
 
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """How a child is started beside its command line."""
+    """How to start a child, apart from its command line."""
 
     descriptors: tuple[int, ...] = ()
-    """Open in the child under the numbers that they have here; it has no others."""
+    """Descriptors that are open in the child, with the same numbers; it has no others."""
     sockets: bool = False
-    """Whether its stdin and stdout are sockets. They behave as pipes do, but no other process can open them through
-    /proc. Only with a supervisor."""
+    """Whether its stdin and stdout are sockets. They behave like pipes, but other processes cannot open them through
+    /proc. Needs a supervisor."""
     limits: EnforcedLimits = UNLIMITED
-    """How much of the machine it may use. Only with a supervisor."""
+    """Its resource limits. Needs a supervisor."""
     executables: tuple[str, ...] = ()
-    """The only files that it and all that it starts can execute, if there are any; see `needed_to_start`. Only
-    with a supervisor, and where the kernel can be told so."""
+    """If set, the only files that it and its descendants can execute; see `needed_to_start`. Needs a supervisor and
+    kernel support."""
     removal: tuple[str, ...] = ()
-    """A command that is run in its environment when it has ended, for what its own end does not remove."""
+    """A command to run in its environment when it has ended, to remove what remains."""
 
 
 USUAL_OPTIONS = ChildOptions()

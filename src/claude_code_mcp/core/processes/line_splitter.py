@@ -8,18 +8,16 @@ _HEAD = 200
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A line that was longer than the limit: its length, and how it began."""
+    """A line longer than the limit: its length and its beginning."""
 
     length: int
     head: bytes
 
 
 class LineSplitter:
-    """Splits a byte stream into lines, the same ones however the bytes were cut. Blank lines are skipped.
-
-    A line may be huge (a large edit, an image), so its pieces are joined once, when it is complete. One over the limit
-    is dropped and reported as `Oversized` at its end; the stream goes on behind it.
-    """
+    """Splits a byte stream into lines, independent of how the bytes arrive. Skips blank lines. A line may be huge (a
+    large edit, an image), so its pieces are joined once, when it is complete. A line over the limit is dropped and
+    reported as `Oversized` at its end; the stream continues after it."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -45,7 +43,7 @@ class LineSplitter:
         return lines
 
     def close(self) -> list[bytes | Oversized]:
-        """The last line, if the stream has ended without a newline."""
+        """The last line, if the stream ended without a newline."""
         return self._finish()
 
     def _hold(self, piece: bytes) -> None:

@@ -16,19 +16,19 @@ from pathlib import Path
 _PROC = Path("/proc")
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MAX_PROCESSES = 10_000
-"""Descendants of one child that are looked at; a program that starts more is not measured to the end."""
+"""How many descendants of one child are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineMemory:
-    """The memory of the machine, or of the container that this process runs in, in bytes."""
+    """The memory in bytes of the machine, or of the container that this process runs in."""
 
     total: int
     available: int
 
 
 def machine() -> MachineMemory | None:
-    """The memory of the machine now; None if the system does not report it."""
+    """The machine's current memory; None if the system does not report it."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, KeyError, ValueError):
             facts = dict(line.split(":", 1) for line in (_PROC / "meminfo").read_text().splitlines())
@@ -51,8 +51,7 @@ def _container_limit() -> int | None:
 
 
 def trees(children: Iterable[int]) -> dict[int, int | None]:
-    """For the number of each child of ours the bytes that it uses with all that it started; None where that is not
-    known."""
+    """The bytes used by each child and all its descendants, by process id; None if unknown."""
     measure = _tree_in_proc if sys.platform == "linux" else _tree_elsewhere
     return {pid: measure(pid) for pid in children}
 
@@ -76,7 +75,7 @@ def _own_memory(pid: int) -> int:
 
 
 def _reaper_of(pid: int) -> int | None:
-    """The parent of a child that was started by the supervisor: what the child has left running belongs to it."""
+    """The parent of a child that the supervisor started, to which the child's leftovers belong."""
     fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     parent = int(fields[1])
     return parent if parent not in (0, 1, os.getpid()) else None

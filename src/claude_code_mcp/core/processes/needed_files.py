@@ -14,7 +14,7 @@ _MAX_SEGMENTS = 64
 
 
 def needed_to_start(program: str) -> tuple[str, ...]:
-    """The program itself and its loader; empty if that cannot be said of it, a script for one. Blocks on the disk."""
+    """The program and its loader; empty if unknown, for example for a script. Blocks on the disk."""
     program = os.path.realpath(program)
     try:
         with open(program, "rb") as file:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 _MAX_ROUNDS = 100
-"""Generations of a tree; more are made only by something that starts processes faster than they are found."""
+"""Maximum generations of a process tree; only something that starts processes faster than they are found exceeds it."""
 
 
 def pause_trees(pids: Collection[int]) -> None:
-    """Stops these children and everything that they have started, without ending it."""
+    """Suspends these children and all their descendants."""
     _each_in_trees(pids, "suspend")
 
 
@@ -20,7 +20,7 @@ def resume_trees(pids: Collection[int]) -> None:
 
 
 def kill_trees(pids: Collection[int]) -> None:
-    """Ends them at once, whether they are stopped or not."""
+    """Kills them at once, whether suspended or not."""
     import psutil  # noqa: PLC0415
 
     # Stopped first, so that nothing new is started meanwhile, and found before their parents are gone.
@@ -30,9 +30,9 @@ def kill_trees(pids: Collection[int]) -> None:
 
 
 def _each_in_trees(pids: Collection[int], act: Literal["suspend", "resume"]) -> set[int]:
-    """Does this to all of them; returns those that were found. Trees are walked from the top, after their roots were
-    stopped: what is stopped starts nothing, so that the walk ends. A container's processes are those of its engine, and
-    are not reached."""
+    """Applies an action to all of them and returns those found. Trees are walked from the top, with the roots suspended
+    first, so that nothing new starts and the walk ends. Processes of a container belong to its engine and are not
+    reached."""
     import psutil  # noqa: PLC0415
 
     if not pids:
@@ -62,7 +62,7 @@ def _parent(pid: int) -> int | None:
 
 
 def _children(parents: Collection[int | None]) -> Iterable[int]:
-    """One look at the processes of the machine serves any number of parents."""
+    """Reads the process list once for any number of parents."""
     import psutil  # noqa: PLC0415
 
     if not parents:

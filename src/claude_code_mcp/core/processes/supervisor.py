@@ -54,27 +54,25 @@ _MAY_EXECUTE, _MAY_MOVE = 1 << 0, 1 << 13
 _BENEATH_PATH = 1
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _GRACE = 1.0
-"""Seconds that a child has between SIGTERM and SIGKILL when the server is gone."""
+"""Seconds between SIGTERM and SIGKILL for a child whose server is gone."""
 _LIMIT = 5.0
-"""Seconds after which descendants that cannot be killed are given up."""
+"""Seconds after which to give up on descendants that cannot be killed."""
 _PAUSE = 0.005
 _MEMORY_PAUSE = 1.0
-"""Seconds between two looks at the memory of a child: nothing tells when it grows."""
+"""Seconds between two measurements of a child's memory; nothing reports its growth."""
 _CHANNELS = 4
-"""Descriptors that every request has."""
+"""The descriptors in every request."""
 _MAX_DESCRIPTORS = 253
-"""The kernel takes no more in one message."""
+"""The kernel's maximum per message."""
 _GROUP_PRIORITY_PAUSE = 0.15
-"""Seconds until a refused change of a group's priority is tried again: the kernel allows ten a second to all users."""
+"""Seconds before a refused change of a group's priority is retried: the kernel allows ten per second for all users."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Serves spawn requests on the socket whose descriptor is the first argument, until its other end is closed.
-
-    The second argument is by how much the priority of its children is lower than its own.
-    """
+    """Serves spawn requests on the socket whose descriptor is the first argument, until its other end is closed. The
+    second argument is how much lower the children's priority is."""
     with contextlib.suppress(OSError):
         os.setsid()
     _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -119,7 +117,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch_children() -> int:
-    """A descriptor that becomes readable when a child has ended."""
+    """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -130,7 +128,7 @@ def _watch_children() -> int:
 
 
 def _forget_ended(reapers: set[int]) -> bool:
-    """Forgets reapers that ended; returns whether one was killed, and has left its descendants to us."""
+    """Removes ended reapers from the list; returns whether one was killed, so that we inherited its descendants."""
     orphaned = False
     while (ended := _reap_one()) is not None:
         pid, status = ended
@@ -141,10 +139,8 @@ def _forget_ended(reapers: set[int]) -> bool:
 
 
 def _kill_orphans(reapers: set[int]) -> bool:
-    """Kills what a killed reaper has left; returns whether there was anything.
-
-    Once is not enough: a process that dies in the middle of the search hands its own children over to us only then.
-    """
+    """Kills the descendants of a killed reaper; returns whether there were any. Repeat it: a process that dies during
+    the search hands over its children only then."""
     orphans = [pid for pid in _children_of([os.getpid()]) if pid not in reapers]
     _kill_all(orphans)
     return bool(orphans)
@@ -159,7 +155,7 @@ def _reap_one() -> tuple[int, int] | None:
 
 
 def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
-    """The next request: descriptors and the fields of the payload; None at the end."""
+    """The next request: descriptors and payload fields; None at the end."""
     try:
         head, descriptors, _, _ = socket.recv_fds(requests, 4, _MAX_DESCRIPTORS)
         for descriptor in descriptors:
@@ -179,8 +175,7 @@ def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
 
 
 def _fork_reaper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int | None:
-    """Forks a reaper and returns its process id. If that fails, reports the error to the server in its place and
-    returns None."""
+    """Forks a reaper and returns its process id. If that fails, reports the error to the server and returns None."""
     try:
         reaper = os.fork()
     except OSError as error:  # too many processes: those that run must not suffer from it
@@ -242,7 +237,7 @@ def _report(control: socket.socket, line: str) -> None:
 
 
 class _Request:
-    """What a child is to be, from the fields of a payload."""
+    """A request to start a child, from the fields of a payload."""
 
     def __init__(self, fields: list[bytes]) -> None:
         self.directory, numbers, *rest = fields
@@ -256,13 +251,13 @@ class _Request:
 
 
 def _counted(fields: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Splits off as many fields as the first one says."""
+    """Splits off a counted list: the first field is its length."""
     count = int(fields[0])
     return fields[1 : count + 1], fields[count + 1 :]
 
 
 def _start(pipes: list[int], others: list[int], request: _Request) -> int:
-    """Forks and executes the child; raises the OSError that its `exec` failed with."""
+    """Forks and executes the child. Raises the OSError of its `exec`."""
     numbered = dict(zip(request.numbers, others, strict=True))
     failed, fail = os.pipe()
     reaper = os.getpid()
@@ -288,7 +283,7 @@ def _start(pipes: list[int], others: list[int], request: _Request) -> int:
 
 
 def _become(descriptors: dict[int, int], request: _Request, reaper: int) -> None:
-    """Turns this process into the child, with these descriptors by the numbers that they shall have."""
+    """Turns this process into the child, with these descriptors at the requested numbers."""
     os.setsid()
     with contextlib.suppress(OSError):
         os.nice(int(sys.argv[2]))
@@ -312,8 +307,8 @@ def _become(descriptors: dict[int, int], request: _Request, reaper: int) -> None
 
 
 def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | None) -> int | None:
-    """Carries out the server's orders until the child has ended, and returns its wait status; None if the server is
-    gone and the child has not ended within the grace."""
+    """Carries out the server's orders until the child ends, and returns its wait status; None if the server is gone and
+    the child did not end within the grace period."""
     deadline: float | None = None
     lowered, watch = _lower_group_priority(pid), _MemoryWatch(memory)
     while True:
@@ -341,7 +336,7 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | 
 
 
 def _carry_out(order: bytes, pid: int) -> bool:
-    """Carries out an order of the server; returns whether it is none, since the server is gone."""
+    """Carries out an order of the server; returns whether the server is gone instead."""
     if order == b"K":
         _signal(pid, signal.SIGKILL)
     else:
@@ -350,11 +345,9 @@ def _carry_out(order: bytes, pid: int) -> bool:
 
 
 def _lower_group_priority(pid: int) -> bool:
-    """Gives the child's session the priority that the child has; False if the kernel says to try again.
-
-    With the kernel's automatic task groups the priority of a process counts only within its session, and it is the
-    session that competes with the server. Kernels without them have no such file, and need nothing.
-    """
+    """Gives the child's session the child's priority; False if the kernel asks to retry. With the kernel's autogroup
+    feature a process's priority counts only within its session, and the session competes with the server. Kernels
+    without autogroups have no such file and need nothing."""
     try:
         with open(f"/proc/{pid}/autogroup", "w") as file:
             file.write(sys.argv[2])
@@ -379,7 +372,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _make_groups(request: _Request) -> None:
-    """Makes the child's control groups, with their limits; OSError if one cannot be enforced."""
+    """Creates the child's control groups with their limits. Raises OSError if one cannot be enforced."""
     for kind, value in request.directives:
         if kind == b"group":
             os.mkdir(value)
@@ -390,7 +383,7 @@ def _make_groups(request: _Request) -> None:
 
 
 def _take_limits(request: _Request) -> None:
-    """Puts this process, which is about to become the child, under its limits."""
+    """Applies the limits to this process, which is about to become the child."""
     for kind, value in request.directives:
         if kind == b"group":
             _write(value + b"/cgroup.procs", b"0")
@@ -406,8 +399,8 @@ def _take_limits(request: _Request) -> None:
 
 
 def _execute_only(paths: list[bytes]) -> None:
-    """Has the kernel refuse to execute any other file than these, to this process and to all that it starts. Without
-    paths nothing is refused, nor where the kernel knows no such rules."""
+    """Makes the kernel refuse to execute any other file, for this process and its descendants. Without paths, or
+    without kernel support, nothing is refused."""
     # The second version is the first that can leave files free to be moved between directories.
     if not paths or _libc.syscall(_LANDLOCK_CREATE, None, 0, 1) < 2:
         return
@@ -436,7 +429,7 @@ def _write(path: bytes, content: bytes) -> None:
 
 
 def _has_killed(group: bytes) -> bool:
-    """Whether the kernel has ended a process of this group because there was too much memory in use."""
+    """Whether the kernel killed a process of this group for lack of memory."""
     for name in (b"memory.events", b"memory.oom_control"):
         with contextlib.suppress(OSError), open(group + b"/" + name, "rb") as file:
             return any(line.startswith(b"oom_kill ") and line.split()[1] != b"0" for line in file)
@@ -459,18 +452,18 @@ def _remove_groups(groups: list[bytes]) -> None:
 
 
 class _MemoryWatch:
-    """Looks from time to time at the memory of a child and all that it has started."""
+    """Periodically measures the memory of a child and its descendants."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._next = time.monotonic() + _MEMORY_PAUSE
 
     def pause(self) -> float | None:
-        """Seconds until the next look; None if there is none."""
+        """Seconds until the next measurement; None if there is none."""
         return None if self._limit is None else max(0.0, self._next - time.monotonic())
 
     def ended_a_process(self) -> bool:
-        """Looks, if it is time to, and ends the largest process if all of them use more than they may."""
+        """Measures, if it is time, and kills the largest process if the total exceeds the limit."""
         if self._limit is None or time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + _MEMORY_PAUSE
@@ -482,7 +475,7 @@ class _MemoryWatch:
 
 
 def _own_memory(pid: int) -> int:
-    """The bytes of a process that it shares with no other program."""
+    """The bytes of a process that it does not share with another program."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
@@ -508,7 +501,8 @@ def _descendants() -> list[int]:
 
 
 def _end_descendants() -> None:
-    """Kills and reaps until this process has no child left. Being a subreaper, it then has no descendant left."""
+    """Kills and reaps until this process has no child left. Because it is a subreaper, it then has no descendants
+    either."""
     until = time.monotonic() + _LIMIT
     while time.monotonic() < until:
         _kill_all(_children_of([os.getpid()]))
@@ -521,7 +515,7 @@ def _end_descendants() -> None:
 
 
 def _kill_all(roots: list[int]) -> None:
-    """Stops the trees below `roots` from the top, so that nothing forks any more, and then kills all of them."""
+    """Suspends the trees below `roots` from the top, so that nothing forks, and then kills all of them."""
     seen: list[int] = []
     generation = roots
     while generation:
@@ -540,7 +534,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _children_of(parents: list[int]) -> list[int]:
-    """The processes whose parent is one of these, by one look at /proc."""
+    """The children of these processes, from one reading of /proc."""
     wanted = set(parents)
     found = []
     # Not by the `children` files, which leave some out while processes come and go; here none may be missed.

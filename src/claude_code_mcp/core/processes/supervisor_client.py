@@ -1,12 +1,13 @@
-"""Starts children through the supervisor of this process (`supervisor.py` says what it guarantees), and reads them.
+"""Starts children through the supervisor of this process (`supervisor.py` describes its guarantees) and reads their
+output.
 
-There is one supervisor per process, started on first use (or ahead of it by `prepare`) and started anew if it has died.
-Spawning blocks for about a millisecond, so it happens in a thread; what comes back is a transport of the same shape
-as that of `loop.subprocess_exec`.
+There is one supervisor per process, started on first use (or in advance by `prepare`) and restarted if it died.
+Spawning blocks for about a millisecond, so it runs in a thread; the result is a transport like the one of
+`loop.subprocess_exec`.
 
-Failures. A program that cannot be executed is an OSError with its reason, as from `subprocess_exec`. A supervisor that
-cannot be started, or that loses two requests in a row, is a SupervisorFailed: then nothing of the child runs, and it
-can be started in another way. One that does not answer at all (it was stopped, or the directory hangs) is a
+Failures: a program that cannot be executed raises OSError with the reason, as in `subprocess_exec`. A supervisor that
+cannot be started, or that loses two requests in a row, raises SupervisorFailed: nothing of the child runs, and it can
+be started in another way. A supervisor that does not answer (it was suspended, or the directory hangs) raises
 TimeoutError after `_START_TIMEOUT`.
 """
 
@@ -32,15 +33,15 @@ _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
 _KILLED = -9
 _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
-"""All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
-without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
+"""The supervisor's whole environment: it outlives us briefly and must contain no secret. It is not empty, because a
+process without an environment looks like one in `exec`, and every sweep by mark would wait for it."""
 _OUT_OF_MEMORY = b"\nclaude-code-mcp: a process was ended, as more memory was in use than the policy allows.\n"
-"""Stands in the child's stderr, where whoever is told of its end looks for a reason."""
+"""Written to the child's stderr, where the reason for its end is looked for."""
 _SOCKET_BUFFER = 1 << 20
-"""What is asked for; the kernel gives as much of it as it is configured to."""
+"""The requested size; the kernel grants what its configuration allows."""
 NICENESS = 7
-"""How far a child's priority is below ours: with 5 the server was late beside forty sessions at work, and with more
-than it takes a session would starve beside other programs of the machine."""
+"""How much lower a child's priority is than ours: with 5 the server answered late next to forty busy sessions, and with
+more than this a session starves next to other programs."""
 
 _READ_AT_ONCE = 256 << 10
 _READ_AT_LEAST = 4 << 10
@@ -49,7 +50,7 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
 
 class SupervisorFailed(OSError):
-    """The supervisor could not be started or has lost the request; the child was not started."""
+    """The supervisor could not be started or lost the request; the child was not started."""
 
 
 def available() -> bool:
@@ -59,7 +60,7 @@ def available() -> bool:
 
 
 class _Supervisor:
-    """The connection to the supervisor. All methods may be called from any thread."""
+    """The connection to the supervisor. Thread-safe."""
 
     def __init__(self) -> None:
         # Requests come from several threads, and on the one socket their parts must not mix.
@@ -69,12 +70,12 @@ class _Supervisor:
         self._unreaped: list[int] = []
 
     def prepare(self) -> None:
-        """Starts the supervisor unless it runs; SupervisorFailed if that is not possible."""
+        """Starts the supervisor unless it runs. Raises SupervisorFailed."""
         with self._lock:
             self._connect()
 
     def send(self, descriptors: Sequence[int], payload: bytes) -> None:
-        """Hands a request over; to a new supervisor if the old one has died. SupervisorFailed if that fails too."""
+        """Sends a request, to a new supervisor if the old one died. Raises SupervisorFailed if that fails too."""
         with self._lock:
             try:
                 self._send(descriptors, payload)
@@ -86,7 +87,7 @@ class _Supervisor:
                 raise
 
     def close(self) -> None:
-        """Tells the supervisor that this process ends."""
+        """Tells the supervisor that this process is exiting."""
         with self._lock:
             self._disconnect()
 
@@ -129,7 +130,7 @@ class _Supervisor:
             self._reap()
 
     def _reap(self) -> None:
-        """Its socket is closed a moment before it can be waited for, so one that died is reaped here or later."""
+        """Its socket closes shortly before it can be waited for, so a dead supervisor is reaped here or later."""
         for pid in list(self._unreaped):
             try:
                 ended = os.waitpid(pid, os.WNOHANG)[0]
@@ -140,7 +141,7 @@ class _Supervisor:
 
 
 def _null_streams() -> list[tuple[int, int, str, int, int]]:
-    """The supervisor keeps none of our standard streams open: stdout is the protocol, and its end must be seen."""
+    """The supervisor must not keep our standard streams open: stdout is the protocol, and its end must be visible."""
     return [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
 
 
@@ -149,7 +150,7 @@ atexit.register(_supervisor.close)
 
 
 async def prepare() -> None:
-    """Has the supervisor ready, so that the first child need not wait for it."""
+    """Starts the supervisor, so that the first child need not wait for it."""
     await asyncio.to_thread(_supervisor.prepare)
 
 
@@ -161,11 +162,9 @@ async def spawn(
     environment: Mapping[str, str],
     options: ChildOptions = USUAL_OPTIONS,
 ) -> "tuple[SupervisedTransport, ProtocolT]":
-    """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it.
-
-    `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
-    SupervisorFailed if it was not tried at all.
-    """
+    """Starts a program, like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it. `argv[0]` is a
+    path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and SupervisorFailed if it
+    was not tried."""
     request = _Request(_payload(argv, cwd, environment, options), argv[0], cwd, options)
     try:
         transport = await _start(request)
@@ -183,7 +182,7 @@ async def spawn(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What the supervisor is asked for."""
+    """A request to the supervisor."""
 
     payload: bytes
     program: str
@@ -215,11 +214,9 @@ def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str
 
 
 class SupervisedTransport(asyncio.SubprocessTransport):
-    """A child of the supervisor, its three pipes, and the control socket of its reaper.
-
-    Calls the protocol as asyncio's own transport does, with one difference: `connection_lost` comes when nothing of the
-    child's descendants is left, not only when the pipes are closed. `close` kills whatever still runs.
-    """
+    """A child of the supervisor, its three pipes, and its reaper's control socket. Calls the protocol like asyncio's
+    own transport, with one difference: `connection_lost` comes when none of the child's descendants is left, not
+    already when the pipes are closed. `close` kills whatever still runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -228,23 +225,23 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         self._pid = 0
         self._returncode: int | None = None
         self._descriptors: list[int] = []
-        """Our ends of the pipes that have no transport yet, to be closed if they never get one."""
+        """Our ends of pipes without a transport, to be closed if they never get one."""
         self._control: socket.socket | None = None
         self._watches_control = False
         self._report_lines = LineSplitter()
         self._early_reports: list[bytes] = []
-        """Reports that came before there was a protocol to call."""
+        """Reports that arrived before there was a protocol to call."""
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open = {0, 1, 2}
         self._reaper_gone = False
         self._finished = False
         self.reaper_lost = False
-        """Whether the reaper was killed: the child is dead too, but not all that it started needs to be."""
+        """Whether the reaper was killed: the child is dead too, but its descendants may not be."""
 
     # -- starting -----------------------------------------------------------------------------------------------
 
     async def start(self, request: _Request) -> None:
-        """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
+        """Starts the child. Raises the OSError that prevented it, with the responsible path."""
         cwd, theirs = request.cwd, self._open_channels(sockets=request.options.sockets)
         sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, request))
         try:
@@ -264,7 +261,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         self._pid = int(number)
 
     def _open_channels(self, *, sockets: bool) -> list[int]:
-        """Opens the pipes and the control socket; returns the ends that are for the reaper. All or none are open."""
+        """Opens the pipes and the control socket; returns the reaper's ends. Opens all or none."""
         control, reaper_end = socket.socketpair()
         self._control = control
         control.setblocking(False)
@@ -386,11 +383,11 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         return self._control is None
 
     def terminate(self) -> None:
-        """SIGTERM to the child's process group."""
+        """Sends SIGTERM to the child's process group."""
         self._order(b"T")
 
     def kill(self) -> None:
-        """SIGKILL to the child, and with it to everything it started."""
+        """Kills the child and everything it started."""
         self._order(b"K")
 
     def send_signal(self, signal: int) -> None:
@@ -403,7 +400,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
                 self._control.send(order)
 
     def close(self) -> None:
-        """Closes everything of ours; the reaper then ends whatever still runs."""
+        """Closes all of our ends; the reaper then ends whatever still runs."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -423,7 +420,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
 
 def _socket_pair() -> tuple[int, int]:
-    """Two connected sockets; bytes go through them from the second to the first."""
+    """Two connected sockets; bytes go from the second to the first."""
     reader, writer = socket.socketpair()
     # Each write takes up far more of a socket's buffer than its bytes: with the usual size a program that writes many
     # short lines would have to wait for us sooner than at a pipe.
@@ -456,12 +453,9 @@ class _InputPipe(asyncio.BaseProtocol):
 
 
 class _OutputPipe(asyncio.ReadTransport):
-    """The stdout or stderr of a child.
-
-    It takes the place of asyncio's own, which tries again at once and without end where there is no memory to read
-    into. This one reads less or, if the child is in the middle of a long line, which is where the memory went, gives
-    the pipe up: `pipe_lost` is called with the MemoryError.
-    """
+    """The stdout or stderr of a child. Replaces asyncio's own class, which retries endlessly without a pause if there
+    is no memory to read into. This one reads less or, if the child is in the middle of a long line, which is where the
+    memory went, gives up the pipe: `pipe_lost` is called with the MemoryError."""
 
     def __init__(
         self, child: SupervisedTransport, number: int, loop: asyncio.AbstractEventLoop, descriptor: int
@@ -472,7 +466,7 @@ class _OutputPipe(asyncio.ReadTransport):
         self._loop = loop
         self._descriptor = descriptor
         self._unfinished = 0
-        """Bytes behind the last line break."""
+        """Bytes after the last line break."""
         self._paused = self._closing = False
         os.set_blocking(descriptor, False)
         loop.add_reader(descriptor, self._read)

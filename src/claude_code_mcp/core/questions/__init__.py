@@ -1,1 +1,1 @@
-"""Pending questions: the broker, how questions read, forms in both directions, the reply to the CLI."""
+"""Pending questions: the broker, their text, their forms, and the reply to the CLI."""

@@ -1,14 +1,14 @@
-"""The broker: holds every pending question and offers it to all channels at once; the first answer wins.
+"""The broker: holds all pending questions and offers each to all channels at once; the first answer wins.
 
-The queue that a caller polls is `pending`; other channels (a dialog in the client, the terminal, a chat) register
-themselves. `answer` hands the reply to the process within the call, without awaiting anything; only the offer comes
-one step of the event loop after the opening, so that a channel may answer at once and still finds the session waiting.
+A caller polls `pending`; other channels (a dialog in the client, the terminal, a chat) register themselves. `answer`
+hands the reply to the process within the call, without an await. Only the offer comes one step of the event loop after
+the opening, so that a channel may answer at once and the session is already waiting.
 
-A question that nobody answers in time counts as denied. The time begins when it opens, or later, when a person is first
-shown it (`seen`): as long as some audience expects a person who has not seen it, it stays open, up to a day.
+A question that is not answered in time is denied. Its time starts when it opens or, if later, when it is first shown to
+a person (`seen`): while an audience expects a person who has not seen it, it stays open, up to a day.
 
-An answer that does not fit its question is refused with InvalidArgument, and nothing is sent; `kinds.py` makes the
-body of the `can_use_tool` response of one that does.
+An answer that does not fit its question raises InvalidArgument, and nothing is sent. `kinds.py` builds the body of the
+`can_use_tool` response from an answer that fits.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 _CLOSED_KEPT = 2000
 _MAX_DETAIL = 500
 _MAX_UNSEEN = 86_400.0
-"""Seconds after which a question that nobody has seen is denied, whoever is expected."""
+"""Seconds after which an unseen question is denied, whoever is expected."""
 
 
 class Channel(Protocol):
-    """Something that puts questions to a person. `offer` and `withdraw` must not block; if they raise, that is logged
-    and the other channels go on."""
+    """Shows questions to a person. `offer` and `withdraw` must not block; exceptions are logged and do not affect other
+    channels."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,8 @@ class Channel(Protocol):
         """A question opened; the channel may answer it through the broker."""
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """The question is closed, by this channel or otherwise. May come for one that was never offered here."""
+        """The question is closed, by this channel or otherwise. May be called for a question that was never offered
+        here."""
 
 
 @runtime_checkable
@@ -53,17 +54,17 @@ class Follower(Protocol):
     """A channel that shows the questions of some sessions only."""
 
     def session_moved(self, old: str, new: str) -> None:
-        """The session goes on under another id."""
+        """The session continues under another id."""
 
 
 Audience = Callable[[Question], Awaitable[bool]]
-"""Whether a person who can answer the question may still come to see it."""
+"""Whether a person who can answer the question may still see it."""
 
 Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
 
 Check = Callable[[Question, Answer, dict[str, Any]], None]
-"""Called with an answer and the reply that it would be; InvalidArgument if the asker cannot take it."""
+"""Called with an answer and its reply. Raises InvalidArgument if the asker does not accept it."""
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class _Pending:
     question: Question
     settle: Settle
     timer: asyncio.TimerHandle | None
-    """None for a question that waits as long as its session."""
+    """None for a question that stays open as long as its session."""
     check: Check | None
     offered: bool = False
     seen: bool = False
@@ -83,8 +84,8 @@ class Broker:
     def __init__(
         self, timeout: float, redact: Callable[[Any], Any] = lambda data: data, *, endless: bool = False
     ) -> None:
-        """`redact` takes secrets out of an input before it is put in one line. With `endless` the questions of sessions
-        have no deadline."""
+        """`redact` removes secrets from inputs that are shown on one line. With `endless`, questions of sessions have
+        no deadline."""
         self._timeout = timeout
         self._endless = endless
         self._audiences: tuple[Audience, ...] = ()
@@ -92,28 +93,28 @@ class Broker:
         self._redact = redact
         self._open: dict[str, _Pending] = {}
         self._by_session: dict[str, dict[str, _Pending]] = {}
-        """The same by session, then by question."""
+        """The same questions by session, then by question."""
         # Session, reason, channel and detail of the latest closed questions: no inputs, no answers.
         self._closed: OrderedDict[str, tuple[str, Closure, str, str]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
 
     def add_channel(self, channel: Channel) -> None:
-        """From now on the channel is offered every question, those that are open first."""
+        """Adds a channel, which is offered all open and all later questions."""
         self._channels = (*self._channels, channel)
         for pending in list(self._open.values()):
             if pending.offered:
                 self._offer_to(channel, pending.question)
 
     def remove_channel(self, channel: Channel) -> None:
-        """The channel gets nothing more; questions that it was offered stay open for the others."""
+        """Removes a channel; questions it was offered stay open for the others."""
         self._channels = tuple(other for other in self._channels if other is not channel)
 
     def add_audience(self, audience: Audience) -> None:
-        """From now on a question does not expire while this expects somebody who has not seen it."""
+        """Adds an audience: a question does not expire while the audience expects a person who has not seen it."""
         self._audiences = (*self._audiences, audience)
 
     def seen(self, *question_ids: str) -> None:
-        """A person is shown these questions: the time of each begins now, the first time that this happens."""
+        """Reports that a person sees these questions: the time of each starts now, unless it already runs."""
         for question_id in question_ids:
             pending = self._open.get(question_id)
             if pending is None or pending.seen:
@@ -124,7 +125,7 @@ class Broker:
                 self._begin_time(pending)
 
     def _begin_time(self, pending: _Pending) -> None:
-        """The question has the whole time from now on."""
+        """Starts the question's full time."""
         question = replace(pending.question, deadline=time.time() + self._timeout)
         pending.question = question
         pending.timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, question.id)
@@ -149,8 +150,8 @@ class Broker:
         check: Check | None = None,
         endless: bool = False,
     ) -> Question:
-        """Opens a question, to be offered to every channel; `settle` is called once, when it closes. An answer that
-        `check` refuses leaves it open. An `endless` question has no deadline."""
+        """Opens a question and offers it to every channel; `settle` is called once, when it closes. An answer that
+        `check` rejects leaves it open. An `endless` question has no deadline."""
         now = time.time()
         endless = endless or (self._endless and not of_client)
         question = Question(
@@ -195,13 +196,13 @@ class Broker:
             _notify(question.session_id, channel.offer, question)
 
     def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id: channels that follow the old one follow the new one."""
+        """A session continues under another id: channels that follow the old one follow the new one."""
         for channel in self._channels:
             if isinstance(channel, Follower):
                 _notify(new, channel.session_moved, old, new)
 
     def pending(self, session_id: str | None = None) -> list[Question]:
-        """The open questions, oldest first; of one session or of all."""
+        """The open questions, oldest first, of one session or of all."""
         open_ones = self._open if session_id is None else self._by_session.get(session_id, {})
         return [pending.question for pending in open_ones.values()]
 
@@ -211,8 +212,8 @@ class Broker:
         return found.question if found is not None and found.question.session_id == session_id else None
 
     def answer(self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "") -> Question:
-        """Answers a question, through the channel `by` of a `client`. QuestionClosed if it is not open, with who
-        answered it; InvalidArgument if the answer does not fit, which leaves it open."""
+        """Answers a question, through the channel `by` of a `client`. Raises QuestionClosed, with the name of who
+        answered it, if it is not open; InvalidArgument if the answer does not fit, which leaves it open."""
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
             raise self.why_closed(session_id, question_id)
@@ -224,7 +225,7 @@ class Broker:
         return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:
-        """Closes a question that needs no answer any more; a no-op for one that is closed."""
+        """Closes a question that needs no answer any more. Does nothing if it is closed."""
         if question_id in self._open:
             self._close(question_id, Resolution(Closure.WITHDRAWN, "claude", None, detail, time.time()), None)
 
@@ -244,7 +245,7 @@ class Broker:
         task.add_done_callback(self._waiting_for_audiences.discard)
 
     async def _ask_audiences(self, question_id: str) -> None:
-        """Denies an unseen question that nobody is expected to see; else looks again after as long as before."""
+        """Denies an unseen question that nobody is expected to see; otherwise checks again after the same interval."""
         # The task begins after `_expire` has returned: an answer may have come in between.
         unseen = self._open.get(question_id)
         if unseen is None:
@@ -291,7 +292,7 @@ class Broker:
                 _notify(pending.question.session_id, channel.withdraw, pending.question, resolution)
 
     def why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
-        """What became of a question that is not open."""
+        """Why a question is not open."""
         owner, closure, by, detail = self._closed.get(question_id, ("", None, "", ""))
         if closure is None or owner != session_id:
             return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")
@@ -312,7 +313,7 @@ async def _expects(audience: Audience, question: Question) -> bool:
 
 
 def _notify(session_id: str, callback: Callable[..., None], *arguments: object) -> None:
-    """Calls a channel; what it raises is logged and concerns nobody else."""
+    """Calls a channel; exceptions are logged."""
     try:
         callback(*arguments)
     except Exception:

@@ -23,12 +23,12 @@ REQUIRED_FIELDS = {
     "WebSearch": ("query",),
     "Write": ("file_path", "content"),
 }
-"""The fields without which Claude Code's own tools do not run."""
+"""The fields that Claude Code's own tools require."""
 
 
 def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
-    """InvalidArgument for an input with a cut mark in it: what was left out there would be lost. A text that the
-    original has as well, mark and all, is whole."""
+    """Raises InvalidArgument for an input with a cut mark, because the omitted text would be lost. A text that is
+    identical in the original, mark included, is complete."""
     # A text of the original may itself contain what looks like a mark, and was shown whole.
     whole = {part for part in json_parts(original) if isinstance(part, str)}
     if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
@@ -40,11 +40,11 @@ def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
 
 
 def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
-    """The input that a caller edited on the basis of a redacted one, with the secrets back in it.
+    """The input that a caller edited based on a redacted one, with the secrets restored.
 
-    Every part that is still as it was `shown` becomes the `original` again; the items of a list that got longer or
-    shorter are found by what they are. InvalidArgument if the caller changed or added a text and left the `mark` of a
-    secret in it: what belongs there is not known, and the tool would be run with the mark itself.
+    Every part that is still as `shown` becomes the `original` again; items of a list whose length changed are matched
+    by value. Raises InvalidArgument if the caller changed or added a text with the `mark` of a secret in it: the
+    secret's place is unknown, and the tool would run with the mark.
     """
     # Compared as a whole first: a part that was not touched becomes the original with its secrets.
     if updated == shown:
@@ -64,7 +64,7 @@ def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
 
 
 def _items_put_back(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
-    """Of a list with more or fewer items, where the places say nothing any more."""
+    """Restores a list with more or fewer items, in which positions do not match."""
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, item in enumerate(shown[: len(original)]):
         places[json.dumps(item, sort_keys=True)].append(at)
@@ -77,7 +77,7 @@ def _items_put_back(updated: list[Any], shown: list[Any], original: Sequence[Any
 
 
 def _without_mark(value: Any, mark: str, *, hidden: bool) -> Any:
-    """The value, unless the mark of a secret is in it where one was hidden: InvalidArgument then."""
+    """The value. Raises InvalidArgument if it contains the mark of a secret where one was hidden."""
     # The mark has nothing in it that JSON would escape.
     if hidden and mark in json.dumps(value, ensure_ascii=False):
         raise InvalidArgument(

@@ -1,9 +1,9 @@
-"""The fields of a form in the restricted JSON Schema of MCP's elicitation. Pure.
+"""The fields of a form in the restricted JSON Schema of MCP elicitation. Pure.
 
-One model for both directions: a question of a session that is put to a client as a form (`FormField.schema`, `entered`
-and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels`,
-`value_of` and `misfit`). `questions_of`, `check_answers` and `filled_in` put a server's whole form as a user question,
-and its answers back into the form. How a question of a session reads as a form is decided in `question_forms.py`.
+One model for both directions: a question of a session shown to a client as a form (`FormField.schema`, `entered` and
+`entered_text`), and a form of an MCP server shown to a person as a question (`read_fields`, `labels`, `value_of` and
+`misfit`). `questions_of`, `check_answers` and `filled_in` turn a server's form into a user question and the answers
+back into the form. `question_forms.py` decides how a question of a session becomes a form.
 """
 
 import math
@@ -21,13 +21,13 @@ _TRUE_WORDS = ("true", "yes", "y", "1")
 _FALSE_WORDS = ("false", "no", "n", "0")
 _LIMITS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
 _FORMATS: Mapping[str, Callable[[str], object]] = {"date": date.fromisoformat, "date-time": datetime.fromisoformat}
-"""Formats that a text can be read in; ValueError if it cannot."""
+"""Parsers of text formats; they raise ValueError."""
 
 GivenAnswer = str | Sequence[str]
 
 
 class FieldKind(StrEnum):
-    """The type of a field as JSON Schema has it; an array is a choice of several from a list."""
+    """The type of a field in JSON Schema; an array is a choice of several options."""
 
     STRING = "string"
     BOOLEAN = "boolean"
@@ -38,7 +38,7 @@ class FieldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field. `options` maps the labels that a person reads to the values that stand for them; empty is free."""
+    """One field. `options` maps the labels that a person reads to their values; empty means free input."""
 
     name: str
     title: str = ""
@@ -67,23 +67,22 @@ class FormField:
         return schema
 
     def entered(self, content: Mapping[str, Any]) -> str | list[str] | None:
-        """The text or texts that a person entered into this field of a form; None if the field is empty."""
+        """The text or texts entered into this field of a form; None if the field is empty."""
         value = content.get(self.name)
         return [str(item) for item in value] if isinstance(value, list) and value else self.entered_text(content)
 
     def entered_text(self, content: Mapping[str, Any]) -> str | None:
-        """The entry of a person in this field as one text; None if the field is empty."""
+        """The text entered into this field; None if the field is empty."""
         return str(content.get(self.name) or "") or None
 
     def facts(self) -> dict[str, Any]:
-        """The facts that a frontend shows beside the options of the field; the default is given as a person would
-        answer it."""
+        """Facts that a front end shows with the field's options; the default is given as a person would enter it."""
         facts: dict[str, Any] = {"title": self.title or self.name, "type": str(self.kind), "required": self.required}
         more = {"description": self.description, "format": self.format, "default": self._default(), **self.limits}
         return {**facts, **{name: value for name, value in more.items() if value not in ("", None)}}
 
     def _default(self) -> str | list[str] | None:
-        """The labels of the default value, or the value as a text."""
+        """The labels of the default value, or the value as text."""
         if self.options:
             values = self.default if isinstance(self.default, list) else [self.default]
             labels = [label for label, value in self.options.items() if value in values]
@@ -91,10 +90,8 @@ class FormField:
         return str(self.default) if isinstance(self.default, str | int | float) else None
 
     def value_of(self, answer: GivenAnswer) -> Any:
-        """The value that an answer stands for: a label, several in a list or separated by commas, or free text.
-
-        An answer that fits neither a label nor the type stays the text that it is; `misfit` tells.
-        """
+        """The value of an answer: a label, several in a list or separated by commas, or free text. An answer that
+        matches neither a label nor the type stays text; `misfit` reports it."""
         if self.kind is FieldKind.ARRAY:
             labels = self._chosen(answer) if isinstance(answer, str) else answer
             return [self.options.get(label, label) for label in labels]
@@ -109,8 +106,8 @@ class FormField:
         return self.options.get(text, text)
 
     def _chosen(self, answer: str) -> list[str]:
-        """The labels in an answer that joins several with commas; a label may have commas in it itself. What is no
-        label is taken from one comma to the next."""
+        """The labels in a comma-separated answer. A label may itself contain commas; text that is not a label ends at
+        the next comma."""
         # A label may begin with another one: the shorter would be
         # taken for it, and the rest for something that is no label.
         longest_first = sorted(self.options, key=len, reverse=True)
@@ -124,7 +121,7 @@ class FormField:
         return chosen
 
     def misfit(self, answer: GivenAnswer | None) -> str | None:
-        """Why an answer cannot be put into this field; None if it can, or if there is none and none is needed."""
+        """Why an answer does not fit this field; None if it does, or if the field is optional and empty."""
         if not answer:
             return "is required" if self.required else None
         value = self.value_of(answer)
@@ -172,7 +169,7 @@ def options_of(*labels: str) -> dict[str, str]:
 
 
 def read_fields(schema: object) -> list[FormField]:
-    """The fields of a form by its schema, whoever wrote it; what is not of the expected shape is passed over."""
+    """The fields of a form's schema; parts of unexpected shape are skipped."""
     shape: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
     properties, required = shape.get("properties"), shape.get("required")
     needed = required if isinstance(required, list) else []
@@ -197,7 +194,7 @@ def _read_field(name: str, raw: Mapping[str, Any], required: bool) -> FormField:
 
 
 def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """From label to value, for a field with fixed values: `enum` with or without names, or titled constants."""
+    """Maps labels to values, for a field with fixed values: `enum` with or without names, or titled constants."""
     if kind is FieldKind.BOOLEAN:
         return {YES: True, NO: False}
     items = raw.get("items") if kind is FieldKind.ARRAY else raw
@@ -214,7 +211,7 @@ def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(options: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Values by label; a label that is there already gets its value added, so that none is lost."""
+    """Values by label; a duplicate label gets its value appended, so that none is lost."""
     labelled: dict[str, Any] = {}
     for label, value in options:
         labelled[str(label) if str(label) not in labelled else f"{label} ({value})"] = value
@@ -232,11 +229,11 @@ def _number(text: str) -> Any:
 
 
 TOOL = "AskUserQuestion"
-"""The tool under whose name such a question is asked: people answer it as they answer Claude's own."""
+"""The tool name of such a question: people answer it like Claude's own."""
 
 
 def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The input of a user question with one question for every field; one of yes or no for a form without fields."""
+    """The input of a user question with one part per field; a form without fields gets one yes/no part."""
     fields = read_fields(form.get("requestedSchema"))
     message = f"{server} asks: {form.get('message') or 'Please answer.'}"
     if form.get("mode") == "url":
@@ -253,13 +250,14 @@ def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heading_of(server: str, form: Mapping[str, Any]) -> dict[str, str]:
-    """What stands above the fields: which server asks, what it says, and the address that it wants to be opened."""
+    """The text above the fields: the server, its message, and the address that it wants to open."""
     heading = {"server": server, "message": str(form.get("message") or "")}
     return {**heading, "url": str(form.get("url") or "")} if form.get("mode") == "url" else heading
 
 
 def check_answers(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenAnswer]) -> None:
-    """InvalidArgument for answers, by the text of their question, that the form does not take: it names the field."""
+    """Raises InvalidArgument, with the name of the field, for answers (by question text) that the form does not
+    accept."""
     for text, asked in _asked_fields(server, form):
         problem = asked.misfit(answers.get(text))
         if problem is not None:
@@ -267,7 +265,7 @@ def check_answers(server: str, form: Mapping[str, Any], answers: Mapping[str, Gi
 
 
 def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenAnswer]) -> dict[str, Any]:
-    """The result of `elicitation/create` for answers by the text of their question; fields without one are left out."""
+    """The result of `elicitation/create` for answers by question text; fields without an answer are omitted."""
     fields = _asked_fields(server, form)
     if not fields:
         agreed = next(iter(answers.values()), NO) == YES
@@ -279,14 +277,14 @@ def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenA
 
 
 def _asked_fields(server: str, form: Mapping[str, Any]) -> list[tuple[str, FormField]]:
-    """The fields of a form by the text of the question that is asked for each."""
+    """The fields of a form by their question text."""
     fields = read_fields(form.get("requestedSchema")) if form.get("mode") != "url" else []
     questions = questions_of(server, form)["questions"] if fields else []
     return [(question["question"], field) for question, field in zip(questions, fields, strict=True)]
 
 
 def _texts(message: str, fields: list[FormField]) -> list[str]:
-    """The text of the question for each field. All of them differ, since answers go by it."""
+    """The question text of each field, all different, because answers refer to it."""
     texts = [": ".join(filter(None, (field.title, field.description))) or field.name for field in fields]
     # Answers go by the text: of two fields with the same one the second answer would replace the first.
     counts = Counter(texts)

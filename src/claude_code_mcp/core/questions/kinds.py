@@ -1,7 +1,8 @@
-"""One class for each kind of question: how it reads, its form, which answers it takes, and what the policy may decide.
+"""One class for each kind of question: its text, its form, the answers it accepts, and what the policy may decide.
+Pure.
 
-`kind_class` finds the class of a question. A new `QuestionKind` does not type-check before it has a class here, and a
-class cannot be made before it has every abstract member. Pure.
+`kind_class` finds the class of a question. A new `QuestionKind` does not type-check without a class here, and a class
+cannot be instantiated without every abstract member.
 """
 
 from abc import ABC, abstractmethod
@@ -31,9 +32,9 @@ class Reaction(StrEnum):
 
     ALLOW = "allow"
     SESSION = "session"
-    """Allow it, and similar calls for the rest of the session."""
+    """Allow it and similar calls for the rest of the session."""
     EDITS = "edits"
-    """Approve the plan, and accept all file edits that follow."""
+    """Approve the plan and accept all later file edits."""
     SAY = "say"
     """Answer with a label or a text."""
     DENY = "deny"
@@ -45,12 +46,12 @@ class Kind(ABC):
     @property
     @abstractmethod
     def wire_type(self) -> WireType:
-        """Its name in the results of tools."""
+        """Its name in tool results."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """Its name for people."""
+        """Its human-readable name."""
 
     @property
     @abstractmethod
@@ -60,12 +61,11 @@ class Kind(ABC):
     @property
     @abstractmethod
     def rule_may_allow(self) -> bool:
-        """Whether a rule of the policy that allows the call answers the question. Every kind can be denied by a
-        rule."""
+        """Whether a policy rule that allows the call answers the question. A rule can deny every kind."""
 
     @abstractmethod
     def text(self, question: Question) -> str:
-        """Everything that is decided on, readable and whole, however long it is."""
+        """Everything that is decided on, readable and complete at any length."""
 
     @abstractmethod
     def push_text(self, question: Question) -> str:
@@ -73,7 +73,7 @@ class Kind(ABC):
 
     @abstractmethod
     def reactions(self, question: Question, *, for_session: bool) -> frozenset[Reaction]:
-        """The answers that it takes. `for_session` says whether it can be allowed for the rest of the session."""
+        """The answers that it accepts. `for_session` says whether it can be allowed for the rest of the session."""
 
     @abstractmethod
     def fields(self, question: Question, *, arrays: bool) -> Sequence[FormField]:
@@ -85,10 +85,10 @@ class Kind(ABC):
 
     @abstractmethod
     def allowed_input(self, question: Question, answer: Answer) -> dict[str, Any]:
-        """The input that the call runs with after this allowance. InvalidArgument if the answer does not fit."""
+        """The input with which the call runs after this approval. Raises InvalidArgument if the answer does not fit."""
 
     def chosen_mode(self, question: Question, answer: Answer) -> str | None:
-        """The permission mode that an allowance leads to; None leaves it as it is, or to Claude Code."""
+        """The permission mode after an approval; None leaves it unchanged, or to Claude Code."""
         if answer.mode is not None:
             raise InvalidArgument("permission_mode: only for approving a plan.", field="permission_mode")
         return None
@@ -294,7 +294,7 @@ def kind_class(kind: QuestionKind) -> Kind:
 
 
 def full_text(question: Question) -> str:
-    """Everything that is decided on, readable and whole, however long it is."""
+    """Everything that is decided on, readable and complete at any length."""
     return kind_class(question.kind).text(question)
 
 

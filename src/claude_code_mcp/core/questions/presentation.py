@@ -1,11 +1,11 @@
-"""How a question reads: the line that describes it, and all of it as it is shown to the person who decides. Pure.
+"""How questions are shown: a one-line description, and the complete text for the person who decides. Pure.
 
-`describe` says in one line what a tool call is about to do. Terminals show these lines: nothing in them may hide or
-rewrite what stands beside it. A long one is shortened in its middle and says so.
+`describe` says in one line what a tool call will do. Terminals show these lines, so nothing in them may hide or
+overwrite adjacent text. A long line is shortened in the middle and says so.
 
-Everything that is decided on is shown: whole up to a size, in pages beyond it, with nothing invisible. In this order:
+Everything that is decided on is shown: whole up to a size, in pages beyond it, with nothing invisible. The order is:
 `without_secrets` redacts the question; `full_text` of kinds.py and `shown_input` work on the redacted one; `as_offered`
-turns the answer to it into an answer to the question itself.
+turns the answer into an answer to the original question.
 """
 
 import json
@@ -33,11 +33,11 @@ _DESCRIBED_FIELDS = {
     "WebFetch": "url",
     "WebSearch": "query",
 }
-"""The field of a tool's input that its description ends with, where that is short enough."""
+"""The input field with which a tool's description ends, if it is short enough."""
 
 
 def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths: PathRules = HERE) -> str:
-    """Such as `Edit src/auth.py: 3 lines changed` or `Run: git push`. Files below `cwd` are named from there."""
+    """For example `Edit src/auth.py: 3 lines changed` or `Run: git push`. Paths below `cwd` are relative."""
     describer = _DESCRIBERS.get(tool_name)
     tool_input = {
         name: paths.shown_from(value, cwd) if name in _PATH_FIELDS and isinstance(value, str) else value
@@ -47,7 +47,7 @@ def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths
 
 
 def is_described(tool_name: str, field: str, value: object, description: str) -> bool:
-    """Whether the description of a call has this value of its input, all of it and unchanged."""
+    """Whether the description of a call contains this input value completely and unchanged."""
     if _DESCRIBED_FIELDS.get(tool_name) != field or not isinstance(value, str):
         return False
     # Only where the line shows it unchanged: a value that was shortened there must be shown in full.
@@ -55,7 +55,7 @@ def is_described(tool_name: str, field: str, value: object, description: str) ->
 
 
 def _shorten(text: str, longest: int) -> str:
-    """On one line. Secrets are taken out of what will be cut: the rest of one that is cut could not be recognised."""
+    """On one line. Secrets are removed before shortening, because half a secret is no longer recognized."""
     return one_line(hide_shapes(text) if len(text) > longest else text, longest)
 
 
@@ -72,7 +72,7 @@ def _describe_edit(tool_input: Mapping[str, Any]) -> str:
 
 
 def _changed(old: str, new: str) -> str:
-    """The number of lines from the first to the last difference: an edit is one place in a file."""
+    """The number of lines between the first and the last difference: an edit is one place in a file."""
     before, after = old.splitlines(), new.splitlines()
     start, end = equal_ends(before, after)
     return count_of(max(len(before), len(after)) - start - end, "line", "") + " changed"
@@ -143,20 +143,20 @@ def _argument(value: Any) -> str:
 
 
 WHOLE = 256 << 10
-"""An input of up to so many bytes is shown whole."""
+"""Inputs up to this many bytes are shown whole."""
 FORM_PAGE = 200_000
-"""Characters of one form, where a question needs several."""
+"""Characters per form, if a question needs several."""
 _CUT_BUDGET = 64_000
 _MAX_CUT_TEXT = 8_000
 _SMALL_BUDGET = 1_000
 _SHORT_VALUE = 200
-"""A value of up to so many characters stands behind its name, a longer one in a block of its own."""
+"""Values up to this many characters follow their name on the same line; longer ones get a block."""
 _TEXTS_OF_FORM = ("title", "description", "enumNames")
 _SCHEMAS_IN_FORM = ("properties", "items", "oneOf", "anyOf")
 
 
 class Redaction(Protocol):
-    """Takes secrets out."""
+    """Removes secrets."""
 
     def text(self, text: str) -> str: ...
 
@@ -167,7 +167,7 @@ class Redaction(Protocol):
 
 
 def input_size(question: Question) -> int:
-    """The bytes of the input as JSON, roughly: escapes of control characters count for one."""
+    """The approximate size of the input as JSON in bytes; escaped control characters count as one."""
     size = 0
     for part in json_parts(question.tool_input):
         size += 4 + (len(part.encode("utf-8", "surrogatepass")) if isinstance(part, str) else 0)
@@ -175,12 +175,12 @@ def input_size(question: Question) -> int:
 
 
 def is_whole(question: Question) -> bool:
-    """Whether it is small enough to be shown whole."""
+    """Whether the input is small enough to be shown whole."""
     return input_size(question) + (len(question.change.diff) if question.change else 0) <= WHOLE
 
 
 def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any], bool]:
-    """The input, whole if it fits, else with cut marks in it; and whether it is whole."""
+    """The input, whole if it fits, otherwise with cut marks; and whether it is whole."""
     if input_size(question) <= min(room, WHOLE):
         return dict(question.tool_input), True
     budget = _CUT_BUDGET if room >= _CUT_BUDGET else _SMALL_BUDGET
@@ -197,15 +197,15 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)")
 
 
 def fields_in_change(question: Question) -> Sequence[str]:
-    """The fields of the input that are shown as a change to the file; none where there is no diff."""
+    """The input fields that are shown as a change to the file; none without a diff."""
     has_diff = question.change is not None and question.change.diff
     return _CHANGED_FIELDS.get(question.tool_name, ()) if has_diff else ()
 
 
 def change_lines(diff: str) -> Iterator[tuple[str, str]]:
-    """The lines of a diff for people, each with its sign (`@`, `+`, `-`, a space or a backslash) and its number: of a
-    line that goes in the file as it is, of every other in the file as it will be. Nothing in them is invisible. "…"
-    marks lines that are left out, so a hunk that begins with the first line has none above it."""
+    """The lines of a diff, human-readable, each with its sign (`@`, `+`, `-`, a space or a backslash) and its number:
+    in the old file for a removed line, in the new file for others. Nothing in them is invisible. "…" marks omitted
+    lines, so there is none above a hunk that begins with the first line."""
     before = after = 0
     for line in diff.split("\n"):
         sign, text = line[:1], visible(line[1:].replace("\r", "\\r"))
@@ -222,7 +222,7 @@ def change_lines(diff: str) -> Iterator[tuple[str, str]]:
 
 
 def field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
-    """A field with its size. The model cannot forge the head of a field: it does not know the question's id."""
+    """A field with its size. The model cannot forge a field's header because it does not know the question's id."""
     shown = visible(name)
     if not isinstance(value, str):
         yield f"{shown}: {as_json(value)}"
@@ -235,7 +235,7 @@ def field_lines(name: str, value: Any, question_id: str) -> Iterator[str]:
 
 
 def measures(text: str) -> str:
-    """How long a text is, and what in it could keep a reader from seeing the rest."""
+    """The length of a text, and properties that could keep a reader from seeing all of it."""
     measures = [count_of(len(text), "character"), count_of(text.count("\n") + 1, "line")]
     hidden = hidden_in(text)
     if hidden:
@@ -247,7 +247,7 @@ def measures(text: str) -> str:
 
 
 def without_secrets(question: Question, redactor: Redaction) -> Question:
-    """The question with every text of it redacted. Labels and texts that would then be the same are numbered."""
+    """The question with all of its texts redacted. Labels and texts that become equal are numbered."""
     tool_input = redactor.data(question.tool_input)
     # Redaction can make two options equal, and then the answer would not say which one was meant.
     if question.choices and tool_input != question.tool_input:
@@ -265,8 +265,8 @@ def without_secrets(question: Question, redactor: Redaction) -> Question:
 
 
 def _change_without_secrets(question: Question, tool_input: Any, redactor: Redaction) -> FileChange | None:
-    """The change, unless there is a secret in it or in the input: an old and a new one would look the same, so that
-    the lines which differ would not be seen. What is left of the input is shown then."""
+    """The change, unless it or the input contains a secret: old and new lines would look equal, which would hide the
+    difference. Then the rest of the input is shown."""
     change = question.change
     if change is None or not change.diff:
         return change
@@ -278,7 +278,7 @@ def _change_without_secrets(question: Question, tool_input: Any, redactor: Redac
 
 
 def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
-    """The answer to the redacted question as an answer to the question itself: its own texts and labels again."""
+    """The answer to the redacted question as an answer to the original: with its original texts and labels."""
     if not isinstance(answer.answers, Mapping) or shown.tool_input == question.tool_input:
         return answer
     originals = {
@@ -301,7 +301,8 @@ def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
 
 
 def form_without_secrets(schema: Mapping[str, Any], redactor: Redaction) -> dict[str, Any]:
-    """The schema of a server's form with titles and descriptions redacted. Values stay: the server compares them."""
+    """The schema of a server's form with titles and descriptions redacted. Values stay, because the server compares
+    them."""
 
     def redact(part: Any) -> Any:
         return form_without_secrets(part, redactor) if isinstance(part, Mapping) else part
@@ -322,7 +323,7 @@ def form_without_secrets(schema: Mapping[str, Any], redactor: Redaction) -> dict
 
 
 def _numbered(tool_input: Mapping[str, Any]) -> dict[str, Any]:
-    """A user question in which texts and labels that redaction has made equal differ by a number."""
+    """A user question in which texts and labels that became equal by redaction are numbered."""
     questions = tool_input.get("questions")
     if not isinstance(questions, list):
         return dict(tool_input)
@@ -339,7 +340,7 @@ def _numbered(tool_input: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(entries: list[dict[str, Any]], field: str) -> None:
-    """Adds its position to every entry whose text is already there."""
+    """Adds its position to every entry whose text is a duplicate."""
     seen: set[str] = set()
     for number, entry in enumerate(entries, 1):
         text = str(entry.get(field, ""))

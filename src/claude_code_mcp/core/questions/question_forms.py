@@ -1,7 +1,7 @@
 """A question of a session as a form, and the filled-in form as its answer. Pure.
 
-The person decides on what the form says, so it says everything. What is too long for one form comes in several, and
-only the last of them can be answered with yes.
+The person decides based on the form, so it contains everything. What is too long for one form is split into several,
+and only the last one can approve.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,8 @@ _NEXT = "Show the next part"
 
 
 def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
-    """The message and the schema of the form. Without `arrays`, several choices are typed as text.
-
-    Of what is too long for one form, this is the one that begins at `offset`.
-    """
+    """The message and the schema of the form. Without `arrays`, several choices are typed as text. If the content is
+    too long for one form, this is the form that begins at `offset`."""
     answer_schema = form_schema(*kind_class(question.kind).fields(question, arrays=arrays))
     if is_whole(question):
         return full_text(question), answer_schema
@@ -32,7 +30,7 @@ def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tupl
 
 
 def next_offset(question: Question, offset: int) -> int | None:
-    """Where the form behind the one at `offset` begins; None if that is the last."""
+    """The offset of the next form after the one at `offset`; None if that is the last."""
     return None if is_whole(question) else page_of(full_text(question), offset, FORM_PAGE).next_offset
 
 
@@ -52,8 +50,8 @@ def _page_message(page: Page) -> str:
 def answer_of(
     question: Question, action: str, content: Mapping[str, Any] | None, *, all_shown: bool = True
 ) -> Answer | None:
-    """The answer in a form; None if the person only put it away, which leaves the question open. Before `all_shown`
-    it can only be denied."""
+    """The answer in a form; None if the person only dismissed it, which leaves the question open. Before `all_shown` it
+    can only be a denial."""
     filled = content or {}
     if action == "decline" or (action == "accept" and filled.get("decision") == DENY):
         return Answer(allow=False, message=REASON.entered_text(filled))
@@ -63,7 +61,7 @@ def answer_of(
 
 
 def confirmation(question: str, title: str) -> tuple[str, dict[str, Any]]:
-    """The form that asks for a plain yes; `title` says in short what it would allow."""
+    """A yes/no form; `title` summarizes what a yes would allow."""
     field = FormField(CONFIRM, title, kind=FieldKind.BOOLEAN, required=True)
     return visible(question), form_schema(field)
 
