@@ -48,7 +48,9 @@ def run(*arguments: str | Path) -> int:
     return parser.run([str(argument) for argument in arguments])
 
 
-def test_what_was_there_is_there_again_and_nothing_is_lost(state: Path, tmp_path: Path) -> None:
+def test_what_was_there_is_there_again_and_nothing_is_lost(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "backup.tar.gz"
     assert run("backup", file) == 0
     assert file.stat().st_mode & 0o777 == 0o600
@@ -60,6 +62,7 @@ def test_what_was_there_is_there_again_and_nothing_is_lost(state: Path, tmp_path
     assert (state / "principals" / "ann-1" / "claude" / "transcript.jsonl").read_text() == "what was said"
     assert not (state / "index").exists()
     (aside,) = tmp_path.glob("state.before-*")
+    assert capsys.readouterr().out.endswith(f" to {state}. The previous state is in {aside}.\n")
     assert said(aside) == ("after",)
     assert not list(tmp_path.glob("state.restoring-*"))
 

@@ -34,7 +34,7 @@ from ..client.conventions import (
 )
 from ..core.config import load_settings
 from ..core.errors import InvalidArgument
-from ..core.model.text import one_line, visible
+from ..core.model.text import count_of, one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
 from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
 from ..core.state.server_life import ServerLife
@@ -113,7 +113,7 @@ def _backup(arguments: argparse.Namespace) -> int:
         paths = [path for path, _ in left_out.named]
         print_json({"file": str(arguments.file), "files": written, "leftOut": paths, "leftOutCount": left_out.count})
     else:
-        print(f"{written} files of {state_dir} are in {arguments.file}. It holds secrets.")
+        print(f"Saved {count_of(written, 'file')} of {state_dir} in {arguments.file}. It contains secrets.")
     return 1 if left_out.count else 0
 
 
@@ -257,7 +257,8 @@ def _restore(arguments: argparse.Namespace) -> int:
     return print_outcome(
         arguments,
         {"state": str(state_dir), "files": files, "before": str(aside) if aside is not None else None},
-        f"{files} files are in {state_dir}." + (f"The previous state is in {aside}." if aside is not None else ""),
+        f"Restored {count_of(files, 'file')} to {state_dir}."
+        + (f" The previous state is in {aside}." if aside is not None else ""),
     )
 
 
