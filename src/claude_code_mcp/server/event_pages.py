@@ -252,12 +252,14 @@ def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 
 
 def _summary(session: Session) -> dict[str, Any]:
     """The fields of a session for a status line."""
+    outside = session.outside
     usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
     fields = {
         "status": status_of(session),
         "workingDirectory": session.cwd,
         "model": session.options.model,
-        "permissionMode": session.options.permission_mode,
+        "permissionMode": session.options.permission_mode if outside is None else outside.permission_mode,
+        "inTerminal": None if outside is None else True,
         "costUsd": round(session.usage.cost_usd, 6),
         "inputTokens": usage.all_input_tokens,
         "outputTokens": usage.output_tokens,

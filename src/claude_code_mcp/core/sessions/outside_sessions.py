@@ -8,13 +8,16 @@ Everything that is reported is a claim. It decides what is shown; an answer reac
 policy of the local user judges it like every other answer.
 """
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LimitReached, SessionBusy, SessionNotFound
+from ..claude.protocol import Conversation
+from ..errors import LimitReached, SessionBusy, SessionNotFound, TranscriptUnreadable
 from ..model.caller import LOCAL, LOCAL_CALLER
-from ..model.events import Event, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
+from ..model.events import Event, Output, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome
 from ..model.question import Answer, Question, QuestionKind, Resolution, kind_of
@@ -28,6 +31,10 @@ from .verdicts import Occasion, answer_of_rules
 if TYPE_CHECKING:
     from ..policy.admission import Admission
 
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 2.0
+"""Seconds between two looks for a transcript that is not there: Claude Code writes it with the first message."""
 _MAX_QUESTIONS = 50
 """Open questions of one such session."""
 
@@ -40,7 +47,7 @@ Check = Callable[[Question, Answer], None]
 class OutsideSession:
     """One session that a program runs outside of this server."""
 
-    def __init__(self, session: Session, sessions: Sessions, attended: Callable[[], bool]) -> None:
+    def __init__(self, session: Session, sessions: Sessions, attended: Callable[[], bool], logged: int) -> None:
         self.session = session
         self._sessions = sessions
         self.attended = attended
@@ -48,6 +55,8 @@ class OutsideSession:
         self.permission_mode: str | None = None
         """As the program reports it; None if it has not."""
         self._turns = 0
+        self._logged = logged
+        """How many bytes of the transcript are in the session's log."""
 
     @property
     def is_joined(self) -> bool:
@@ -75,13 +84,27 @@ class OutsideSession:
         self.session.first_prompt = self.session.first_prompt or prompt
         self._report(TurnStarted(self._turns, "", prompt, at=time.time()))
 
+    async def follow_transcript(self) -> None:
+        """Logs as output what the program writes into the transcript, until it is cancelled."""
+        session = self.session
+        while True:
+            try:
+                growth = session.deps.stores.library.follow_messages(session.id, self._logged)
+                async for messages, self._logged in growth:
+                    for message in messages:
+                        for kind, line in session.readable_lines.conversation(Conversation(dict(message), 0)):
+                            session.log.append(Output(line, kind, size=len(line)))
+            except (SessionNotFound, TranscriptUnreadable, OSError) as error:
+                log.debug("the transcript of session %s cannot be followed yet: %s", session.id, error)
+            await asyncio.sleep(_LOOK_AGAIN)
+
     def report_outcome(self, outcome: Outcome) -> None:
         """A turn has ended."""
         self.session.outcome = outcome
         self._report(TurnEnded(self._turns, outcome, at=time.time()))
 
     def _report(self, event: Event) -> None:
-        # Not in the session's log: its turns are in the transcript, which those who watch such a session read.
+        # Not in the session's log: the terminal interface and the console read its prompts from the transcript.
         if self.is_joined:
             self.session.deps.notice(self.session.id, self.session.owner, event)
 
@@ -170,6 +193,8 @@ class OutsideSessions:
             ClaudeCodeError: what is on disk of it cannot be read.
         """
         deps = self._environments.of(LOCAL_CALLER)
+        # Before the log is filled with what is on disk: what is written meanwhile must not be missing.
+        logged = await deps.stores.library.transcript_size(session_id)
         try:
             session = await self._sessions.find(session_id, LOCAL, deps)
         except SessionNotFound:
@@ -184,6 +209,6 @@ class OutsideSessions:
         if session.owner != LOCAL or session.busy or not self._sessions.give_way(session.id):
             raise SessionBusy(f"Session {session_id} is run by this server.", session_id=session_id)
         session.cwd = cwd
-        session.outside = OutsideSession(session, self._sessions, attended)
+        session.outside = OutsideSession(session, self._sessions, attended, logged)
         self._sessions.join_outside(session)
         return session.outside

@@ -192,7 +192,7 @@ class Session:
     @property
     def runs_elsewhere(self) -> bool:
         """Whether another server was running a turn of it when it was last looked up."""
-        return self.busy and self.turn_runner.current is None
+        return self.busy and self.turn_runner.current is None and self.outside is None
 
     @property
     def stalled(self) -> bool:

@@ -40,7 +40,7 @@ from ..transcripts.index import File, look_at
 from ..transcripts.outline import Outline, read_outline
 from ..transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
 from ..transcripts.transcript_export import Detail, markdown, page, read_page, without_secrets
-from ..transcripts.transcript_reader import grown_lines
+from ..transcripts.transcript_reader import grown_lines, grown_messages
 from ..transcripts.transcripts import ProjectFolders, SessionFiles, unreadable_refused
 from ..transcripts.watched_files import FileFollower
 from .disk_threads import DiskThreads
@@ -51,6 +51,7 @@ _MAX_OUTLINES = 8
 _MAX_THREADS = 4
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
+_Part = TypeVar("_Part")
 _EXCERPT = 60
 """Characters shown before and after a match."""
 
@@ -274,16 +275,35 @@ class SessionLibrary:
     async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
         """New lines of a transcript after an offset, or from now on, as readable lines, at most twice a second. Never
         ends."""
+        async for lines, _ in self._growth(session_id, offset, grown_lines):
+            yield lines
+
+    async def follow_messages(self, session_id: str, offset: int) -> AsyncIterator[tuple[list[Mapping[str, Any]], int]]:
+        """The messages of a transcript after an offset, and the next offset, at most twice a second. Never ends."""
+        async for grown in self._growth(session_id, offset, grown_messages):
+            yield grown
+
+    async def _growth(
+        self, session_id: str, offset: int | None, read: Callable[[str, int], tuple[list[_Part], int]]
+    ) -> AsyncIterator[tuple[list[_Part], int]]:
         _, path = await self.threads.run(self._found, session_id)
         file = look_at(path)
         reached = offset if offset is not None else file.size if file is not None else 0
         # Watched before it is read, so that nothing in between is missed.
         async with self._follower.follow(path) as following:
             while True:
-                lines, reached = await self.threads.run(grown_lines, path, reached)
-                if lines:
-                    yield lines
+                parts, reached = await self.threads.run(read, path, reached)
+                if parts:
+                    yield parts, reached
                 await following.changed()
+
+    @in_thread
+    def transcript_size(self, session_id: str) -> int:
+        """Bytes of a transcript; 0 if there is none."""
+        path = self.catalogue.path_of(session_id)
+        with unreadable_refused(session_id):
+            file = look_at(path) if path is not None else None
+        return file.size if file is not None else 0
 
     # -- care -----------------------------------------------------------------------------------------------------
 

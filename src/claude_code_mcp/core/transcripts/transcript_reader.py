@@ -1,4 +1,4 @@
-"""One transcript as lines of text for people: its end, what was added, and the first mention of a text.
+"""One transcript for people: its end as lines of text, what was added, and the first mention of a text.
 
 Reads at most a fixed number of bytes from the end. Lines that cannot be parsed and those of subagents are passed over.
 What cannot be read now raises TranscriptUnreadable, or OSError where that is said. Blocks on the disk.
@@ -40,13 +40,25 @@ def readable_lines(path: str) -> Iterator[str]:
 def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
     """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then.
     OSError if it cannot be read."""
+    lines, reached = _grown(path, offset)
+    return list(_readable(lines)), reached
+
+
+def grown_messages(path: str, offset: int) -> tuple[list[Mapping[str, Any]], int]:
+    """The same as messages, subagents' own left out."""
+    lines, reached = _grown(path, offset)
+    return [line for line in map(parse, lines) if line is not None and is_message(line)], reached
+
+
+def _grown(path: str, offset: int) -> tuple[list[bytes], int]:
+    """The whole lines behind `offset`, and where they end."""
     with open(path, "rb", opener=open_at) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
     # A line that is still being written would be lost: its first
     # half cannot be parsed, nor can the rest at the next call.
     whole = written[: written.rfind(b"\n") + 1]
-    return list(_readable(whole.split(b"\n"))), offset + len(whole)
+    return whole.split(b"\n"), offset + len(whole)
 
 
 def _readable(lines: Iterable[bytes]) -> Iterator[str]:

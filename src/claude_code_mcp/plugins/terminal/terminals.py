@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from ...core.claude.user_config import noted_session, noted_sessions
 from ...core.errors import ClaudeCodeError, InvalidArgument, LimitReached, QuestionClosed, SessionBusy
 from ...core.model.caller import LOCAL
@@ -327,7 +329,10 @@ class Terminals:
 
     async def _follow(self, terminal: Terminal) -> None:
         try:
-            await terminal.follow(self._follower)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(terminal.outside.follow_transcript)
+                await terminal.follow(self._follower)
+                tasks.cancel_scope.cancel()
         finally:
             if self._terminals.get(terminal.session_id) is terminal:
                 self._leave(terminal.session_id, "the terminal has left the session")

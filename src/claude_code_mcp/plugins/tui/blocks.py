@@ -321,6 +321,11 @@ class ShownConversation:
         return self.status in BUSY_STATUSES
 
     @property
+    def in_terminal(self) -> bool:
+        """Whether a person drives the session in a terminal: the feed has only its questions."""
+        return bool(self.summary.get("inTerminal"))
+
+    @property
     def activity(self) -> str:
         """A remark on work in progress that no block shows; empty if there is none."""
         if self._writing_input:

@@ -207,6 +207,7 @@ class Pump:
         # Before it is awaited: whoever is cancelled meanwhile leaves something that can be unsubscribed from.
         self._subscribed = _turns(conversation.session_id)
         uri = self._subscribed
+        await self._link.connected()
         if self._link.has_notifications:
             with contextlib.suppress(CallFailed):
                 await self._link.do(lambda sessions: sessions.resources.subscribe(uri))
@@ -235,7 +236,8 @@ class Pump:
             # Before the reading: what is written during it is read in the next round.
             self._grown.clear()
             conversation = self.conversation
-            if conversation is not None and not conversation.busy:
+            # Of a turn that the server runs the feed has everything.
+            if conversation is not None and (conversation.in_terminal or not conversation.busy):
                 with contextlib.suppress(CallFailed, NotRunning):
                     page = await self._link.do(partial(_items, session_id=conversation.session_id))
                     conversation.add_newer(page["items"])

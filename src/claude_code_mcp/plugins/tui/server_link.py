@@ -63,6 +63,10 @@ class ServerLink:
             changed()
             await in_thread(client.close)
 
+    async def connected(self) -> None:
+        """Returns when there is a connection."""
+        await self._connected.wait()
+
     async def do(self, work: Callable[[LiveSessions], T]) -> T:
         """What the server answers, once there is one. CallFailed if it refuses, NotRunning if it ends meanwhile."""
         await self._connected.wait()
