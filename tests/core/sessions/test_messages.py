@@ -31,7 +31,7 @@ async def test_no_more_messages_wait_than_there_is_memory_for() -> None:
     image = Image("image/png", "A" * (20 << 20))  # one text, which five messages share
     large = queue_of(*(UserMessage("x", images=(image,)) for _ in range(5)))
     for full in (many, large):
-        with pytest.raises(LimitReached, match="messages wait"):
+        with pytest.raises(LimitReached, match="messages are queued"):
             full.check_room()
         full.settle_turn(DONE, 1, except_for=set())
         full.check_room()

@@ -96,7 +96,7 @@ async def test_hooks_get_what_they_are_called_for_and_no_secret(tmp_path: Path) 
 async def test_a_hook_that_others_can_change_is_not_run(tmp_path: Path, changed: str) -> None:
     found = hooks(tmp_path, checkout="touch ran", post_session="touch ran")
     (tmp_path / changed).chmod(0o722)
-    with pytest.raises(TreeRefused, match=r"others\b.*\bchange"):
+    with pytest.raises(TreeRefused, match=r"other users can change"):
         await found.checkout("s1", REF, str(tmp_path))
     if changed == "hooks":
         await found.post_session("s1", "moved", str(tmp_path))

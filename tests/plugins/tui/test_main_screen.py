@@ -122,7 +122,7 @@ async def test_a_question_of_another_session_says_so_and_goes_with_the_focus() -
     app = recorded_app(recorded.COMMAND, BILLING)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = Screen(app, pilot)
-        await screen.shows("1 asks elsewhere")
+        await screen.shows("1 question in other sessions")
         assert not screen.panel.display, "it covers nothing by itself"
         await pilot.press("ctrl+n")
         await screen.shows("another session", "make deploy", "o: open that session")

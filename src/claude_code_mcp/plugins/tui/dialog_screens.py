@@ -176,7 +176,7 @@ class NewSession(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("New session: Ctrl+S starts it, Tab goes to the next field, Esc closes")
+            yield Label("New session: Ctrl+S starts it, Tab: next field, Esc closes")
             yield Label("Task")
             yield TextArea(id="prompt", tab_behavior="focus")
             yield Label("Directory")
