@@ -27,6 +27,8 @@ def _state(sandbox: Sandbox) -> Path:
 
 def test_entries_and_files_are_listed_and_removed_after_a_yes(own: dict[str, str], sandbox: Sandbox) -> None:
     state = _state(sandbox)
+    aside = state.with_name(f"{state.name}.before-20260102-030405")
+    (aside / "exports").mkdir(parents=True)
     hub = sandbox.home / ".xdg" / "config" / "claude-code-mcp" / "mcp.json"
     hub.parent.mkdir(parents=True)
     hub.write_text("{}")
@@ -40,14 +42,14 @@ def test_entries_and_files_are_listed_and_removed_after_a_yes(own: dict[str, str
     theirs.write_text("{}")
     refused = run(own, "uninstall")
     assert refused.returncode == 2
-    for shown in (str(cursor), str(zed), ".claude.json", str(state), str(hub), "conversations of 1 caller"):
+    for shown in (str(cursor), str(zed), ".claude.json", str(state), str(aside), str(hub), "conversations of 1 caller"):
         assert shown in refused.stdout
     assert state.exists()
     assert cursor.exists()
     removed = run(own, "uninstall", "--yes")
     assert removed.returncode == 0, removed.stderr
     assert uninstall_command() in removed.stdout
-    assert not any(path.exists() for path in (cursor, state, hub.parent))
+    assert not any(path.exists() for path in (cursor, state, aside, hub.parent))
     assert zed.read_text() == '{"theme": "x"} // mine'
     assert "claude-code" not in json.loads((sandbox.home / ".claude.json").read_text()).get("mcpServers", {})
     assert theirs.exists()

@@ -11,6 +11,7 @@ the state is the one from before: whoever uses it next puts that back (`core/sta
 
 import argparse
 import contextlib
+import glob
 import os
 import stat
 import sys
@@ -40,6 +41,8 @@ from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrup
 from ..core.state.server_life import ServerLife
 from ..core.state.state_directory import PRINCIPALS
 
+ASIDE = ".before-"
+"""What follows the name of the state directory in the name of an earlier state, before the time of the restore."""
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
 """What is not kept, by its path below the state directory."""
 _MAX_FILE_BYTES = 2 << 30
@@ -264,9 +267,14 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 def _place_aside(state_dir: Path) -> Path:
     """A name beside the state directory that nothing has yet."""
-    name = f"{state_dir.name}.before-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{state_dir.name}{ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (state_dir.with_name(name if not number else f"{name}-{number}") for number in count())
     return next(path for path in numbered if not path.exists())
+
+
+def states_aside(state_dir: Path) -> list[Path]:
+    """The earlier states that restores have moved aside."""
+    return sorted(state_dir.parent.glob(f"{glob.escape(state_dir.name)}{ASIDE}*"))
 
 
 def refuse_while_served(state_dir: Path) -> None:

@@ -21,7 +21,7 @@ from ..core.model.paths import config_directory, user_file
 from ..core.model.text import count_of, visible
 from ..startup.greeting.first_answers import cache_file
 from ..startup.shared import place
-from .backup import refuse_while_served
+from .backup import ASIDE, refuse_while_served, states_aside
 from .config import (
     HOSTS,
     VSCODE_USER,
@@ -124,14 +124,15 @@ def _remove_entry(host: McpHost | None) -> None:
 
 
 def _own_files(settings: Settings) -> list[Path]:
-    """Where this product keeps files: its state, the MCP servers of the hub, its first answers on stdio, and the
-    sockets of shared servers where these are not part of the state."""
-    found = [settings.state_dir, settings.hub_file, Path(cache_file("")).parent]
+    """Where this product keeps files: its state, with those that restores have moved aside, the MCP servers of the hub,
+    its first answers on stdio, and the sockets of shared servers where these are not part of the state."""
+    state = settings.state_dir
+    found = [state, *states_aside(state), settings.hub_file, Path(cache_file("")).parent]
     # Only with a state: the look at the sockets makes a directory for them.
-    if settings.state_dir.exists() and place.possible():
+    if state.exists() and place.possible():
         with contextlib.suppress(OSError):
             sockets = Path(place.runtime_directory(os.environ))
-            found += [] if sockets.is_relative_to(settings.state_dir) else [sockets]
+            found += [] if sockets.is_relative_to(state) else [sockets]
     return list(dict.fromkeys(found))
 
 
@@ -140,7 +141,7 @@ def _is_ours_alone(path: Path) -> bool:
     another name may keep other files there: it may be a home directory, or a file of Claude Code."""
     directory = path if path.is_dir() else path.parent
     holds_claude = Path(config_directory(os.environ)).resolve().is_relative_to(directory.resolve())
-    return directory.name == PACKAGE and not path.is_symlink() and not holds_claude
+    return directory.name.partition(ASIDE)[0] == PACKAGE and not path.is_symlink() and not holds_claude
 
 
 def _delete(path: Path) -> None:
