@@ -103,8 +103,10 @@ async def proxying(
     names: dict[str, list[str]] | None = None,
     authority: RunAuthority | None = None,
     trust: ssl.SSLContext | None = None,
+    *,
+    real_lookups: bool = False,
 ) -> AsyncIterator[Behind]:
-    """`names` are the addresses of hosts; others are not known."""
+    """`names` are the addresses of hosts; others are not known. With `real_lookups` the machine is asked instead."""
     audited: list[AuditEvent] = []
 
     async def lookup(host: str, _: int) -> list[str]:
@@ -117,7 +119,12 @@ async def proxying(
     more = {} if trust is None else {"trust": lambda: trust}
     notes = ProxyNotes(audited.append, "ann", "session-1")
     proxy = SandboxProxy(
-        rules, environment or {}, authority.context if authority else None, notes, lookup=lookup, **more
+        rules,
+        environment or {},
+        authority.context if authority else None,
+        notes,
+        lookup=None if real_lookups else lookup,
+        **more,
     )
     server = await asyncio.start_server(proxy.connected, "127.0.0.1", 0, limit=1 << 16)
     try:

@@ -13,7 +13,7 @@ import pytest
 from claude_code_mcp.core.model.network import parse_credential
 from claude_code_mcp.plugins.sandbox.network import http_exchange
 from claude_code_mcp.plugins.sandbox.network import proxy as proxy_module
-from claude_code_mcp.plugins.sandbox.network.proxy import NameLookups, ProxyNotes
+from claude_code_mcp.plugins.sandbox.network.proxy import ProxyNotes
 from tests.support.waiting import HANG_SECONDS
 
 from .support import fields, proxying, serving
@@ -248,17 +248,19 @@ async def test_slow_names_of_one_session_delay_no_other_one(monkeypatch: pytest.
         return [(0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    one, other = NameLookups(), NameLookups()
-    slow = [asyncio.ensure_future(one.addresses(f"slow{number}.example", 443)) for number in range(16)]
-    try:
-        for _ in range(4):
-            assert await asyncio.to_thread(looking.acquire, True, HANG_SECONDS)
-        async with asyncio.timeout(HANG_SECONDS):
-            assert await other.addresses("quick.example", 443) == ["127.0.0.1"]
-        assert not looking.acquire(blocking=False), "one session has four threads, and no more"
-    finally:
-        may_end.set()
-        await asyncio.gather(*slow)
+    hosts = ["*.example:443"]
+    async with proxying(hosts, real_lookups=True) as one, proxying(hosts, real_lookups=True) as other:
+        tunnel = "CONNECT {}.example:443 HTTP/1.1\r\nHost: x\r\n\r\n"
+        slow = [asyncio.ensure_future(one.raw(tunnel.format(f"slow{number}").encode())) for number in range(16)]
+        try:
+            for _ in range(4):
+                assert await asyncio.to_thread(looking.acquire, True, HANG_SECONDS)
+            async with asyncio.timeout(HANG_SECONDS):
+                assert b"no public address" in await other.raw(tunnel.format("quick").encode())
+            assert not looking.acquire(blocking=False), "one session has four threads, and no more"
+        finally:
+            may_end.set()
+            await asyncio.gather(*slow)
 
 
 HANGING = """
