@@ -37,7 +37,18 @@ CLAUDE_CODE: dict[str, dict[str, Any]] = {
         metadata={"user_id": '{"session_id":"s"}'},
         stream=True,
         thinking={"type": "adaptive", "display": "omitted"},
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        context_management={
+            "edits": [
+                {"type": "clear_thinking_20251015", "keep": "all"},
+                {
+                    "type": "clear_tool_uses_20250919",
+                    "trigger": {"type": "tool_uses", "value": 9},
+                    "keep": {"type": "tool_uses", "value": 3},
+                    "clear_at_least": {"type": "input_tokens", "value": 5000},
+                },
+            ]
+        },
+        cache_control={"type": "ephemeral", "ttl": "1h", "scope": "global", "evict_on_complete": True},
         output_config={"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
         diagnostics={"previous_message_id": "msg_1"},
         fallbacks=[{"model": "claude-opus-5"}],
@@ -142,6 +153,22 @@ NOT_ALLOWED: dict[str, tuple[object, str]] = {
     "a limit that is a text": (body(max_tokens="64000"), "max_tokens must be an integer"),
     "a limit that is no whole number": (body(max_tokens=64000.0), "max_tokens must be an integer"),
     "a model that is no text": (body(model=["m"]), "model must be a string"),
+    "an address in what is cached": (
+        saying({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "source": URL_IMAGE["source"]}}),
+        r"cache_control.source is not allowed",
+    ),
+    "an object in what is cached": (
+        body(tools=[{"name": "a", "cache_control": {"type": URL_IMAGE}}]),
+        r"tools\[0\].cache_control.type must be a string",
+    ),
+    "an address in what is cleared": (
+        body(context_management={"edits": [{"type": "clear_thinking_20251015", "url": "https://a"}]}),
+        r"context_management.edits\[0\].url is not allowed",
+    ),
+    "files in place of what is cleared": (
+        body(context_management={"file_ids": ["file_1"]}),
+        r"context_management.file_ids is not allowed",
+    ),
     "no object": ([], "must be an object"),
     "not a number": ("NaN", "cannot|not a JSON object|must be an object"),
 }
@@ -190,6 +217,10 @@ def test_an_operator_allows_the_search_of_the_web_and_nothing_beside_it() -> Non
     for tool in ({"type": "web_fetch_20250910"}, {**SEARCH, "type": "web_search_20250305x"}, {**SEARCH, "url": "a"}):
         with pytest.raises(RequestNotAllowed):
             rebuilt(body(tools=[tool]), searching)
+    # The API runs the call with which a request ends.
+    for name in ("web_fetch", "code_execution", ["web_search"], None):
+        with pytest.raises(RequestNotAllowed, match="runs outside the sandbox"):
+            rebuilt(saying({**found["messages"][0]["content"][0], "name": name}), searching)
 
 
 def test_an_operator_allows_the_fast_mode() -> None:

@@ -173,6 +173,12 @@ def _text(value: Any, where: str) -> Any:
     return value
 
 
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, dict | list):
+        raise RequestNotAllowed(f"{where} must be a string, a number or a boolean.")
+    return value
+
+
 def _whole_number(value: Any, where: str) -> Any:
     """The estimate of an unfinished answer needs the number; the API may also accept it as text."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -182,19 +188,23 @@ def _whole_number(value: Any, where: str) -> Any:
 
 # Not among them: `speed`, since the fast mode costs up to six times the price of the model.
 _SETTINGS = (
-    *("cache_control", "compaction", "context_management", "diagnostics", "fallback_credit_token", "inference_geo"),
+    *("compaction", "diagnostics", "fallback_credit_token", "inference_geo"),
     *("metadata", "output_config", "output_format", "safeguards"),
     *("service_tier", "stop_sequences", "stream", "temperature", "thinking", "tool_choice", "top_k", "top_p"),
+)
+_CACHE_CONTROL = ("type", "ttl", "scope", "evict_on_complete")
+_CONTEXT_EDIT = (
+    *("type", "trigger", "keep", "clear_at_least", "exclude_tools", "clear_tool_inputs"),
+    *("instructions", "pause_after_compaction"),
 )
 _FALLBACK = ("max_tokens", "output_config", "thinking")
 """Settings of a fallback model."""
 _CUSTOM_TOOL = (
-    *("type", "name", "description", "input_schema", "input_examples", "cache_control", "defer_loading"),
+    *("type", "name", "description", "input_schema", "input_examples", "defer_loading"),
     *("eager_input_streaming", "strict", "allowed_callers"),
 )
 _SERVER_TOOL = (
-    *("type", "name", "max_uses", "allowed_domains", "blocked_domains", "user_location", "cache_control", "strict"),
-    "defer_loading",
+    *("type", "name", "max_uses", "allowed_domains", "blocked_domains", "user_location", "strict", "defer_loading"),
 )
 _PLAIN_BLOCKS: Mapping[str, tuple[str, ...]] = {
     "text": ("citations",),
@@ -211,7 +221,7 @@ _PLAIN_BLOCKS: Mapping[str, tuple[str, ...]] = {
 }
 """The fields of content blocks that hold data alone."""
 _SERVER_BLOCKS = {
-    "server_tool_use": ("id", "name", "input", "caller"),
+    "server_tool_use": ("id", "input", "caller"),
     "web_search_tool_result": ("tool_use_id", "content", "caller"),
 }
 """What an answer holds in which the provider has searched the web."""
@@ -228,6 +238,8 @@ class _Rebuilder:
     def request(self, body: Any) -> dict[str, Any]:
         fields = {
             **dict.fromkeys(_SETTINGS, _data),
+            "cache_control": self._cache_control,
+            "context_management": self._context_management,
             "model": _text,
             "max_tokens": _whole_number,
             "fallbacks": self._fallbacks,
@@ -272,6 +284,21 @@ class _Rebuilder:
 
     # -- parts ------------------------------------------------------------------------------------------------
 
+    def _cache_control(self, value: Any, where: str) -> Any:
+        return None if value is None else self._object(value, where, dict.fromkeys(_CACHE_CONTROL, _plain))
+
+    def _context_management(self, value: Any, where: str) -> Any:
+        return None if value is None else self._object(value, where, {"edits": self._list(self._context_edit)})
+
+    def _context_edit(self, value: Any, where: str) -> Any:
+        return self._object(value, where, dict.fromkeys(_CONTEXT_EDIT, _data))
+
+    def _server_tool_name(self, value: Any, where: str) -> Any:
+        """In a message that ends with such a block, the API runs the tool."""
+        if not isinstance(value, str) or value not in self.access.server_tools:
+            raise RequestNotAllowed(f"{where}: the tool {str(value)[:100]!r} runs outside the sandbox.")
+        return value
+
     def _fallbacks(self, value: Any, where: str) -> Any:
         """`"default"`, or models with settings. Tools and servers are not accepted here."""
         if isinstance(value, str):
@@ -288,11 +315,12 @@ class _Rebuilder:
 
     def _tool(self, value: Any, where: str) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None
+        cached = {"cache_control": self._cache_control}
         if kind is None or kind == "custom":
-            return self._object(value, where, dict.fromkeys(_CUSTOM_TOOL, _data))
+            return self._object(value, where, {**dict.fromkeys(_CUSTOM_TOOL, _data), **cached})
         for name in self.access.server_tools:
             if isinstance(kind, str) and SERVER_TOOLS[name].fullmatch(kind):
-                return self._object(value, where, dict.fromkeys(_SERVER_TOOL, _data))
+                return self._object(value, where, {**dict.fromkeys(_SERVER_TOOL, _data), **cached})
         listed = next((name for name in SERVER_TOOLS if SERVER_TOOLS[name].fullmatch(str(kind))), None)
         hint = f' The operator can allow it with server_tools = ["{listed}"] in the profile.' if listed else ""
         raise RequestNotAllowed(f"{where}: the tool {str(kind)[:100]!r} runs outside the sandbox.{hint}")
@@ -302,7 +330,7 @@ class _Rebuilder:
         fields = self._fields(kind) if isinstance(kind, str) else None
         if fields is None:
             raise RequestNotAllowed(f"{where}: content of type {str(kind)[:100]!r} is not allowed in a sandbox.")
-        return self._object(value, where, {"type": _data, "cache_control": _data, **fields})
+        return self._object(value, where, {"type": _data, "cache_control": self._cache_control, **fields})
 
     def _fields(self, kind: str) -> dict[str, Check] | None:
         """What a content block of this type may hold; None for a type that is not known."""
@@ -310,6 +338,7 @@ class _Rebuilder:
         fields: dict[str, Check] = dict.fromkeys(plain.get(kind, ()), _data)
         checked: Mapping[str, Mapping[str, Check]] = {
             "text": {"text": _text},
+            "server_tool_use": {"name": self._server_tool_name},
             "image": {"source": self._source},
             "document": {"source": self._source, "title": _text, "context": _text},
             "search_result": {"content": self._list(self._text_only), "title": _text, "source": _text},
@@ -318,7 +347,8 @@ class _Rebuilder:
             "tool_addition": {"tool": self._changed_tool},
             "tool_removal": {"tool": self._changed_tool},
         }
-        return {**fields, **checked.get(kind, {})} if kind in plain or kind in checked else None
+        known = kind in plain or (kind in checked and kind not in _SERVER_BLOCKS)
+        return {**fields, **checked.get(kind, {})} if known else None
 
     def _text_only(self, value: Any, where: str) -> Any:
         if isinstance(value, dict) and value.get("type") != "text":
