@@ -1,25 +1,20 @@
-"""`costs` and `stats`: what sessions have cost, and the metrics of a running server."""
+"""`costs`: what sessions have cost."""
 
 import argparse
 import asyncio
-import http.client
-import os
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..client.connections import ask_shared
-from ..client.conventions import Unavailable, add_config_file, add_json, camel_names, positive, print_json, table
+from ..client.conventions import add_config_file, add_json, camel_names, positive, print_json
 from ..client.session_files import library, print_unread
 from ..core.config import load_settings
-from ..core.errors import InvalidArgument, PermissionDenied, StateUnavailable
+from ..core.errors import StateUnavailable
 from ..core.model.caller import LOCAL
-from ..core.model.text import clip_line, count_of, csv_of, local_time, size_of, visible
+from ..core.model.text import clip_line, count_of, csv_of, local_time, visible
 from ..core.state.documents import Documents
 from ..core.state.spending import BudgetWarning, Spending
 from ..core.state.state_directory import database_in
@@ -33,11 +28,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def add_to(commands: Any) -> None:
-    _add_costs(commands)
-    _add_stats(commands)
-
-
-def _add_costs(commands: Any) -> None:
     parser = commands.add_parser(
         "costs",
         help="show what sessions on this machine cost",
@@ -167,108 +157,3 @@ def _total(total: CostLine) -> str:
     tokens = f"{total.input_tokens:,} tokens in, {total.output_tokens:,} out"
     unpriced = f"; {total.unpriced_tokens:,} tokens have no recorded price" if total.unpriced_tokens else ""
     return f"Total ${total.usd:,.4f} in {count_of(total.sessions, 'session')}, {tokens}{unpriced}."
-
-
-# -- stats ------------------------------------------------------------------------------------------------------------
-
-
-_PREFIX = "claude_code_mcp_"
-_TIMEOUT = 10.0
-_MAX_BYTES = 10 << 20
-
-
-def _add_stats(commands: Any) -> None:
-    parser = commands.add_parser(
-        "stats",
-        help="show the metrics of a running server",
-        description="Reads the metrics of your shared server or, with an address, from /metrics of a server that "
-        "runs with --http. The token is read from CLAUDE_CODE_MCP_METRICS_TOKEN, or from "
-        "CLAUDE_CODE_MCP_TOKEN.",
-    )
-    parser.add_argument(
-        "where", nargs="?", metavar="HOST:PORT", help="address or URL of the server (default: the shared server)"
-    )
-    formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("--raw", action="store_true", help="print the Prometheus text format")
-    add_json(formats, "print a list of samples with name, labels and value as JSON")
-    parser.set_defaults(run=_run_stats)
-
-
-def _run_stats(arguments: argparse.Namespace) -> int:
-    text = _fetch(_metrics_url(arguments.where)) if arguments.where else ask_shared(os.environ, "metrics")
-    if not isinstance(text, str):
-        raise Unavailable("No shared server is running: pass the HOST:PORT of a server that runs with --http.")
-    if arguments.raw:
-        print(text, end="")
-        return 0
-    samples = list(_samples(text))
-    if arguments.json:
-        print_json([sample._asdict() for sample in samples])
-        return 0
-    rows = []
-    for sample in samples:
-        labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
-        name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
-        rows.append((f"{name} {labels}".strip(), _formatted(sample)))
-    print("".join(f"{line}\n" for line in table(rows)), end="")
-    return 0
-
-
-def _metrics_url(where: str) -> str:
-    base = where if where.startswith(("http://", "https://")) else f"http://{where}"
-    return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
-
-
-def _fetch(url: str) -> str:
-    """The body of the response. Raises InvalidArgument for what is no address, Unavailable for every failure."""
-    token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
-        # No proxy and no redirect: the token is for the server that was named and for nobody else.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-        with opener.open(request, timeout=_TIMEOUT) as response:
-            return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
-    except urllib.error.HTTPError as error:
-        error.close()
-        hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
-        kind = PermissionDenied if error.code in (401, 403) else Unavailable
-        raise kind(f"{url} answered {error.code}.{hint}") from None
-    except (ValueError, OverflowError, http.client.HTTPException) as error:
-        raise InvalidArgument(f"{url!r} is not an address: {error}") from None
-    except OSError as error:
-        raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: the token must not be sent to any server but the one that was named."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-class _Sample(NamedTuple):
-    """One value of the metrics, under its full name."""
-
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
-def _samples(text: str) -> Iterator[_Sample]:
-    """Every sample but the buckets of histograms."""
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
-
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if not sample.name.endswith("_bucket"):
-                yield _Sample(sample.name, sample.labels, sample.value)
-
-
-def _formatted(sample: _Sample) -> str:
-    value = sample.value
-    if sample.name.endswith("_bytes"):
-        return size_of(value)
-    if "_usd" in sample.name:
-        return f"${value:.4f}"
-    return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

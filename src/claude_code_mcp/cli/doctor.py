@@ -1,4 +1,4 @@
-"""`doctor`: checks everything that a session needs; `claude`: runs the Claude Code that the server would use.
+"""`doctor`: checks everything that a session needs.
 
 `check_all` runs the checks in order and yields each finding as soon as it is known. A check never raises for what it
 looks at: what is wrong becomes a finding with advice. Settings that do not parse end the checks, because every other
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from ..core.claude.executable import (
     version_text,
 )
 from ..core.config import Settings, load_settings, unknown_variables, without_settings
-from ..core.errors import ClaudeCodeError, ExecutableNotFound, ProcessFailed, StateUnavailable
+from ..core.errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
 from ..core.installation import extra_command
 from ..core.model.paths import config_directory
 from ..core.model.session_id import is_session_id
@@ -46,7 +46,7 @@ from ..core.model.text import clip_line, size_of, visible
 from ..core.policy_file import read_policy
 from ..core.private_files import private_directory
 from ..core.processes.child import containment
-from ..core.processes.environment import DEPTH, child_environment, depth
+from ..core.processes.environment import child_environment
 from ..core.redaction import Redactor
 from ..core.section import Section
 from ..core.state.session_records import SessionRecords
@@ -102,9 +102,6 @@ def missing_login(config: Path | None) -> str:
     return "" if login.exists else advice
 
 
-# -- checks -----------------------------------------------------------------------------------------------------------
-
-
 _NEEDED_DISK = 500 << 20
 _STATUS_TIMEOUT = 10.0
 _REQUEST = "API"
@@ -124,11 +121,6 @@ def _data(finding: Finding) -> dict[str, object]:
 
 
 def add_to(commands: Any) -> None:
-    _add_doctor(commands)
-    _add_claude(commands)
-
-
-def _add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check the installation and say how to fix problems",
@@ -230,9 +222,6 @@ def _check_variables(environment: Mapping[str, str], sections: Iterable[type[Sec
         yield Finding("variables", False, f"{name} is set, but there is no such setting", fix)
 
 
-# -- Claude Code and who is logged in ------------------------------------------------------------------------------
-
-
 def _check_claude(settings: Settings) -> Iterator[Finding]:
     """The executable, then its version, then the login; each only if the one before it was ok."""
     subject = "Claude Code"
@@ -286,9 +275,6 @@ def _check_login(path: str) -> Finding:
     login = login_of(path)
     detail = login.method if login.exists else "not logged in: every turn will fail"
     return Finding("login", login.exists, detail, ADVICE)
-
-
-# -- files and settings that lead to files -------------------------------------------------------------------------
 
 
 def _check_policy(settings: Settings) -> Iterator[Finding]:
@@ -443,8 +429,6 @@ def _containment() -> Finding:
     return Finding("containment", True, f"{kind}: {detail}")
 
 
-# -- with --deep -------------------------------------------------------------------------------------------------------
-
 _REQUEST_TIMEOUT = 120.0
 _TURN_TIMEOUT = 60.0
 _QUESTION = "Send one small request to the API to check the key, address and proxy? It may cost a cent."
@@ -566,34 +550,3 @@ def _versions() -> Iterator[str]:
             yield f"{name} {found[0]}" if found is not None else name
         except (OSError, subprocess.SubprocessError):
             yield f"{name} does not run"
-
-
-# -- claude -----------------------------------------------------------------------------------------------------------
-
-
-def _add_claude(commands: Any) -> None:
-    """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
-    commands.add_parser(
-        "claude",
-        help="run the Claude Code that the server uses, for example `claude auth login`",
-        add_help=False,
-    )
-
-
-def run_claude(arguments: Sequence[str]) -> int:
-    """Replaces this process by Claude Code; on Windows runs it as a child and returns its exit code.
-
-    Raises ExecutableNotFound, InvalidArgument for settings that do not parse, and ProcessFailed when the executable
-    cannot be started.
-    """
-    path = find_executable(load_settings().claude_path)
-    environment = child_environment(os.environ)
-    # This is not a session of a server: what runs in it, also a server of ours, is nested no deeper than this command.
-    environment[DEPTH] = str(depth(os.environ))
-    command = [path, *arguments]
-    try:
-        if os.name == "posix":
-            os.execve(path, command, environment)  # noqa: S606 - becoming it is the purpose
-        return subprocess.run(command, env=environment, check=False).returncode
-    except OSError as error:
-        raise ProcessFailed(f"{path} cannot be run: {error.strerror or error}.") from None

@@ -1,4 +1,4 @@
-"""The command line: registers every command, parses arguments, completes them in shells.
+"""The command line: registers every command and parses arguments.
 
 Exit codes are those of `client/conventions.py`. Standard output takes any character on any terminal, and a reader that
 leaves early, as `| head` does, is no error.
@@ -25,7 +25,7 @@ from ..startup.greeting.first_answers import GreetedInput
 
 COMMANDS = {
     "serve": "serve",
-    "shared": "serve",
+    "shared": "shared",
     "run": "chat",
     "send": "chat",
     "attach": "chat",
@@ -40,17 +40,17 @@ COMMANDS = {
     "sessions": "sessions",
     "costs": "costs",
     "mcp": "mcp",
-    "stats": "costs",
+    "stats": "stats",
     "doctor": "doctor",
     "demo": "demo",
-    "claude": "doctor",
+    "claude": "claude",
     "config": "config",
-    "token": "serve",
+    "token": "token",
     "audit": "audit",
     "backup": "backup",
     "restore": "backup",
     "uninstall": "uninstall",
-    "completion": "parser",
+    "completion": "shell_completion",
 }
 """The commands of this package, each with the module that adds it; in the order of the help, except that the commands
 of one module stand together. Plug-ins have more."""
@@ -273,45 +273,3 @@ def _discard_output() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
     os.close(devnull)
-
-
-# -- shell completion -------------------------------------------------------------------------------------------------
-
-
-_IDS = "claude-code-mcp ps --all --ids 2>/dev/null"
-"""Prints the sessions of the shared server; nothing if none runs."""
-_COMPLETE_SESSION = {"bash": "_claude_code_mcp_sessions", "zsh": "_claude_code_mcp_sessions", "fish": f"({_IDS})"}
-_PREAMBLE = {
-    "bash": f'_claude_code_mcp_sessions() {{ compgen -W "$({_IDS})" -- "$1"; }}',
-    "zsh": f"_claude_code_mcp_sessions() {{ compadd -- $({_IDS}); }}",
-}
-
-
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "completion",
-        help="print shell completion for bash, zsh or fish",
-        description="For bash: source <(claude-code-mcp completion bash). For zsh, after compinit: eval "
-        '"$(claude-code-mcp completion zsh)". For fish: claude-code-mcp completion fish | source.',
-    )
-    parser.add_argument("shell", choices=sorted(_COMPLETE_SESSION))
-    parser.set_defaults(run=_print_completion)
-
-
-def _print_completion(arguments: argparse.Namespace) -> int:
-    import shtab  # noqa: PLC0415 - for this command alone
-
-    parser = build_parser()
-    _complete_sessions(parser)
-    print(shtab.complete(parser, arguments.shell, preamble=_PREAMBLE.get(arguments.shell, "")))
-    return 0
-
-
-def _complete_sessions(parser: argparse.ArgumentParser) -> None:
-    """Has ids of sessions offered wherever a command below this parser takes one."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in dict.fromkeys(action.choices.values()):
-                _complete_sessions(below)
-        elif not action.option_strings and action.dest == "session":
-            action.complete = _COMPLETE_SESSION  # type: ignore[attr-defined]  # where shtab looks for it
