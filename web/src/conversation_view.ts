@@ -107,6 +107,7 @@ export class ConversationView implements Watcher {
     }, () => this.scroller, () => this.readEnd(), {
         image: (turn, number) => this.image(turn, number),
         edit: (turn) => this.rewrite(turn),
+        again: (turn, begun) => this.tryAgain(turn, begun),
         sent: (messageId) => (messageId === started.messageId ? started.data : dataOf(this.attached.get(messageId) ?? [])),
       });
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
@@ -583,6 +584,13 @@ export class ConversationView implements Watcher {
           : await post<{ sessionId: string }>(sessionPath(this.id, "fork"), { ...body, atMessage: last.id.replace(/:\d+$/, "") });
         this.around.go(`/sessions/${made.sessionId}`);
       });
+  }
+
+  /** A prompt that Claude has begun to answer is in the conversation already; another is sent once more. */
+  private async tryAgain(turn: Turn, begun: boolean): Promise<void> {
+    if (begun) return this.sayPlain("The last turn failed. Please try again.", freshKey());
+    const images = await Promise.all([...Array(turn.images ?? 0).keys()].map((at) => this.image(turn.number, at)));
+    await this.say({ text: turn.prompt ?? "", images, key: freshKey(), attachments: [] });
   }
 
   private async interrupt(): Promise<void> {

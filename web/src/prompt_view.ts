@@ -10,6 +10,8 @@ export interface PromptActs {
   image(turn: number, number: number): Promise<string>;
   /** Writes the message of a turn anew; absent where that cannot be done. */
   edit?(turn: Turn): void;
+  /** Has a turn that failed done again; `begun` says whether Claude had answered anything. Absent where that cannot be done. */
+  again?(turn: Turn, begun: boolean): Promise<void>;
 }
 
 export class PromptView {

@@ -1,5 +1,6 @@
 // One turn: the prompt, what happened, what is being written right now, and how it ended.
 
+import { messageOf } from "./api";
 import { button, h, replace } from "./dom";
 import { itemView, type ItemView } from "./item_views";
 import { StreamingMarkdown } from "./markdown";
@@ -15,6 +16,8 @@ export interface Ending {
   durationMs?: number | null;
 }
 
+/** After these another attempt may succeed. */
+const PASSING = new Set(["api_error", "timeout", "crashed", "start_failed", "execution_error", "not_saved", "machine_lost"]);
 const SHORT_PAUSE = 50;
 const LONGEST_PAUSE = 1000;
 /** Characters of a thought that are shown while it is thought. */
@@ -39,6 +42,7 @@ export class TurnView {
   private readonly end = h("p", { class: "ending" });
   private readonly warning = h("p", { class: "note budget-warning", hidden: true });
   private readonly copy = button("Copy answer", () => void this.copyAnswer(), { class: "quiet copy-answer", hidden: true });
+  private readonly again = button("Try again", () => void this.tryAgain(), { class: "again", hidden: true });
   private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are not shown.");
   private views = new Map<string, { view: ItemView; item: Item; parent: string | null }>();
   /** Items that are not on the page: what is told of them again changes nothing. */
@@ -54,9 +58,9 @@ export class TurnView {
   private thoughtFrame = 0;
 
   constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly acts: ItemActs,
-    prompts: PromptActs, private sent: readonly string[] = []) {
+    private readonly prompts: PromptActs, private sent: readonly string[] = []) {
     this.prompt = new PromptView(prompts);
-    this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.copy), this.warning);
+    this.element = h("article", { class: "turn" }, this.title, this.prompt.element, this.leftOut, this.items, h("div", { class: "turn-foot" }, this.end, this.again, this.copy), this.warning);
     this.update(turn);
   }
 
@@ -293,8 +297,20 @@ export class TurnView {
       dollars(ending.costUsd),
     ];
     this.end.textContent = parts.filter(Boolean).join(" · ");
+    this.again.hidden = this.prompts.again === undefined || !PASSING.has(ending.code);
     this.drawCopy();
     this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
+  }
+
+  private async tryAgain(): Promise<void> {
+    this.again.disabled = true;
+    try {
+      await this.prompts.again?.(this.turn, this.views.size > 0);
+      this.again.hidden = true;
+    } catch (error) {
+      this.end.textContent = messageOf(error);
+    }
+    this.again.disabled = false;
   }
 
   /** Whether the last thing that was said in this turn is this already, as an error of the API is. */

@@ -116,6 +116,19 @@ def test_an_error_is_shown_without_the_tags_that_are_for_the_model(tmp_path: Pat
     assert [item.result for item in turns(path)[0].items] == ["File does not exist.", tagged]
 
 
+def test_a_new_file_is_a_diff_of_added_lines(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        prompt("u1", None, "Go"),
+        answer("a1", "u1", call("Write")),
+        {
+            **result("r1", "a1", "Write", "File created successfully"),
+            "toolUseResult": {"type": "create", "content": "one\ntwo\n", "structuredPatch": []},
+        },
+    )
+    assert turns(path)[0].items[0].diff == "@@ -0,0 +1,2 @@\n+one\n+two"
+
+
 def test_behind_a_damaged_line_the_conversation_goes_on_above_it(tmp_path: Path) -> None:
     path = written(
         tmp_path,

@@ -42,6 +42,8 @@ _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _MAX_NAME = 200
 _MAX_CELL = 1 << 20
+_MAX_NEW_FILE = 1 << 16
+"""Characters of a new file that are shown as a diff as well; the call has all of them."""
 """Characters of a cell before and after a change that are compared."""
 _MAX_TURN_BYTES = 64 << 20
 """Bytes of one turn that are looked at: a session's commands can write any number into their own transcript, and one
@@ -266,7 +268,9 @@ def _diff(details: Mapping[str, Any]) -> str:
     """What the CLI noted of a change to a file, as a unified diff."""
     if "edit_mode" in details:
         return _cell_diff(details)
-    hunks = details.get("structuredPatch")
+    hunks, content = details.get("structuredPatch"), details.get("content")
+    if details.get("type") == "create" and not hunks and isinstance(content, str):
+        return clean(unified_diff("", content)) if len(content) <= _MAX_NEW_FILE else ""
     lines: list[str] = []
     for hunk in hunks if isinstance(hunks, list) else ():
         body = hunk.get("lines") if isinstance(hunk, Mapping) else None

@@ -12,12 +12,13 @@ from .console import Caller, Person, Site, write_script
 
 def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(person: Person, site: Site) -> None:
     directory = site.project(name="app")
+    new = tool("Write", file_path=str(directory / "new.py"), content="a = 1\nb = 2\n")
     file = directory / "greet.py"
     file.write_text('def greet(name):\n    return "Hello " + name\n')
     looks = [tool("Read", file_path=str(file)) for _ in range(3)]
     run = tool("Bash", command="printf 'one\\ntwo\\nthree\\nfour\\n'", description="Count to four")
     edit = tool("Edit", file_path=str(file), old_string='"Hello " + name', new_string='f"Hello, {name}!"')
-    write_script(directory, parallel(*looks), run, edit, "Look at greet.py:2. Then go on.")
+    write_script(directory, parallel(*looks), run, edit, new, "Look at greet.py:2. Then go on.")
     body = {
         "prompt": "Greet",
         "workingDirectory": str(directory),
@@ -38,6 +39,8 @@ def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(pe
     expect(change.locator("summary .plus")).to_have_text("+1")
     expect(change.locator("summary .minus")).to_have_text("−1")
     expect(change.locator("td.new")).to_contain_text('f"Hello, {name}!"')
+    created = page.locator("details.tool", has_text="Write")
+    expect(created.locator("summary .plus")).to_have_text("+2")
     expect(page.locator("a.file-link", has_text="greet.py:2")).to_be_visible()
 
 
@@ -115,3 +118,13 @@ def test_a_phone_on_its_side_gives_its_height_to_the_session(
     expect(person.page.locator("header.bar")).to_be_hidden()
     person.page.get_by_role("link", name="All sessions").click()
     expect(person.page.locator("header.bar")).to_be_visible()
+
+
+def test_a_turn_that_failed_is_tried_again(person: Person, site: Site) -> None:
+    person.start("Fail", site.project(fail(400, message="Not today.")))
+    page = person.page
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".prompt")).to_have_text(["Fail", "The last turn failed. Please try again."])
+    expect(page.locator(".ending.bad")).to_have_count(2)
+    expect(page.locator(".turn").first.get_by_role("button", name="Try again")).to_have_count(0)
+    expect(page.locator(".turn").last.get_by_role("button", name="Try again")).to_be_visible()
