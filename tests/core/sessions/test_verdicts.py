@@ -134,6 +134,27 @@ async def test_an_answer_that_cannot_be_handed_on_is_a_denial(
     assert list(denials) == [("Bash", "error", "answer")]
 
 
+async def test_an_answer_that_cannot_be_handed_on_allows_nothing_later(
+    start_service: StartService, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await start_service(policy=Policy(Profile()))
+    assert isinstance(service, Service)
+    written = str(sandbox.project / "a")
+    turn = await service.create(
+        script("work", tool("Write", file_path=written, content="b"), text("${tool_result}")), options(sandbox)
+    )
+    session, question_id = turn.session, await question(turn.session)
+
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(session.readable_lines, "input_changed", fail)
+    changed = {"file_path": written, "content": "c"}
+    service.respond(session.id, question_id, Answer(allow=True, scope=Scope.SESSION, updated_input=changed))
+    assert "could not be checked" in (await end_of(turn)).result
+    assert session.grants == ()
+
+
 async def test_a_call_without_a_session_is_audited_too(service: Service, denials: Denials, sandbox: Sandbox) -> None:
     answer = service.answer_by_rule("local", str(sandbox.project), "Bash", {"command": "rm x"})
     assert answer is not None

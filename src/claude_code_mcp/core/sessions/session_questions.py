@@ -112,10 +112,11 @@ class SessionQuestions:
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             self._open_ids.discard(question.id)
             try:
-                if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
-                    session.grant(updates)
                 session.log.append(QuestionSettled(question, resolution))
                 finish(question, resolution, body)
+                # Last: an answer that cannot be delivered allows no later call either.
+                if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
+                    session.grant(updates)
             except Exception:
                 log.exception("the answer to %s of session %s could not be delivered", question.id, session.id)
                 denial = session.verdicts.give_up(Occasion.ANSWER, question.tool_name, question.tool_input)
@@ -198,13 +199,11 @@ class SessionQuestions:
         """Answer the CLI, after everything that its next frames depend on."""
         session, answer = self._session, resolution.answer
         self._question_ids.pop(request_id, None)
-        if answer is not None and answer.allow:
-            if question.kind is QuestionKind.PLAN_REVIEW:
-                session.plan_approved(kind_class(question.kind).chosen_mode(question, answer))
-            if answer.updated_input is not None and answer.updated_input != question.tool_input:
-                changed = presentation.describe(question.tool_name, answer.updated_input, session.cwd)
-                session.readable_lines.input_changed(question.tool_use_id, changed)
-            session.verdicts.command_agreed(question)
+        allowance = answer if answer is not None and answer.allow else None
+        changed_input = allowance.updated_input if allowance is not None else None
+        if changed_input is not None and changed_input != question.tool_input:
+            changed = presentation.describe(question.tool_name, changed_input, session.cwd)
+            session.readable_lines.input_changed(question.tool_use_id, changed)
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI reports each denial as an error
             session.readable_lines.mark_denied(question.tool_use_id)
@@ -214,6 +213,11 @@ class SessionQuestions:
             # Before the reply: the call that it allows may be the very next frame.
             session.process.use_answered(question.tool_use_id, question.tool_name, granted)
         session.process.reply(request_id, body)
+        # After the reply: an answer that cannot be delivered changes nothing for later calls.
+        if allowance is not None:
+            if question.kind is QuestionKind.PLAN_REVIEW:
+                session.plan_approved(kind_class(question.kind).chosen_mode(question, allowance))
+            session.verdicts.command_agreed(question)
 
 
 def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:
