@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.model.options import SessionOptions
-from claude_code_mcp.core.sessions.record_writer import RecordWriter
 from claude_code_mcp.core.sessions.session import Session
-from claude_code_mcp.core.sessions.session_library import SessionLibrary
+from claude_code_mcp.core.sessions.stored.record_writer import RecordWriter
+from claude_code_mcp.core.sessions.stored.session_library import SessionLibrary
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in
 

@@ -18,7 +18,7 @@ from mcp.server.lowlevel import Server
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
+from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.server.content_handlers import Asker
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from .core.questions.presentation import without_secrets
     from .core.section import Section
     from .core.service import Service
+    from .core.sessions.callers.session_access import Access, SessionAccess, Share
     from .core.sessions.messages import WhenBusy
     from .core.sessions.observers import Observer
     from .core.sessions.pending_turn import InterruptResult, PendingTurn
     from .core.sessions.session import Session
-    from .core.sessions.session_access import Access, SessionAccess, Share
-    from .core.sessions.session_library import SessionLibrary
+    from .core.sessions.stored.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
@@ -120,8 +120,9 @@ _MODULES = {
     "core.model.caller": ("Caller", "ClientEnvironment"),
     "core.model.events": ("AuditEvent", "AuditKind", "Event"),
     "core.model.options": ("SessionOptions",),
-    "core.model.outcome": ("Outcome", "OutcomeCode", "State"),
+    "core.model.outcome": ("Outcome", "OutcomeCode"),
     "core.model.question": ("Answer", "Closure", "Question", "QuestionKind", "Resolution", "Scope"),
+    "core.model.states": ("State",),
     "core.policy.policy": ("Limits", "Policy", "Profile"),
     "core.policy.rules": ("Decision", "ToolCall", "Verdict"),
     "core.questions.broker": ("Channel",),
@@ -133,8 +134,8 @@ _MODULES = {
     "core.sessions.observers": ("Observer",),
     "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "core.sessions.session": ("Session",),
-    "core.sessions.session_access": ("Access", "SessionAccess", "Share"),
-    "core.sessions.session_library": ("SessionLibrary",),
+    "core.sessions.callers.session_access": ("Access", "SessionAccess", "Share"),
+    "core.sessions.stored.session_library": ("SessionLibrary",),
     "core.sessions.workplaces": ("Workplaces",),
     "hub.factory": ("hub_configuration", "make_hub"),
     "hub.hub": ("Hub",),

@@ -22,7 +22,7 @@ from .core.model.events import AuditEvent, AuditKind
 from .core.policy.policy import Policy
 from .core.policy_file import read_policy
 from .core.service import Service
-from .core.sessions.expected_callers import ExpectedCallers
+from .core.sessions.callers.expected_callers import ExpectedCallers
 from .hub.provider import HubProvider
 from .installed_plugins import bundled_plugins, enabled_plugins, sections_of
 from .plugin import Plugin, RunningServer
@@ -30,7 +30,7 @@ from .server.tools.tool import Tool
 from .server.tools.toolsets import tools_of
 
 if TYPE_CHECKING:
-    from .core.sessions.replica import SessionReplica
+    from .core.sessions.stored.replica import SessionReplica
     from .server.transports.authenticator import Authenticator
 
 log = logging.getLogger(__name__)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from .core.questions.broker import Channel
     from .core.section import Section
     from .core.service import Service
+    from .core.sessions.callers.session_access import SessionAccess
     from .core.sessions.observers import Observer
-    from .core.sessions.session_access import SessionAccess
-    from .core.sessions.session_library import SessionLibrary
+    from .core.sessions.stored.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
     from .hub.hub import Hub
     from .server.api_parts import ApiPart

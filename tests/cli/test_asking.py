@@ -10,7 +10,7 @@ from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
 from claude_code_mcp.core.model.question import FileChange, Question, kind_of
 from claude_code_mcp.core.model.text import age
-from claude_code_mcp.core.sessions.session_row import SessionRow
+from claude_code_mcp.core.sessions.stored.session_row import SessionRow
 
 
 def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:

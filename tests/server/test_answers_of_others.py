@@ -9,7 +9,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditKind
 from claude_code_mcp.core.model.question import Answer, Question, QuestionKind, Scope
 from claude_code_mcp.core.questions import kinds
-from claude_code_mcp.core.sessions.session_access import Access
+from claude_code_mcp.core.sessions.callers.session_access import Access
 from claude_code_mcp.plugins.team.plugin import TeamPlugin
 from claude_code_mcp.server.dialogs import Dialogs
 from claude_code_mcp.server.rounds import RoundState

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claude_code_mcp.core.isolation import Home
 from claude_code_mcp.core.policy.policy import Policy
-from claude_code_mcp.core.sessions.policy_enforcer import PolicyEnforcer
+from claude_code_mcp.core.sessions.callers.policy_enforcer import PolicyEnforcer
 from claude_code_mcp.core.state.spending import Spending
 from claude_code_mcp.core.state.state_directory import database_in
 from tests.support.system_packages import require

@@ -34,7 +34,7 @@ from ..core.model.question import Choice, QuestionKind
 from ..core.model.states import BUSY_STATUSES
 from ..core.model.text import age, clip, clip_line, local_time, sharing_line, visible
 from ..core.questions.kinds import Reaction, kind_class
-from ..core.sessions.session_row import SessionRow
+from ..core.sessions.stored.session_row import SessionRow
 
 
 def add_verb(commands: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> Any:

@@ -27,8 +27,8 @@ from ..core.config import Settings, load_settings
 from ..core.model.caller import LOCAL
 from ..core.model.text import clip_line, sharing_line, visible
 from ..core.policy.policy import Policy
-from ..core.sessions.session_access import SessionAccess
-from ..core.sessions.session_library import SessionLibrary
+from ..core.sessions.callers.session_access import SessionAccess
+from ..core.sessions.stored.session_library import SessionLibrary
 from ..core.state.session_marks import Mark
 from ..core.transcripts.session_catalogue import Entry
 from ..core.transcripts.transcript_export import Detail

@@ -20,7 +20,7 @@ from ..core.model.session_id import is_session_id
 from ..core.model.states import BUSY_STATUSES
 from ..core.model.text import clip_line, visible
 from ..core.questions.kinds import Reaction, kind_class
-from ..core.sessions.session_row import SessionRow
+from ..core.sessions.stored.session_row import SessionRow
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]

@@ -9,7 +9,7 @@ from ..core.config import load_settings, without_settings
 from ..core.errors import SessionNotFound
 from ..core.model.paths import config_directory
 from ..core.redaction import Redactor
-from ..core.sessions.session_library import SessionLibrary
+from ..core.sessions.stored.session_library import SessionLibrary
 from ..core.transcripts.session_catalogue import Catalogue
 from .conventions import add_json
 

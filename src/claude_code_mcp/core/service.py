@@ -42,12 +42,15 @@ from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask
 from .sessions.bookkeeper import Bookkeeper
-from .sessions.caller_policy import CallerPolicy
-from .sessions.client_environments import ClientEnvironments, make_launcher
-from .sessions.expected_callers import ExpectedCallers
+from .sessions.callers.caller_policy import CallerPolicy
+from .sessions.callers.client_environments import ClientEnvironments, make_launcher
+from .sessions.callers.expected_callers import ExpectedCallers
+from .sessions.callers.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
+from .sessions.callers.session_access import Access, SessionAccess
 from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages, NotKnownToBeRead
 from .sessions.limit_waits import LimitWaits
-from .sessions.mcp_bridge import McpServerHost
+from .sessions.live.mcp_bridge import McpServerHost
+from .sessions.live.slots import Slots
 from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
 from .sessions.neighbours import Neighbours
@@ -61,18 +64,15 @@ from .sessions.pending_turn import (
     turn_of_accepted_message,
 )
 from .sessions.plan_usage import PlanUsages
-from .sessions.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
 from .sessions.registry import Sessions
-from .sessions.replica import SessionReplica
 from .sessions.session import Session
-from .sessions.session_access import Access, SessionAccess
-from .sessions.session_listing import SessionListing
-from .sessions.session_relocation import SessionRelocation
-from .sessions.session_stores import Stores
-from .sessions.session_wiring import SessionDeps
+from .sessions.session_deps import SessionDeps
 from .sessions.session_work import SessionWork
-from .sessions.slots import Slots
-from .sessions.stored_sessions import StoredSessions
+from .sessions.stored.replica import SessionReplica
+from .sessions.stored.session_listing import SessionListing
+from .sessions.stored.session_relocation import SessionRelocation
+from .sessions.stored.session_stores import Stores
+from .sessions.stored.stored_sessions import StoredSessions
 from .sessions.verdicts import Occasion, answer_of_rules, verdict_on
 from .sessions.workplaces import Workplaces
 from .state.message_keys import MessageKeys

@@ -10,7 +10,7 @@ from functools import partial
 from ..core.config import Settings, client_settings
 from ..core.errors import UpstreamUnavailable
 from ..core.model.caller import ClientEnvironment
-from ..core.sessions.client_environments import environment_key
+from ..core.sessions.callers.client_environments import environment_key
 from ..core.working_directory import default_directory
 from .config_changes import HubSource, LaterDenials, OpenToSessions, following
 from .config_entry import fingerprint

@@ -38,7 +38,7 @@ from ..core.model.events import (
 from ..core.model.text import cut, iso
 from ..core.questions.presentation import Redaction
 from ..core.sessions.session import Session
-from ..core.sessions.session_row import retrying_line, silent_seconds
+from ..core.sessions.stored.session_row import retrying_line, silent_seconds
 from ..core.transcripts.event_log import EventReader
 from .tools.output import dump
 from .tools.session_report import limit_info, status_of, unfinished_line

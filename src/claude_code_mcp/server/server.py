@@ -30,7 +30,7 @@ from ..core.model.tool_names import PREFIX
 from ..core.questions.presentation import form_without_secrets
 from ..core.rate_limit import MinuteLimit
 from ..core.service import Service
-from ..core.sessions.session_traces import is_traced
+from ..core.sessions.live.session_traces import is_traced
 from . import app_page, sdk
 from .client_capabilities import can_be_asked, declares_person, declares_tasks
 from .content_handlers import Asker, ContentHandlers, refusing_handlers

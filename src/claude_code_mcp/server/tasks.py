@@ -28,7 +28,7 @@ from pydantic import Field
 from ..core.errors import SessionNotFound
 from ..core.model.caller import Caller
 from ..core.service import Service
-from ..core.sessions.session_access import Access
+from ..core.sessions.callers.session_access import Access
 from ..core.state.task_records import ENDED, TaskRecord, TaskRecords
 from .client_capabilities import TASKS_EXTENSION, can_be_asked, declares_tasks
 from .rounds import RoundState

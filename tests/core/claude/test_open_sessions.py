@@ -16,7 +16,7 @@ from claude_code_mcp.core.claude.user_config import process_with
 from claude_code_mcp.core.errors import SessionBusy
 from claude_code_mcp.core.isolation import Home
 from claude_code_mcp.core.processes.leftovers import is_stale, started_at
-from claude_code_mcp.core.sessions import launcher
+from claude_code_mcp.core.sessions.live import launcher
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is Linux's")
 

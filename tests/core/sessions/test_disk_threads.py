@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.core.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.disk_threads import DiskThreads
+from claude_code_mcp.core.sessions.stored.disk_threads import DiskThreads
 from claude_code_mcp.core.transcripts.session_catalogue import CatalogueEntries
 from claude_code_mcp.testing import Sandbox
 from tests.support.waiting import HANG_SECONDS

@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.core.claude.protocol import StreamEvent, parse_frame
 from claude_code_mcp.core.json_text import encode
 from claude_code_mcp.core.model.events import PartialRun
-from claude_code_mcp.core.sessions.event_writer import EventWriter
+from claude_code_mcp.core.sessions.live.event_writer import EventWriter
 from claude_code_mcp.core.transcripts.event_log import EventLog
 
 

@@ -10,7 +10,7 @@ import pytest
 from claude_code_mcp.core.claude.protocol import ControlRequest, Frame, Result, parse_frame
 from claude_code_mcp.core.model.tool_names import plain_name
 from claude_code_mcp.core.model.usage import Usage
-from claude_code_mcp.core.sessions.frame_claims import CallClaim, FalseClaim, FrameClaims
+from claude_code_mcp.core.sessions.live.frame_claims import CallClaim, FalseClaim, FrameClaims
 
 OWN = "11111111-1111-4111-8111-111111111111"
 TABLE = json.loads((Path(__file__).parents[2] / "scenarios" / "attacks" / "frames.json").read_text())

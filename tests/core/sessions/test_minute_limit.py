@@ -7,7 +7,7 @@ from claude_code_mcp.core.model.events import AuditKind
 from claude_code_mcp.core.model.usage import ModelUsage, Usage
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.core.rate_limit import MinuteLimit
-from claude_code_mcp.core.sessions.principal_limits import PrincipalLimits
+from claude_code_mcp.core.sessions.callers.principal_limits import PrincipalLimits
 from claude_code_mcp.core.state.spending import Spending
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script

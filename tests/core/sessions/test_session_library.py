@@ -15,7 +15,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session_library import ExportFormat
+from claude_code_mcp.core.sessions.stored.session_library import ExportFormat
 from claude_code_mcp.core.state.session_marks import Mark
 from claude_code_mcp.core.transcripts.transcript_export import Detail
 from claude_code_mcp.testing import Sandbox

@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.processes.memory import MachineMemory
-from claude_code_mcp.core.sessions.slots import EXPECTED, Slots
+from claude_code_mcp.core.sessions.live.slots import EXPECTED, Slots
 
 MIB = 1 << 20
 

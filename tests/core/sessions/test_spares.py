@@ -16,9 +16,9 @@ from claude_code_mcp.core.model.events import ProcessChanged, StateChanged, Turn
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.live_process import launch_of
+from claude_code_mcp.core.sessions.live.live_process import launch_of
+from claude_code_mcp.core.sessions.live.spares import Spare
 from claude_code_mcp.core.sessions.session import Session
-from claude_code_mcp.core.sessions.spares import Spare
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -8,7 +8,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import Policy, Profile, Resources
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
+from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 

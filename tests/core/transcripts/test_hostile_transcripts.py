@@ -17,7 +17,7 @@ import pytest
 
 from claude_code_mcp.cli.sessions import _row
 from claude_code_mcp.core.model.states import State
-from claude_code_mcp.core.sessions.session_library import ExportFormat, SessionLibrary
+from claude_code_mcp.core.sessions.stored.session_library import ExportFormat, SessionLibrary
 from claude_code_mcp.core.state.session_records import Summary
 from claude_code_mcp.core.transcripts.checkpoints import read_checkpoints
 from claude_code_mcp.core.transcripts.conversation_pages import Extent

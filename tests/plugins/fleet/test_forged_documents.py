@@ -13,7 +13,7 @@ from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import LOCAL_PROFILE, Policy, Profile
 from claude_code_mcp.core.policy.rules import parse_rule
-from claude_code_mcp.core.sessions.policy_enforcer import PolicyEnforcer
+from claude_code_mcp.core.sessions.callers.policy_enforcer import PolicyEnforcer
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.spending import Spending
 from claude_code_mcp.core.state.state_directory import database_in

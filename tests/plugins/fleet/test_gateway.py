@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
+from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.engine import Running

@@ -17,7 +17,7 @@ from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied, Upstr
 from claude_code_mcp.core.model.caller import LOCAL, LOCAL_CALLER
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.replica import SessionReplica
+from claude_code_mcp.core.sessions.stored.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.engine import Running

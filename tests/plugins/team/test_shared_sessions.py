@@ -10,7 +10,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.events import AuditEvent
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session_access import Access
+from claude_code_mcp.core.sessions.callers.session_access import Access
 from claude_code_mcp.core.state.database import Database, StateFault
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.team import shares as shares_module

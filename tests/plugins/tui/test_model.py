@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.core.model.question import Question, QuestionKind
-from claude_code_mcp.core.sessions.session_row import SessionRow
+from claude_code_mcp.core.sessions.stored.session_row import SessionRow
 from claude_code_mcp.plugins.tui import session_list
 from claude_code_mcp.plugins.tui.blocks import MAX_BLOCKS, ShownConversation
 from claude_code_mcp.plugins.tui.chunked_text import MAX_LENGTH, ChunkedText

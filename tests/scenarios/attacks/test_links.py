@@ -15,7 +15,7 @@ from claude_code_mcp.core.model.caller import Caller
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.session_library import SessionLibrary
+from claude_code_mcp.core.sessions.stored.session_library import SessionLibrary
 from claude_code_mcp.core.transcripts.transcript_export import Detail
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, SessionFiles, Transcripts
 from claude_code_mcp.testing import Sandbox

@@ -18,7 +18,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.expected_callers import ExpectedCallers
+from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.hub.client_hubs import Hubs
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

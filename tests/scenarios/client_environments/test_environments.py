@@ -11,7 +11,7 @@ from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.processes.environment import significant
-from claude_code_mcp.core.sessions.client_environments import environment_key
+from claude_code_mcp.core.sessions.callers.client_environments import environment_key
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import contents_below

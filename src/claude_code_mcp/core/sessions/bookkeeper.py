@@ -15,9 +15,9 @@ from ..model.usage import Usage
 from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount
 from .background_tasks import StartTask
+from .callers.principal_limits import PrincipalLimits
 from .observers import ObserverList
-from .principal_limits import PrincipalLimits
-from .record_writer import RecordWriter
+from .stored.record_writer import RecordWriter
 
 if TYPE_CHECKING:
     from .registry import Sessions

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, TranscriptUnreadable, UpstreamUnavailable
 from ..model.events import AuditEvent, Event, WaitChanged
 from .background_tasks import StartTask
-from .session_stores import Stores
+from .stored.session_stores import Stores
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from ..policy.admission import Admission
 from ..policy.policy import Limits
 from ..redaction import Redactor
 from ..state.session_records import SessionRecord
-from .launcher import needs_confirmation
-from .mcp_bridge import expand_prompt, usable_servers
+from .live.launcher import needs_confirmation
+from .live.mcp_bridge import expand_prompt, usable_servers
 from .message_images import allowed_path, read_images
 from .messages import UserMessage, WhenBusy
 from .observers import ObserverList
 from .registry import Sessions
 from .session import Session
-from .session_wiring import SessionDeps
+from .session_deps import SessionDeps
 
 log = logging.getLogger(__name__)
 

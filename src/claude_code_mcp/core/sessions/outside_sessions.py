@@ -22,8 +22,8 @@ from ..model.options import SessionOptions
 from ..model.outcome import Outcome
 from ..model.question import Answer, Question, QuestionKind, Resolution, kind_of
 from ..model.states import State
-from .client_environments import ClientEnvironments
-from .policy_enforcer import POLICY_CHANNEL
+from .callers.client_environments import ClientEnvironments
+from .callers.policy_enforcer import POLICY_CHANNEL
 from .registry import Sessions
 from .session import Session
 from .verdicts import Occasion, answer_of_rules

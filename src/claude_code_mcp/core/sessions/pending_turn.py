@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..model.outcome import Outcome, OutcomeCode
 from .messages import UserMessage
 from .session import Session
-from .session_loader import messages_in_transcript
+from .stored.session_loader import messages_in_transcript
 
 _ACCEPTED_BEFORE = "The message was accepted earlier; its result is in the conversation."
 

@@ -26,13 +26,13 @@ from ..policy.admission import Admission
 from ..state.session_records import Summary
 from ..state.spending import Spending
 from ..working_directory import default_directory, own_directory
-from .launcher import ForkPoint, check_debug_file
+from .live.launcher import ForkPoint, check_debug_file
+from .live.spares import Spares
 from .option_notices import PROMPTS, option_notices
 from .session import Session
-from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
-from .session_stores import Stores
-from .session_wiring import SessionDeps
-from .spares import Spares
+from .session_deps import SessionDeps
+from .stored.session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
+from .stored.session_stores import Stores
 
 log = logging.getLogger(__name__)
 _RECORDS_INTERVAL = 600.0

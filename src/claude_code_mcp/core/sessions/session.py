@@ -34,17 +34,17 @@ from ..model.usage import Usage
 from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
 from ..transcripts.event_log import EventLog, EventReader
-from .event_writer import EventWriter
-from .frame_router import FrameRouter
-from .launcher import ForkPoint
-from .live_process import CurrentProcess
+from .live.event_writer import EventWriter
+from .live.frame_router import FrameRouter
+from .live.launcher import ForkPoint
+from .live.live_process import CurrentProcess
+from .live.spares import Spare
 from .messages import MessageQueue, UserMessage, WhenBusy
 from .session_costs import SessionCosts
-from .session_loader import OnDisk, restored_output
+from .session_deps import SessionDeps
 from .session_questions import SessionQuestions
 from .session_state import StallTimer, StateTracker
-from .session_wiring import SessionDeps
-from .spares import Spare
+from .stored.session_loader import OnDisk, restored_output
 from .turn import TurnRunner
 from .verdicts import SessionVerdicts
 

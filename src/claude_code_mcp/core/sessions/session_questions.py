@@ -22,7 +22,7 @@ from ..questions import presentation
 from ..questions.broker import Check
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..questions.kinds import kind_class, labels_by_text
-from .policy_enforcer import POLICY_CHANNEL
+from .callers.policy_enforcer import POLICY_CHANNEL
 from .verdicts import Occasion, answer_of_rules
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from ..policy.rules import Decision
 from ..transcripts.checkpoints import Checkpoint, read_checkpoints
 from ..transcripts.conversation_pages import ConversationPage, Extent
 from ..transcripts.edited_files import EditedFiles, edited_files
-from .client_environments import ClientEnvironments
+from .callers.client_environments import ClientEnvironments
 from .registry import Sessions
 from .session import Session
-from .stored_sessions import StoredSessions
+from .stored.stored_sessions import StoredSessions
 from .verdicts import Occasion
 from .workplaces import Workplace
 

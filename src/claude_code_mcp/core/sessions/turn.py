@@ -33,7 +33,7 @@ from ..model.usage import SYNTHETIC, Usage
 from ..model.usage_limits import LimitWait, StoppedTurn, limit_sentence, wait_after
 from ..processes.child import Exit
 from .messages import UserMessage
-from .session_loader import messages_in_transcript
+from .stored.session_loader import messages_in_transcript
 
 if TYPE_CHECKING:
     from .session import Session

@@ -19,8 +19,8 @@ from ..model.question import Answer, Question, Scope, kind_of
 from ..policy.rules import SHELL_TOOLS, Decision, Verdict
 from ..questions.kinds import kind_class
 from ..questions.presentation import describe
-from .policy_enforcer import UNJUDGED
-from .session_wiring import SessionDeps
+from .callers.policy_enforcer import UNJUDGED
+from .session_deps import SessionDeps
 
 if TYPE_CHECKING:
     from .session import Session

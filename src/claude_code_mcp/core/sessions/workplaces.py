@@ -10,7 +10,7 @@ from typing import NoReturn
 from ..errors import InvalidArgument
 from ..isolation import Home
 from ..model.worktree import Unsaved, Worktree, WorktreePlan
-from .policy_enforcer import PolicyEnforcer
+from .callers.policy_enforcer import PolicyEnforcer
 
 
 class Workplace:

@@ -40,7 +40,7 @@ from ...core.questions.kinds import kind_class
 from ...core.questions.presentation import Redaction, describe, without_secrets
 from ...core.service import Service
 from ...core.sessions.session import Session
-from ...core.sessions.session_row import SessionRow
+from ...core.sessions.stored.session_row import SessionRow
 from ...core.transcripts.conversation import ConversationTurn, Item, frame_items, started_agent
 from ...core.transcripts.conversation_pages import MAX_PREVIEW, shortened
 from ...core.transcripts.transcript_export import item_without_secrets

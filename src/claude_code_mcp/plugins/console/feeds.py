@@ -43,7 +43,7 @@ from ...core.model.events import (
 )
 from ...core.service import Service
 from ...core.sessions.session import Session
-from ...core.sessions.session_row import session_row
+from ...core.sessions.stored.session_row import session_row
 from ...core.transcripts.event_log import Subscription
 from ...server.web_answers import ANSWER_HEADERS, text_of
 from .event_frames import Frame, FrameEncoder, frame, page_row, session_in_memory, whole_parts

@@ -14,9 +14,9 @@ from ...core.model.question import Question
 from ...core.model.text import csv_of, iso
 from ...core.questions.presentation import as_offered, without_secrets
 from ...core.service import PendingTurn, Service
+from ...core.sessions.callers.session_access import Access
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import Access
-from ...core.sessions.session_row import session_row
+from ...core.sessions.stored.session_row import session_row
 from ...core.state.spending import Period
 from ...core.transcripts.conversation_pages import MAX_PREVIEW, Extent
 from ...core.transcripts.cost_table import Grouping

@@ -40,7 +40,7 @@ from .settings import FleetSettings
 
 if TYPE_CHECKING:
     from ...core.service import Service
-    from ...core.sessions.replica import SessionReplica
+    from ...core.sessions.stored.replica import SessionReplica
     from .engine import Running
     from .push_receivers import FleetReceivers
 

@@ -29,7 +29,7 @@ from ...core.model.events import AuditEvent, AuditKind, Event, TurnEnded, TurnSt
 from ...core.model.outcome import Outcome, OutcomeCode
 from ...core.private_files import private_directory
 from ...core.service import Service
-from ...core.sessions.session_stores import Stores
+from ...core.sessions.stored.session_stores import Stores
 from ...core.state.database import Database
 from ...core.state.session_marks import Mark
 from ...core.state.session_records import SessionRecord

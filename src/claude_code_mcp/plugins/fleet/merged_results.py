@@ -16,7 +16,7 @@ from ...core import json_text
 from ...core.model.states import SESSION_TOOL_STATUS
 from ...core.model.text import iso
 from ...core.model.usage_limits import iso_or_none
-from ...core.sessions.session_row import SessionRow
+from ...core.sessions.stored.session_row import SessionRow
 from ...server.tools.list_sessions import listed_session
 from ...server.tools.output import dump
 from .records import AbsentSession

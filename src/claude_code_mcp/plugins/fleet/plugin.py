@@ -10,7 +10,7 @@ from ...plugin import Command, Finding, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.section import Section
-    from ...core.sessions.session_library import SessionLibrary
+    from ...core.sessions.stored.session_library import SessionLibrary
 
 _HERE = "claude_code_mcp.plugins.fleet"
 

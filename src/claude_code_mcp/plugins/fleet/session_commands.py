@@ -19,7 +19,7 @@ from ...core.model.text import visible
 from .commands import connected_machine, directory_of
 
 if TYPE_CHECKING:
-    from ...core.sessions.session_library import SessionLibrary
+    from ...core.sessions.stored.session_library import SessionLibrary
     from .connection import FleetConnection
     from .session_copy import LeftCopies
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import InvalidArgument
 from ...core.private_files import private_directory, replace_file
-from ...core.sessions.session_access import Share
+from ...core.sessions.callers.session_access import Share
 from ...core.state.database import Database, drop_oldest, hash_of
 from .shares import announce_ended_shares, end_shares_of
 from .tables import TABLES

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.policy.policy import Policy
     from ...core.section import Section
-    from ...core.sessions.session_access import SessionAccess
+    from ...core.sessions.callers.session_access import SessionAccess
     from ...server.transports.authenticator import Authenticator
 
 

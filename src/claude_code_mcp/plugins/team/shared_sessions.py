@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from ...core.errors import InvalidArgument, LimitReached, StateUnavailable
 from ...core.model.caller import is_reserved
 from ...core.model.events import AuditEvent, AuditKind
-from ...core.sessions.session_access import Access, SessionAccess, Share
+from ...core.sessions.callers.session_access import Access, SessionAccess, Share
 from ...core.state.database import Database
 from ...core.transcripts.watched_files import FileFollower
 from .shares import GROUP, Shares

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.private_files import FILE, private_directory
-from ...core.sessions.session_access import Access, Share
+from ...core.sessions.callers.session_access import Access, Share
 from ...core.state.database import Database
 from .tables import TABLES
 

@@ -39,7 +39,7 @@ from ... import __version__
 from ...core.model.events import AuditEvent, Event, Message, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ...core.model.text import cut
 from ...core.model.usage import Usage
-from ...core.sessions.session_traces import use_traces
+from ...core.sessions.live.session_traces import use_traces
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ...client.connections import CallFailed, NotRunning
 from ...client.live_sessions import LiveSessions, OpenQuestion, OpenQuestions, Report
-from ...core.sessions.session_row import SessionRow
+from ...core.sessions.stored.session_row import SessionRow
 from .blocks import ShownConversation
 from .server_link import ServerLink
 

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from ...client.live_sessions import machine_name
 from ...core.model.text import age, clip_line, local_time, sharing_line, visible
-from ...core.sessions.session_row import SessionRow
+from ...core.sessions.stored.session_row import SessionRow
 from .drawn_blocks import Palette
 
 STATES = {

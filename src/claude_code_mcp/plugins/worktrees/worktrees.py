@@ -18,7 +18,7 @@ from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ...core.git import Git, Repository, find_repository, foreign_settings
 from ...core.isolation import Home
 from ...core.model.worktree import Worktree
-from ...core.sessions.policy_enforcer import PolicyEnforcer
+from ...core.sessions.callers.policy_enforcer import PolicyEnforcer
 from ...core.sessions.workplaces import Workplaces
 from .pull_requests import PullRequests
 from .worktree_changes import PLACE, WorktreeChanges

@@ -17,9 +17,9 @@ from ...core.model.options import BYPASS
 from ...core.model.question import Answer
 from ...core.questions.question_forms import CONFIRM, confirmation, confirmed
 from ...core.service import Service
+from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.pending_turn import PendingTurn
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import SessionSharing
 from ...startup.shared.hello import PERSON
 from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
 from ..dialogs import Dialogs

@@ -9,7 +9,7 @@ from pydantic import Field
 from ...core.model.caller import Caller
 from ...core.service import Service
 from ...core.sessions.session import Session
-from ...core.sessions.session_row import SessionRow
+from ...core.sessions.stored.session_row import SessionRow
 from .arguments import Arguments, Name, Offset, Path
 from .call import Call
 from .cost_report import not_read

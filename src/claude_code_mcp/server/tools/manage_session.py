@@ -11,7 +11,7 @@ from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.caller import Caller
 from ...core.model.text import clip_line, iso
 from ...core.service import Service
-from ...core.sessions.session_access import Access
+from ...core.sessions.callers.session_access import Access
 from ...core.sessions.session_work import ChangedFiles
 from ...core.state.session_marks import Mark
 from ...core.transcripts.edited_files import diff_of

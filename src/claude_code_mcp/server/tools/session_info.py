@@ -5,9 +5,9 @@ from typing import Any
 
 from ...core.model.states import CODE_TOOL_STATUS
 from ...core.questions.presentation import Redaction
+from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import SessionSharing
-from ...core.sessions.session_row import session_row
+from ...core.sessions.stored.session_row import session_row
 from .output import ErrorInfo, Shares, ToolOutput
 from .paging import PartPage, TruncatedPart, render_page
 from .pending_inputs import PendingInput

@@ -18,11 +18,11 @@ from ...core.model.text import cut, sharing_line
 from ...core.model.usage_limits import iso_or_none
 from ...core.model.worktree import Worktree
 from ...core.questions.presentation import Redaction
+from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of
 from ...core.sessions.session import Session
-from ...core.sessions.session_access import SessionSharing
-from ...core.sessions.session_row import retrying_line, silent_seconds
+from ...core.sessions.stored.session_row import retrying_line, silent_seconds
 from .output import ErrorInfo, Shares, ToolOutput, declared
 from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
 from .pending_inputs import PendingInput, pending_inputs, render_inputs

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..claude.protocol import (
+from ...claude.protocol import (
     ControlCancel,
     ControlRequest,
     Conversation,
@@ -24,20 +24,20 @@ from ..claude.protocol import (
     System,
     describe,
 )
-from ..errors import PermissionDenied
-from ..model.events import Output
-from ..model.question import FileChange
-from ..model.tool_names import plain_name
-from ..policy.rules import Decision, Verdict
-from .file_changes import EDITING_TOOLS, changed_file, file_change
+from ...errors import PermissionDenied
+from ...model.events import Output
+from ...model.question import FileChange
+from ...model.tool_names import plain_name
+from ...policy.rules import Decision, Verdict
+from ..callers.policy_enforcer import tool_behind
+from ..file_changes import EDITING_TOOLS, changed_file, file_change
+from ..verdicts import Occasion
 from .frame_claims import CallClaim, FalseClaim, FrameClaims
 from .live_process import LiveProcess
-from .policy_enforcer import tool_behind
 from .session_traces import within_turn
-from .verdicts import Occasion
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..errors import ProcessFailed
-from ..state.session_records import SessionRecord, SessionRecords
-from .background_tasks import StartTask
+from ...errors import ProcessFailed
+from ...state.session_records import SessionRecord, SessionRecords
+from ..background_tasks import StartTask
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import LimitReached, PermissionDenied
-from ..model.usage import Usage
-from ..policy.policy import GroupBudget, Limits, Policy
-from ..rate_limit import MinuteLimit
-from ..state.spending import Budget, BudgetWarning, NotedAmount, Spending
+from ...errors import LimitReached, PermissionDenied
+from ...model.usage import Usage
+from ...policy.policy import GroupBudget, Limits, Policy
+from ...rate_limit import MinuteLimit
+from ...state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
 
 class PrincipalLimits:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..claude.protocol import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
-from ..model.events import Message, Noise, Output, Partial, Retrying, UsageReported
-from ..model.usage_limits import PlanUsage, read_plan_usage
-from ..transcripts.event_log import EventLog
+from ...claude.protocol import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
+from ...model.events import Message, Noise, Output, Partial, Retrying, UsageReported
+from ...model.usage_limits import PlanUsage, read_plan_usage
+from ...transcripts.event_log import EventLog
 from .readable_lines import ReadableLines
 
 _REPORT_DELAY = 5.0

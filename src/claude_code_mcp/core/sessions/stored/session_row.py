@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from ..model.events import MessageJoined, QuestionSettled, Stalled, TurnStarted
-from ..model.outcome import LOG_IN_HINT, OutcomeCode
-from ..model.question import Closure
-from ..model.states import SESSION_TOOL_STATUS, State
-from ..model.text import clip_line, iso, sharing_line
-from ..model.usage_limits import iso_or_none
-from ..questions.kinds import kind_class
+from ...model.events import MessageJoined, QuestionSettled, Stalled, TurnStarted
+from ...model.outcome import LOG_IN_HINT, OutcomeCode
+from ...model.question import Closure
+from ...model.states import SESSION_TOOL_STATUS, State
+from ...model.text import clip_line, iso, sharing_line
+from ...model.usage_limits import iso_or_none
+from ...questions.kinds import kind_class
 
 if TYPE_CHECKING:
-    from ..transcripts.session_catalogue import Entry
-    from .session import Session
-    from .session_access import SessionSharing
+    from ...transcripts.session_catalogue import Entry
+    from ..callers.session_access import SessionSharing
+    from ..session import Session
 
 _REFUSED_LOGIN = frozenset({401, 403})
 """API errors that a retry does not fix."""

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import Settings
-from ..state.session_leases import Leases
-from ..state.session_records import MovedIds, SessionRecords
-from ..state.state_directory import database_in
-from ..transcripts.session_catalogue import Catalogue
-from ..transcripts.transcripts import ProjectFolders, Transcripts
-from .background_tasks import StartTask
+from ...config import Settings
+from ...state.session_leases import Leases
+from ...state.session_records import MovedIds, SessionRecords
+from ...state.state_directory import database_in
+from ...transcripts.session_catalogue import Catalogue
+from ...transcripts.transcripts import ProjectFolders, Transcripts
+from ..background_tasks import StartTask
 from .disk_threads import DiskThreads
 from .record_writer import RecordWriter
 from .replica import SessionReplica

@@ -17,27 +17,27 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..claude.command_line import ConversationStart, granted_rules, with_grants
-from ..claude.process import ClaudeProcess
-from ..claude.protocol import Frame, Raw, Result, System
-from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
-from ..model.caller import LOCAL
-from ..model.events import ProcessChanged
-from ..model.options import SessionOptions
-from ..model.usage import Usage, at_least
-from ..processes.child import Exit
-from ..state.session_leases import Lease
+from ...claude.command_line import ConversationStart, granted_rules, with_grants
+from ...claude.process import ClaudeProcess
+from ...claude.protocol import Frame, Raw, Result, System
+from ...errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
+from ...model.caller import LOCAL
+from ...model.events import ProcessChanged
+from ...model.options import SessionOptions
+from ...model.usage import Usage, at_least
+from ...processes.child import Exit
+from ...state.session_leases import Lease
+from ..session_deps import SessionDeps
 from .frame_claims import FrameClaims
 from .launcher import Launch, find_conversation_start
 from .mcp_bridge import McpBridge, usable_servers
-from .session_wiring import SessionDeps
 from .slots import StartPlace
 
 if TYPE_CHECKING:
+    from ..session import Session
+    from ..turn import TurnRunner
     from .frame_router import FrameRouter
-    from .session import Session
     from .spares import Spare
-    from .turn import TurnRunner
 
 log = logging.getLogger(__name__)
 

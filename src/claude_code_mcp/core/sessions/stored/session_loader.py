@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ..claude.protocol import Conversation, Raw
-from ..errors import PermissionDenied
-from ..model.events import Event, Output
-from ..model.options import SessionOptions
-from ..model.outcome import Outcome, OutcomeCode
-from ..model.states import State
-from ..model.usage import Usage
-from ..model.worktree import Worktree
-from ..state.session_records import SessionRecord
-from ..transcripts.recent_messages import Recent, read_recent
-from ..transcripts.transcript_lines import in_folder
-from ..transcripts.transcripts import Transcript, Transcripts, read_lines
-from ..working_directory import own_directory
-from .option_notices import PROMPTS
-from .readable_lines import ReadableLines
+from ...claude.protocol import Conversation, Raw
+from ...errors import PermissionDenied
+from ...model.events import Event, Output
+from ...model.options import SessionOptions
+from ...model.outcome import Outcome, OutcomeCode
+from ...model.states import State
+from ...model.usage import Usage
+from ...model.worktree import Worktree
+from ...state.session_records import SessionRecord
+from ...transcripts.recent_messages import Recent, read_recent
+from ...transcripts.transcript_lines import in_folder
+from ...transcripts.transcripts import Transcript, Transcripts, read_lines
+from ...working_directory import own_directory
+from ..live.readable_lines import ReadableLines
+from ..option_notices import PROMPTS
 from .session_stores import Stores
 
 

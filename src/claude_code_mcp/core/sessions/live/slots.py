@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..config import Settings
-from ..errors import LimitReached
-from ..model.text import size_of
-from ..processes import memory
-from ..processes.memory import MachineMemory
+from ...config import Settings
+from ...errors import LimitReached
+from ...model.text import size_of
+from ...processes import memory
+from ...processes.memory import MachineMemory
 
 EXPECTED = 160 << 20
 """Assumed bytes of a process that has not been measured yet."""

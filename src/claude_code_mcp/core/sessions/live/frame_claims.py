@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from ..claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
-from ..model.session_id import is_session_id
-from ..model.tool_names import PREFIX
-from ..model.usage import Totals, Usage, impossible_amount
-from ..policy.admission import slash_command
+from ...claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
+from ...model.session_id import is_session_id
+from ...model.tool_names import PREFIX
+from ...model.usage import Totals, Usage, impossible_amount
+from ...policy.admission import slash_command
 
 _CLEARING = frozenset({"clear", "reset", "new"})
 """The commands with which Claude Code starts another conversation in the same process."""

@@ -15,18 +15,18 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ..config import Settings, client_settings, without_settings
-from ..isolation import Home, Isolation
-from ..model.caller import LOCAL, Caller, ClientEnvironment
-from ..processes.environment import for_nested_servers, significant
-from ..redaction import Redactor
-from ..transcripts.transcripts import ProjectFolders
-from ..working_directory import default_directory
+from ...config import Settings, client_settings, without_settings
+from ...isolation import Home, Isolation
+from ...model.caller import LOCAL, Caller, ClientEnvironment
+from ...processes.environment import for_nested_servers, significant
+from ...redaction import Redactor
+from ...transcripts.transcripts import ProjectFolders
+from ...working_directory import default_directory
+from ..live.launcher import Launcher
+from ..live.mcp_bridge import McpServerHost
+from ..session_deps import SessionDeps
+from ..stored.session_stores import Stores
 from .expected_callers import ExpectedCallers
-from .launcher import Launcher
-from .mcp_bridge import McpServerHost
-from .session_stores import Stores
-from .session_wiring import SessionDeps
 
 
 def environment_key(environment: Mapping[str, str]) -> str:

@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import json_text
-from ..claude.command_line import CommandLine, ConversationStart, build_command, check_inline, write_files
-from ..claude.executable import check_values, find_executable
-from ..claude.option_checks import check_agents, check_servers, refused_argument
-from ..claude.process import ClaudeProcess, ProcessListener
-from ..claude.start_inputs import start_inputs
-from ..claude.user_config import own_registrations, process_with
-from ..errors import InvalidArgument, ProcessFailed, SessionBusy
-from ..isolation import Home
-from ..model.caller import LOCAL
-from ..model.options import BYPASS, SessionOptions
-from ..model.worktree import Worktree
-from ..private_files import directory_at
-from ..processes.environment import build_environment
-from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
-from ..processes.limits import ChildOptions
-from ..transcripts.transcripts import Transcripts
+from ... import json_text
+from ...claude.command_line import CommandLine, ConversationStart, build_command, check_inline, write_files
+from ...claude.executable import check_values, find_executable
+from ...claude.option_checks import check_agents, check_servers, refused_argument
+from ...claude.process import ClaudeProcess, ProcessListener
+from ...claude.start_inputs import start_inputs
+from ...claude.user_config import own_registrations, process_with
+from ...errors import InvalidArgument, ProcessFailed, SessionBusy
+from ...isolation import Home
+from ...model.caller import LOCAL
+from ...model.options import BYPASS, SessionOptions
+from ...model.worktree import Worktree
+from ...private_files import directory_at
+from ...processes.environment import build_environment
+from ...processes.leftovers import end_stale, is_stale, new_mark, scratch_path
+from ...processes.limits import ChildOptions
+from ...transcripts.transcripts import Transcripts
 from .session_traces import is_traced, trace_variables
 
 _CONNECT_MILLISECONDS = 30_000

@@ -6,9 +6,9 @@ Used only in a fleet.
 from collections.abc import Collection
 from typing import Protocol
 
-from ..claude.protocol import Other
-from ..state.session_records import SessionRecord
-from ..transcripts.transcripts import Transcripts
+from ...claude.protocol import Other
+from ...state.session_records import SessionRecord
+from ...transcripts.transcripts import Transcripts
 
 
 class SessionReplica(Protocol):

@@ -11,24 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
-from ..git import Git
-from ..model.caller import LOCAL, LOCAL_CALLER, Caller
-from ..model.events import AuditEvent, AuditKind
-from ..model.image import Image
-from ..model.session_id import is_session_id
-from ..state.session_marks import Mark
-from ..transcripts.conversation import Item
-from ..transcripts.conversation_pages import Extent
-from ..transcripts.cost_table import Costs, Grouping, added_up
-from ..transcripts.session_catalogue import Entry
-from ..transcripts.transcript_export import Detail
-from .client_environments import ClientEnvironments
-from .file_changes import file_text
-from .observers import ObserverList
-from .registry import Sessions
+from ...errors import InvalidArgument, PermissionDenied, ProcessFailed
+from ...git import Git
+from ...model.caller import LOCAL, LOCAL_CALLER, Caller
+from ...model.events import AuditEvent, AuditKind
+from ...model.image import Image
+from ...model.session_id import is_session_id
+from ...state.session_marks import Mark
+from ...transcripts.conversation import Item
+from ...transcripts.conversation_pages import Extent
+from ...transcripts.cost_table import Costs, Grouping, added_up
+from ...transcripts.session_catalogue import Entry
+from ...transcripts.transcript_export import Detail
+from ..callers.client_environments import ClientEnvironments
+from ..callers.session_access import Access, SessionAccess, SessionSharing
+from ..file_changes import file_text
+from ..observers import ObserverList
+from ..registry import Sessions
 from .replica import SessionReplica
-from .session_access import Access, SessionAccess, SessionSharing
 from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_stores import Stores
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..claude.command_line import granted_rules, with_grants
-from ..errors import ClaudeCodeError, PermissionDenied
-from ..model.options import BYPASS, SessionOptions
-from ..model.tool_names import plain_name
-from ..policy.admission import Admission, programs_named
-from ..policy.git_commands import git_variables
-from ..policy.policy import MODE_LADDER, Policy, Profile
-from ..policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, combined, judge, names_tool, offers_server
-from ..processes.environment import expand_home
-from ..state.spending import Spending
+from ...claude.command_line import granted_rules, with_grants
+from ...errors import ClaudeCodeError, PermissionDenied
+from ...model.options import BYPASS, SessionOptions
+from ...model.tool_names import plain_name
+from ...policy.admission import Admission, programs_named
+from ...policy.git_commands import git_variables
+from ...policy.policy import MODE_LADDER, Policy, Profile
+from ...policy.rules import ASKED_BY_DIRECTORY, Decision, ToolCall, Verdict, combined, judge, names_tool, offers_server
+from ...processes.environment import expand_home
+from ...state.spending import Spending
 from .principal_limits import PrincipalLimits
 
 log = logging.getLogger(__name__)

@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 
-from ..model.caller import Caller
-from ..model.outcome import Outcome, OutcomeCode
-from .client_environments import ClientEnvironments
-from .limit_waits import LimitWaits
-from .registry import Sessions
-from .session_wiring import SessionDeps
+from ...model.caller import Caller
+from ...model.outcome import Outcome, OutcomeCode
+from ..callers.client_environments import ClientEnvironments
+from ..limit_waits import LimitWaits
+from ..registry import Sessions
+from ..session_deps import SessionDeps
 
 
 class SessionRelocation:

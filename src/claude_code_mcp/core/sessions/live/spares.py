@@ -16,20 +16,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..claude.protocol import ControlRequest, Frame, Raw, Result, System
-from ..claude.user_config import Registration, take_registration
-from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
-from ..model.paths import config_directory
-from ..model.usage import Usage
-from ..processes.child import Exit
-from .background_tasks import StartTask
+from ...claude.protocol import ControlRequest, Frame, Raw, Result, System
+from ...claude.user_config import Registration, take_registration
+from ...errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
+from ...model.paths import config_directory
+from ...model.usage import Usage
+from ...processes.child import Exit
+from ..background_tasks import StartTask
+from ..session_costs import SessionCosts
 from .launcher import Launch
 from .live_process import LiveProcess, launch_of
 from .mcp_bridge import usable_servers
-from .session_costs import SessionCosts
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 log = logging.getLogger(__name__)
 

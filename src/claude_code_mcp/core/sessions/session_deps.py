@@ -9,13 +9,13 @@ from ..config import Settings
 from ..model.events import AuditEvent, Event
 from ..questions.broker import Broker
 from .background_tasks import StartTask
-from .launcher import Launcher
-from .mcp_bridge import McpServerHost
+from .callers.policy_enforcer import PolicyEnforcer
+from .live.launcher import Launcher
+from .live.mcp_bridge import McpServerHost
+from .live.slots import Slots
 from .neighbours import Neighbours
-from .policy_enforcer import PolicyEnforcer
-from .replica import SessionReplica
-from .session_stores import Stores
-from .slots import Slots
+from .stored.replica import SessionReplica
+from .stored.session_stores import Stores
 from .workplaces import Workplaces
 
 Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..claude.protocol import Conversation, Raw
-from ..model.outcome import CallStatus, call_statuses
-from ..model.text import one_line
-from ..questions import presentation
+from ...claude.protocol import Conversation, Raw
+from ...model.outcome import CallStatus, call_statuses
+from ...model.text import one_line
+from ...questions import presentation
 
 _TOOLS_KEPT = 200
 _PLANS_KEPT = 4

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ..claude.process import ClaudeProcess
-from ..claude.protocol import ControlRequest, Raw
-from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
-from ..model.question import AskPerson
-from ..model.text import one_line
-from ..model.tool_names import prefix_of, server_names
-from .policy_enforcer import PolicyEnforcer
+from ...claude.process import ClaudeProcess
+from ...claude.protocol import ControlRequest, Raw
+from ...errors import ClaudeCodeError, PermissionDenied, ProcessFailed
+from ...model.question import AskPerson
+from ...model.text import one_line
+from ...model.tool_names import prefix_of, server_names
+from ..callers.policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)
 

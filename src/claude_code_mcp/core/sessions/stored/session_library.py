@@ -16,33 +16,27 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from ..claude.user_config import process_with
-from ..errors import InvalidArgument, SessionBusy, SessionNotFound
-from ..model.caller import LOCAL
-from ..model.image import MEDIA_TYPES, Image, media_type
-from ..model.text import iso
-from ..model.worktree import Worktree
-from ..private_files import TEMPORARY, open_private, private_directory, replace_file
-from ..state.session_leases import Leases
-from ..state.session_marks import Mark
-from ..state.session_records import MovedIds, SessionRecord, SessionRecords, Summary
-from ..state.state_directory import database_in
-from ..transcripts.conversation import (
-    ConversationTurn,
-    Item,
-    read_prompt_images,
-    read_turn,
-    subagents,
-)
-from ..transcripts.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
-from ..transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping
-from ..transcripts.index import File, look_at
-from ..transcripts.outline import Outline, read_outline
-from ..transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
-from ..transcripts.transcript_export import Detail, markdown, page, read_page, without_secrets
-from ..transcripts.transcript_reader import grown_lines, grown_messages
-from ..transcripts.transcripts import ProjectFolders, SessionFiles, unreadable_refused
-from ..transcripts.watched_files import FileFollower
+from ...claude.user_config import process_with
+from ...errors import InvalidArgument, SessionBusy, SessionNotFound
+from ...model.caller import LOCAL
+from ...model.image import MEDIA_TYPES, Image, media_type
+from ...model.text import iso
+from ...model.worktree import Worktree
+from ...private_files import TEMPORARY, open_private, private_directory, replace_file
+from ...state.session_leases import Leases
+from ...state.session_marks import Mark
+from ...state.session_records import MovedIds, SessionRecord, SessionRecords, Summary
+from ...state.state_directory import database_in
+from ...transcripts.conversation import ConversationTurn, Item, read_prompt_images, read_turn, subagents
+from ...transcripts.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
+from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping
+from ...transcripts.index import File, look_at
+from ...transcripts.outline import Outline, read_outline
+from ...transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
+from ...transcripts.transcript_export import Detail, markdown, page, read_page, without_secrets
+from ...transcripts.transcript_reader import grown_lines, grown_messages
+from ...transcripts.transcripts import ProjectFolders, SessionFiles, unreadable_refused
+from ...transcripts.watched_files import FileFollower
 from .disk_threads import DiskThreads
 
 ExportFormat = Literal["markdown", "html"]

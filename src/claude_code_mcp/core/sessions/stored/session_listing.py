@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from ..model.caller import LOCAL, LOCAL_CALLER, Caller
-from ..model.states import State
-from ..model.text import clip_line
-from ..state.session_records import Summary
-from ..transcripts.session_catalogue import CatalogueEntries, Entry, normalised
-from ..transcripts.transcript_summary import MAX_TITLE
-from .client_environments import ClientEnvironments
-from .registry import Sessions
-from .session import Session
-from .session_access import Access, SessionAccess
+from ...model.caller import LOCAL, LOCAL_CALLER, Caller
+from ...model.states import State
+from ...model.text import clip_line
+from ...state.session_records import Summary
+from ...transcripts.session_catalogue import CatalogueEntries, Entry, normalised
+from ...transcripts.transcript_summary import MAX_TITLE
+from ..callers.client_environments import ClientEnvironments
+from ..callers.session_access import Access, SessionAccess
+from ..registry import Sessions
+from ..session import Session
 from .session_library import with_recorded_costs
 from .session_row import SessionRow, session_row
 from .session_stores import Stores

@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Container, Iterator
 
-from ..model.caller import Caller
-from ..model.events import AuditEvent, AuditKind
-from ..state.spending import Budget, Period, SpentLine
+from ...model.caller import Caller
+from ...model.events import AuditEvent, AuditKind
+from ...state.spending import Budget, Period, SpentLine
+from ..observers import ObserverList
 from .client_environments import ClientEnvironments
-from .observers import ObserverList
 from .policy_enforcer import PolicyEnforcer
 
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from ..model.caller import ClientEnvironment
-from .mcp_bridge import McpServerHost
+from ...model.caller import ClientEnvironment
+from ..live.mcp_bridge import McpServerHost
 
 HubFor = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
 """Returns the hub of a client's sessions, shared with clients that have the same servers."""

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgument, PermissionDenied
-from ..model.caller import Caller
-from ..model.events import AuditEvent
-from ..model.question import Answer, Question, Scope
+from ...errors import InvalidArgument, PermissionDenied
+from ...model.caller import Caller
+from ...model.events import AuditEvent
+from ...model.question import Answer, Question, Scope
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 OnTakenBack = Callable[[str], None]
 """Called with the id of a session whose shares may have been reduced."""

@@ -1,0 +1,1 @@
+"""A session while it has a process: its start, its frames, the processes that may run at once."""
