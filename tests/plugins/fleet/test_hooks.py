@@ -65,7 +65,7 @@ async def test_a_checkout_hook_brings_the_history_that_the_fleet_does_not_store(
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("echo no such mirror >&2; exit 3", "ended with code 3: no such mirror"),
+        ("echo no such mirror >&2; exit 3", "exited with code 3: no such mirror"),
         ('touch "$CLAUDE_RUNNER_CHECKOUT_PATH/file"', "contains files but is not a checkout"),
     ],
 )
