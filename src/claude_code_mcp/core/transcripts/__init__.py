@@ -1,1 +1,1 @@
-"""What is read and followed: the event log of each session in memory, transcripts on disk, and the index of these."""
+"""Session data that is read and followed: the event log in memory, transcripts on disk, and their index."""

@@ -1,8 +1,6 @@
-"""The checkpoints of a conversation.
-
-Claude Code notes before each message of a person which files it has changed so far, if it was told to keep their
-earlier contents; the notes are lines of the transcript, the contents lie beside it. Blocks on the disk.
-"""
+"""The checkpoints of a conversation. Before each user message, Claude Code can record which files it has changed so far
+and keep their earlier contents. The records are lines of the transcript, the contents are next to it. Blocks on the
+disk."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,17 +24,17 @@ class Checkpoint:
 
     message_id: str
     prompt: str
-    """Its beginning."""
+    """The beginning of the message."""
     at: str
 
 
 def read_checkpoints(path: str | Path, most: int) -> list[Checkpoint]:
-    """The last ones of a transcript, at most that many, oldest first; none where the session keeps no contents."""
+    """The last checkpoints of a transcript, at most `most`, oldest first; none if the session keeps no contents."""
     return checkpoints_of(read_lines(Path(path)), most)
 
 
 def checkpoints_of(lines: Iterable[Mapping[str, Any]], most: int) -> list[Checkpoint]:
-    """The last checkpoints in the lines of a transcript, at most `most`, oldest first, whatever else is in the lines.
+    """The last checkpoints in the lines of a transcript, at most `most`, oldest first. Other lines are ignored.
     Pure."""
     prompts: dict[str, tuple[str, str]] = {}
     noted: dict[str, None] = {}

@@ -1,7 +1,7 @@
-"""A transcript as a conversation: its turns, each with what was said, called and returned.
+"""A transcript as a conversation: its turns, each with messages, tool calls and results.
 
-`outline.py` finds the lines of each turn; `read_turn` reads them. It takes time linear in the size of the turn, never
-raises because of its contents, and blocks on the disk.
+`outline.py` finds the lines of each turn; `read_turn` reads them. It is linear in the size of the turn, never raises
+because of its contents, and blocks on the disk.
 """
 
 import os
@@ -37,60 +37,60 @@ from .transcript_lines import (
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
 _INTERRUPTED_NOTE = "Interrupted."
-"""By whom is not in the transcript: a person, or an agent that drives the session."""
+"""The transcript does not say who interrupted: a person, or an agent that drives the session."""
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _MAX_NAME = 200
 _MAX_CELL = 1 << 20
 _MAX_NEW_FILE = 1 << 16
 """Characters of a new file that are shown as a diff as well; the call has all of them."""
-"""Characters of a cell before and after a change that are compared."""
+"""How many characters of a cell, before and after a change, are compared."""
 _MAX_TURN_BYTES = 64 << 20
-"""Bytes of one turn that are looked at: a session's commands can write any number into their own transcript, and one
-process reads everybody's conversations."""
+"""How many bytes of a turn are read: a session's commands can write any amount into its transcript, and one process
+reads the conversations of all callers."""
 _MAX_DEPTH, _MAX_FOLDERS = 5, 1000
-"""How far the transcripts of subagents are looked for below their directory."""
+"""How deep, and in how many directories, to look for transcripts of subagents."""
 
 
 @dataclass(slots=True)
 class Item:
-    """One thing that happened in a turn."""
+    """One item of a turn."""
 
     kind: str
-    """`text` and `thinking` of the model, a `tool` call, a `message` that came while the turn ran, or a `note`."""
+    """`text` and `thinking` of the model, a `tool` call, a `message` sent during the turn, or a `note`."""
     text: str = ""
     name: str = ""
-    """Of the tool."""
+    """The name of the tool."""
     input: Any = None
     status: str = ""
-    """Of a tool call: `ok`, `error`, `denied`, or empty if nothing came back."""
+    """Status of a tool call: `ok`, `error`, `denied`, or empty without a result."""
     result: str = ""
     output: str = ""
-    """The result as it was printed, where it has colours of a terminal or lines that were written over."""
+    """The raw result, if it contains terminal colors or overwritten lines."""
     diff: str = ""
-    """What the call changed in a file."""
+    """The change that the call made to a file."""
     agent: str | None = None
     """The subagent that the call started, whose transcript can be read too."""
     id: str = ""
-    """Of a call, that of the call; else that of its line, and its place there. Frames of the stream have the same."""
+    """The id of a call, or of the line and the position in it. Frames of the stream have the same ids."""
     cut: bool = False
-    """Whether something of it was left out."""
+    """Whether something was omitted."""
 
 
 @dataclass(slots=True)
 class ConversationTurn:
-    """From one prompt to the next."""
+    """One prompt and everything until the next one."""
 
     prompt: str | None = None
-    """None if the conversation begins without one."""
+    """None if the conversation begins without a prompt."""
     at: str | None = None
-    """When it began, as the transcript has it."""
+    """Its start time, as in the transcript."""
     message_id: str | None = None
     model: str | None = None
     images: int = 0
-    """How many went with the prompt."""
+    """The number of images in the prompt."""
     documents: int = 0
-    """PDF documents that went with the prompt."""
+    """The number of PDF documents in the prompt."""
     items: list[Item] = field(default_factory=list)
 
 
@@ -98,8 +98,8 @@ class ConversationTurn:
 
 
 def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
-    """The turn whose lines lie there; what is not there any more is left out, and of a turn that is too long what is
-    between its first line and its last ones, which a note says. OSError if it cannot be read."""
+    """The turn in these lines. Lines that no longer exist are skipped. A turn that is too long is read from its first
+    line and its last ones; a note reports the gap. Raises OSError if it cannot be read."""
     kept, left_out = _within_limit([*places])
     turn = turn_of(_read_lines(path, kept))
     if left_out:
@@ -109,7 +109,7 @@ def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
 
 
 def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
-    """The first line, which has the prompt, and as many of the last ones as are read; and how many are not."""
+    """The first line, which has the prompt, as many of the last lines as are read, and the number of skipped ones."""
     room, first = _MAX_TURN_BYTES, len(places)
     while first > 1 and (room := room - (places[first - 1].end - places[first - 1].start)) >= 0:
         first -= 1
@@ -119,7 +119,7 @@ def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
 
 
 def read_prompt_images(path: str, places: Iterable[LineRange]) -> list[str]:
-    """The images that went with the prompt of the turn whose lines lie there, as base64; none without a prompt."""
+    """The images in the prompt of the turn in these lines, as base64; none without a prompt."""
     for line in _read_lines(path, places):
         if typed(line, of_subagent=bool(line.get("isSidechain"))) is not None:
             blocks = (block.get("source") for block in message_blocks(line) if block.get("type") == "image")
@@ -141,7 +141,7 @@ def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, An
 
 
 def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
-    """The turn that these lines are."""
+    """Parse a turn from its lines."""
     turn = ConversationTurn()
     calls: dict[str, Item] = {}
     waiting: list[Mapping[str, Any]] = []
@@ -198,7 +198,7 @@ def _call_id(call_id: object) -> str:
 
 
 def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
-    """A prompt, or a note on what the line stands for."""
+    """Add a prompt, or a note for what the line stands for."""
     prompt = typed(line, of_subagent=bool(line.get("isSidechain")))
     if prompt is not None and turn.prompt is None and not turn.items:
         turn.prompt = prompt
@@ -215,7 +215,7 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
 
 
 def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
-    """A message that was sent while the turn ran."""
+    """Add a message that was sent during the turn."""
     attachment = line.get("attachment")
     if not isinstance(attachment, Mapping) or attachment.get("type") != "queued_command":
         return
@@ -237,8 +237,8 @@ def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
 
 
 def frame_items(frame: Mapping[str, Any]) -> list[Item]:
-    """What a frame of the CLI's stream adds to its turn, with the ids that the transcript will have: items of an
-    answer, or the results of calls, as items that have nothing else of the call but its id."""
+    """The items that a frame of the CLI's stream adds to its turn, with the ids that the transcript will use: items of
+    an answer, or results of calls, as items that have only the id of the call."""
     if frame.get("type") == "assistant":
         turn = ConversationTurn()
         _add_answer(turn, frame, {})
@@ -254,8 +254,8 @@ def frame_items(frame: Mapping[str, Any]) -> list[Item]:
 
 
 def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The call and the id of a subagent that begins to work, where a frame of the CLI's stream says that one does. The
-    result of the call names it too, but comes after its work."""
+    """The call and the id of a subagent that starts, if a frame of the CLI's stream reports one. The call's result
+    names it too, but only after its work."""
     if frame.get("type") != "system" or frame.get("subtype") != "task_started":
         return None
     agent, call = frame.get("task_id"), frame.get("tool_use_id")
@@ -265,7 +265,7 @@ def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _diff(details: Mapping[str, Any]) -> str:
-    """What the CLI noted of a change to a file, as a unified diff."""
+    """The change to a file that the CLI recorded, as a unified diff."""
     if "edit_mode" in details:
         return _cell_diff(details)
     hunks, content = details.get("structuredPatch"), details.get("content")
@@ -282,7 +282,7 @@ def _diff(details: Mapping[str, Any]) -> str:
 
 
 def _cell_diff(details: Mapping[str, Any]) -> str:
-    """The change to one cell of a notebook, by lines of that cell; empty where the CLI did not note what was there."""
+    """The change to one notebook cell, by lines of the cell; empty if the CLI did not record the old content."""
     mode = details.get("edit_mode")
     before = "" if mode == "insert" else details.get("old_source")
     after = "" if mode == "delete" else details.get("new_source")
@@ -295,13 +295,13 @@ def _cell_diff(details: Mapping[str, Any]) -> str:
 
 
 def is_agent_id(text: str) -> bool:
-    """Whether this can name a subagent. Nothing else may be made part of a path."""
+    """Whether a string can be a subagent's id. Only such strings may become part of a path."""
     return 0 < len(text) <= 100 and text.replace("-", "").replace("_", "").isalnum() and text.isascii()
 
 
 def subagents(path: str) -> dict[str, str]:
-    """The transcripts of a session's subagents, by their ids, below the one at `path`; oldest first. Links are passed
-    over, whatever they are in place of: what they lead to is another's. OSError if they cannot be listed."""
+    """The transcripts of a session's subagents by id, below the transcript at `path`, oldest first. Links are skipped,
+    because they could lead to another caller's files. Raises OSError if they cannot be listed."""
     found: list[tuple[float, str, str]] = []
     folders = [(os.path.join(os.path.splitext(path)[0], _SUBAGENTS), 0)]
     for folder, depth in folders:  # it grows while it is walked

@@ -1,8 +1,8 @@
-"""A conversation in pages, read backwards from a place in it.
+"""A conversation in pages, read backwards.
 
-A place in a conversation is `7`, before the seventh turn, or `7.3`, before the third item of that turn; before `7.1`
-there is its prompt. Secrets are taken out before anything is shortened, and what was shortened says so. Only what is on
-a page is looked at closely, from its end on. Linear in what is read; blocks on the disk.
+A position in a conversation is `7`, before the seventh turn, or `7.3`, before the third item of that turn; the prompt
+is before `7.1`. Texts are redacted before they are shortened, and shortened texts say so. Only the content of a page is
+parsed completely. Linear in what is read; blocks on the disk.
 """
 
 import json
@@ -17,29 +17,29 @@ from .transcript_export import facts_without_secrets, item_without_secrets
 
 Redact = Callable[[Any], Any]
 MAX_PREVIEW = 8_000
-"""Characters of a tool's result for who can ask for the whole item."""
+"""Characters of a tool result for callers that can request the whole item."""
 _MAX_TEXT = 100_000
 _MAX_INPUT = 60_000
 _OVERHEAD = 200
-"""What an item costs beside its texts."""
+"""The size of an item in addition to its texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is on a page."""
+    """The size of a page."""
 
     size: int
-    """Characters, about; there is always one item at least."""
+    """Approximate number of characters; a page always has at least one item."""
     most_turns: int | None = None
-    """If given, a page has whole turns alone: at least one, and no more than so many."""
+    """If set, a page has only whole turns: at least one and at most this many."""
     longest_result: int = 50_000
-    """Characters of the result of a tool."""
+    """Characters of a tool result."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnPart:
-    """What is on a page of one turn, which has this number, counted from 1. Only the first part of a page may lack
-    the turn's beginning, and then it has no prompt."""
+    """The part of one turn on a page, with the turn's number, counted from 1. Only the first part of a page may lack
+    the turn's beginning; then it has no prompt."""
 
     number: int
     turn: ConversationTurn
@@ -47,15 +47,15 @@ class TurnPart:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPage:
-    """Parts of turns that follow one another, oldest first."""
+    """Consecutive parts of turns, oldest first."""
 
     parts: tuple[TurnPart, ...]
     previous: str | None
-    """The place before which the next page ends; None if this one has the beginning."""
+    """The position before which the next page ends; None if this page has the beginning."""
 
 
 class _Room:
-    """The space that is left on a page; the first thing always fits."""
+    """The remaining space on a page; the first item always fits."""
 
     def __init__(self, extent: Extent) -> None:
         self.longest_result = extent.longest_result
@@ -68,7 +68,7 @@ class _Room:
         return self._used and self._left <= 0
 
     def take(self, size: int) -> bool:
-        """Whether this much is for this page; it is counted in any case. No turn is divided if none may be."""
+        """Whether this much fits; it is counted in any case. Nothing is split if turns must be whole."""
         fits = not self._used or size <= self._left or not self._divides
         self._left -= size
         self._used = True
@@ -78,7 +78,7 @@ class _Room:
 def read_page_before(
     path: str, outline: Outline, before: str | None, extent: Extent, redact: Redact
 ) -> ConversationPage:
-    """What lies before a place, or at the end. ValueError for what is no place."""
+    """The page before a position, or at the end. Raises ValueError for an invalid position."""
     number, end = _place(before, len(outline.turns))
     room, parts = _Room(extent), list[TurnPart]()
     while number > 0:
@@ -98,7 +98,7 @@ def _page(backwards: list[TurnPart], previous: str | None) -> ConversationPage:
 
 
 def _place(before: str | None, turns: int) -> tuple[int, int | None]:
-    """The last turn of the page, and before which of its items the page ends; None for behind them all."""
+    """The last turn of the page, and the item before which the page ends; None for the turn's end."""
     if before is None:
         return turns, None
     number, dot, item = before.partition(".")
@@ -110,7 +110,7 @@ def _place(before: str | None, turns: int) -> tuple[int, int | None]:
 
 
 def _end_of(turn: ConversationTurn, end: int | None, room: _Room, redact: Redact) -> tuple[ConversationTurn, int]:
-    """The items of a turn before one that there is room for, and the number of the first; 0 with the prompt."""
+    """The items of a turn before a given one that fit, and the number of the first; 0 with the prompt."""
     turn = facts_without_secrets(turn, redact)
     kept: list[Item] = []
     items = turn.items if end is None else turn.items[: end - 1]
@@ -127,7 +127,7 @@ def _end_of(turn: ConversationTurn, end: int | None, room: _Room, redact: Redact
 
 
 def whole_item(path: str, outline: Outline, number: int, item_id: str, redact: Redact) -> Item | None:
-    """One item of a turn with all of its texts; None if there is none."""
+    """One item of a turn with its complete texts; None if it does not exist."""
     if not 1 <= number <= len(outline.turns):
         return None
     items = read_turn(path, outline.turns[number - 1]).items
@@ -136,7 +136,7 @@ def whole_item(path: str, outline: Outline, number: int, item_id: str, redact: R
 
 
 def shortened(item: Item, longest_result: int) -> Item:
-    """The item with its long texts cut, each with a mark, and `cut` set if one is."""
+    """The item with long texts cut, each with a mark; then `cut` is set."""
     short = replace(
         item,
         text=cut(item.text, _MAX_TEXT),

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 _NOTHING: Row = [0.0] * 5
 _MAX_AMOUNT = 1e15
-"""Transcripts can be written by anybody: what is in one must not make the sum of all infinite."""
+"""Anybody can write transcripts: one must not make the total infinite."""
 Grouping = Literal["session", "project", "model", "day", "month"]
 
 
 @dataclass(frozen=True, slots=True)
 class SpentSession:
-    """One session, as far as its costs go."""
+    """The cost data of one session."""
 
     session_id: str
     title: str
@@ -51,7 +51,7 @@ class SpentSession:
 
 
 class DailyCost(NamedTuple):
-    """What one session cost on one day with one model."""
+    """The cost of one session on one day with one model."""
 
     session_id: str
     day: str
@@ -69,7 +69,7 @@ class CostLine:
     name: str
     usd: float = 0.0
     input_tokens: int = 0
-    """Those read from and written to the cache included."""
+    """Including cache reads and writes."""
     output_tokens: int = 0
     sessions: int = 0
     unpriced_tokens: int = 0
@@ -78,14 +78,14 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What sessions cost, in groups and together."""
+    """Costs of sessions, by group and in total."""
 
     by: Grouping
     lines: list[CostLine]
-    """Days and months in their order, all others with the most expensive first."""
+    """Days and months in order, other groups by cost, highest first."""
     total: CostLine
     left_out: int = 0
-    """So many more groups there are: days before these, or cheaper ones."""
+    """The number of omitted groups: earlier days, or cheaper groups."""
 
 
 def spent_session(
@@ -95,8 +95,8 @@ def spent_session(
     recorded: Mapping[str, Row],
     former: Iterable[TranscriptSummary] = (),
 ) -> SpentSession:
-    """`recorded` is what its record has, by model, together with the conversations before it was cleared (`former`).
-    Where that is more than the transcripts say, the difference is laid on the day it was last used."""
+    """`recorded` is the usage by model in the session's record, for it and the conversations before it was cleared
+    (`former`). If it exceeds the transcripts, the difference counts on the day of last use."""
     unpriced = {} if recorded else summary.pending
     known = _by_model((summary, *former))
     return _spent(session_id, summary, dict(summary.usage), _missing(recorded, known), last_used, unpriced)
@@ -105,7 +105,7 @@ def spent_session(
 def recorded_session(
     session_id: str, summary: TranscriptSummary, last_used: float, recorded: Mapping[str, Row]
 ) -> SpentSession:
-    """A session that cost just what is recorded, on the days that its transcript tells of."""
+    """A session that cost exactly the recorded amount, on the days given by its transcript."""
     known, usage = _by_model((summary,)), {}
     for key, row in summary.usage.items():
         limits = zip(row, known[key[11:]], recorded.get(key[11:], _NOTHING), strict=True)
@@ -129,7 +129,7 @@ def _spent(
 
 
 def _missing(recorded: Mapping[str, Row], known: Mapping[str, Row]) -> dict[str, Row]:
-    """What is recorded of models that cost more than is known otherwise, beyond that."""
+    """The recorded usage of models beyond the usage known otherwise."""
     missing = {}
     for model, row in recorded.items():
         counted = known.get(model, _NOTHING)
@@ -152,7 +152,7 @@ def _sum(left: Row, right: Row) -> Row:
 
 
 def daily_costs(session: SpentSession) -> Iterator[DailyCost]:
-    """One for each day and model that the session has used."""
+    """One entry for each day and model that the session used."""
     for key in {**session.usage, **session.unpriced}:
         used, unpriced = session.usage.get(key, _NOTHING), session.unpriced.get(key, _NOTHING)
         yield DailyCost(
@@ -174,7 +174,7 @@ def _amount(value: float) -> float:
 
 
 _AT_ONCE = 200
-"""Sessions that are counted in one transaction."""
+"""Sessions per transaction."""
 _MAX_ANSWERS = 64
 _NAMES: Mapping[Grouping, str] = {
     "session": "session_id",
@@ -189,23 +189,23 @@ _SUMS = "total(usd), total(input), total(output), count(DISTINCT session_id), to
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Which costs, and how they are grouped."""
+    """Which costs to report, and how to group them."""
 
     by: Grouping
     since: str = ""
-    """The first day that counts, such as `2026-11-01`."""
+    """The first day, such as `2026-11-01`."""
     owner: str | None = None
-    """None for the sessions of everybody."""
+    """None for sessions of all callers."""
     project: str | None = None
-    """A directory, however it is spelled; with an owner, its name alone is compared."""
+    """A directory in any spelling; with an owner, only names are compared."""
     most: int | None = None
-    """At most so many groups: the latest days, or the most expensive of others."""
+    """Maximum number of groups: the latest days, or the most expensive others."""
     without: frozenset[str] = frozenset()
-    """Sessions that do not count here."""
+    """Sessions to exclude."""
 
 
 class CountedSession(NamedTuple):
-    """A session with its costs, whose they are, and what they were counted from."""
+    """A session with its costs, its owner, and the data they were counted from."""
 
     spent: SpentSession
     owner: str
@@ -213,22 +213,22 @@ class CountedSession(NamedTuple):
 
 
 class CostTable:
-    """The costs in one index. Every method returns None where that cannot be used now."""
+    """The costs in one index. Every method returns None if the index cannot be used now."""
 
     def __init__(self, index: FileIndex) -> None:
         self._index = index
 
     def version(self) -> tuple[int, int] | None:
-        """A value that differs whenever another process has written to the index, or the index was begun anew."""
+        """Changes whenever another process writes to the index or the index is recreated."""
         found = self._index.run(lambda db: int(db.execute("PRAGMA data_version").fetchone()[0]))
         return None if found is None else (self._index.generation, found)
 
     def basis(self) -> dict[str, str] | None:
-        """What the costs of every session were counted from, by id."""
+        """The data from which each session's costs were counted, by id."""
         return self._index.run(lambda db: dict(db.execute("SELECT session_id, basis FROM spent_sessions")))
 
     def put(self, sessions: Iterable[CountedSession], gone: Iterable[str] = ()) -> bool | None:
-        """Replaces what is kept of these sessions and forgets those that are gone, all or nothing."""
+        """Replaces the data of these sessions and removes sessions that are gone, all or nothing."""
         sessions, gone = [*sessions], [*gone]
 
         def work(db: "sqlite3.Connection") -> bool:
@@ -246,7 +246,7 @@ class CostTable:
         return self._index.run(work)
 
     def report(self, query: CostQuery) -> Costs | None:
-        """The sums, from the tables alone."""
+        """The totals, from the tables only."""
         projects = None
         if query.project is not None:
             # The sessions of an owner could have written any directory, and must not learn which ones there are.
@@ -290,7 +290,7 @@ def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | No
 
 
 def added_up(by: Grouping, reports: Iterable[Costs], most: int | None) -> Costs:
-    """Whole reports on different sessions, as one in at most so many groups."""
+    """Merges complete reports on different sessions into one with a maximum number of groups."""
     sums: dict[str, CostLine] = {}
     total = CostLine("total")
     for report in reports:
@@ -319,13 +319,13 @@ def _line(
 
 
 class _Source(NamedTuple):
-    """What the costs of a session are counted from."""
+    """The data from which a session's costs are counted."""
 
     file: File | None
-    """None if it has no transcript, or has one no longer."""
+    """None if it has no transcript, or no longer has one."""
     record: Summary | None
     former: tuple[File, ...]
-    """The transcripts of what it was before it was cleared."""
+    """The transcripts of the conversations before it was cleared."""
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -339,7 +339,7 @@ class _Source(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """All that costs are counted from, as of one moment. Both mappings are the same objects while nothing changes."""
+    """All data that costs are counted from, at one moment. Both mappings are the same objects while nothing changes."""
 
     files: Mapping[str, File]
     records: Mapping[str, Summary]
@@ -347,7 +347,7 @@ class _Inputs(NamedTuple):
     config_dir: str
 
     def changed_since(self, before: "_Inputs") -> set[str]:
-        """The sessions whose costs may be others than they were."""
+        """The sessions whose costs may have changed."""
         names: set[str] = set()
         if self.files is not before.files:
             known = before.files
@@ -364,8 +364,8 @@ class _Inputs(NamedTuple):
         return names
 
     def sources(self, names: Iterable[str]) -> dict[str, _Source]:
-        """What these sessions are counted from; those without a transcript and without a record of costs are left out,
-        and so is what a record has as part of the session that it was cleared to."""
+        """The sources of these sessions. Omits sessions with neither a transcript nor a recorded cost, and sessions
+        whose record counts as part of the session they were cleared to."""
         former: defaultdict[str, list[File]] = defaultdict(list)
         for old, new in self.moved.items():
             if old in self.files:
@@ -381,30 +381,30 @@ class _Inputs(NamedTuple):
 
 
 def _is_binding(record: Summary | None) -> bool:
-    """Whether a record has all that a session cost. One of the local user may also go on in a terminal, of which the
-    transcript alone knows."""
+    """Whether a record has the session's complete cost. A session of the local user may also continue in a terminal,
+    which only the transcript shows."""
     return record is not None and record.owner != LOCAL
 
 
 class CostLedger:
-    """The costs of all sessions of a catalogue. One thread at a time may call it."""
+    """The costs of all sessions in a catalogue. Only one thread at a time may call it."""
 
     def __init__(self, catalogue: Catalogue, config_dir: str = "") -> None:
-        """`config_dir` is what records name as the place of the catalogue's transcripts."""
+        """`config_dir` is the location of the catalogue's transcripts, as records name it."""
         self._catalogue = catalogue
         self._config_dir = config_dir
         self._table = CostTable(catalogue.index)
         self._counted: dict[str, _Source] = {}
         self._version: tuple[int, int] | None = None
-        """The version of the index in which every session of `_counted` is as it was counted from there."""
+        """The version of the index in which all sessions of `_counted` are counted."""
         self._inputs: _Inputs | None = None
-        """What every session was last counted from; None if some could not be."""
+        """The data of the last count; None if some sessions could not be counted."""
         self._answers: dict[CostQuery, Costs] = {}
-        """Reports on what is counted now."""
+        """Reports on the current counts."""
 
     def report(self, records: Mapping[str, Summary], moved: Mapping[str, str], query: CostQuery) -> Costs:
-        """`records` are those of all sessions, the same object as long as none has changed; `moved` are the ids of
-        sessions that were cleared, with those that they lead to."""
+        """`records` are the records of all sessions, the same object while none changes; `moved` maps ids of cleared
+        sessions to their successors."""
         costs = self._counted_report(records, moved, query)
         if costs is None:
             # Another process keeps the index locked, or its disk is full: all is counted in memory, this once.
@@ -431,7 +431,7 @@ class CostLedger:
         return None
 
     def _update(self, inputs: "_Inputs") -> bool:
-        """Counts what has changed; False if it cannot be noted."""
+        """Counts what has changed; False if it cannot be stored."""
         # Taken first: what another process writes while this counts makes it
         # another version at the next call. Our own writes do not change it.
         version, before = self._table.version(), self._inputs
@@ -467,8 +467,8 @@ class CostLedger:
         return True
 
     def _count(self, sources: Mapping[str, _Source], stale: list[str], gone: Iterable[str]) -> list[str] | None:
-        """Counts sessions again, some hundreds at a time; returns those that could not be read, None if what was
-        counted cannot be noted."""
+        """Counts sessions again, some hundred at a time. Returns those that could not be read, or None if counts cannot
+        be stored."""
         unread: list[str] = []
         if gone and self._table.put((), gone) is None:
             return None

@@ -1,5 +1,5 @@
-"""The files that the calls of a conversation have changed, as Claude Code has noted it: what is known of a session that
-has no worktree. Commands may have changed others, which nobody has noted."""
+"""The files that a conversation's tool calls changed, as Claude Code recorded them: the known changes of a session
+without a worktree. Changes made by commands are not recorded."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from .conversation import Item
 from .conversation_pages import ConversationPage
 
 MAX_LENGTH = 2 << 20
-"""Characters of all differences that are returned at once."""
+"""Characters of all diffs in one result."""
 _MAX_PAGES = 40
 _MAX_PATH = 1000
 
@@ -19,21 +19,21 @@ ReadPage = Callable[[str | None], Awaitable[ConversationPage]]
 
 
 class EditedFile(NamedTuple):
-    """A file with what calls have changed in it, as hunks of unified diffs in the order of the calls."""
+    """A file and its changes, as hunks of unified diffs in the order of the calls."""
 
     path: str
     diffs: list[str]
 
 
 class EditedFiles(NamedTuple):
-    """The first changed first; `cut` if something was left out."""
+    """Files in the order of their first change; `cut` if something was omitted."""
 
     files: list[EditedFile]
     cut: bool
 
 
 async def edited_files(read: ReadPage) -> EditedFiles:
-    """What the calls of a conversation have changed. `read` returns the page before a place; None: the last one."""
+    """The changes made by a conversation's calls. `read` returns the page before a position; None: the last page."""
     found: list[tuple[str, str]] = []
     before: str | None = None
     room, shortened = MAX_LENGTH, False
@@ -60,13 +60,13 @@ def _edits(page: ConversationPage) -> Iterator[tuple[str, str]]:
 
 
 def _created(item: Item) -> str:
-    """Of a call that made a file: all of its lines, which Claude Code does not note as a change."""
+    """The content of a file that a call created, which Claude Code does not record as a change."""
     content = item.input.get("content") if isinstance(item.input, Mapping) and item.name == "Write" else None
     return unified_diff("", content) if isinstance(content, str) and "created" in item.result else ""
 
 
 def _path_of(item: Item) -> str:
-    """The file that a call has changed; of a notebook the cell too, since lines are counted in that."""
+    """The file that a call changed; for a notebook also the cell, because lines are counted within it."""
     called = item.input if isinstance(item.input, Mapping) else {}
     path, notebook = called.get("file_path"), called.get("notebook_path")
     if isinstance(notebook, str):
@@ -85,8 +85,8 @@ def _by_file(newest_first: list[tuple[str, str]]) -> list[EditedFile]:
 
 
 def diff_of(files: Iterable[EditedFile], directory: str) -> str:
-    """The changes as git would print them, with paths below the directory where they are. A path is the model's own
-    text: it stays on its line, and cannot be taken for a line of a diff."""
+    """The changes in git's format, with paths relative to the directory if possible. A path is text from the model: it
+    stays on its line and cannot look like a line of a diff."""
     return "\n".join(line for file in files for line in _diff_lines(file, directory))
 
 

@@ -1,8 +1,8 @@
-"""The event log of one session: sequenced, bounded by count and by bytes, replayable, subscribable.
+"""The event log of one session: numbered, limited by count and bytes, replayable, with subscriptions.
 
-The log never waits for a reader. A reader that falls behind, or asks for what is already gone, gets a `Gap` in its
-place. Fragments of a message that is being written are handed to subscribers one by one but share one entry in the
-log, so that a long answer does not push everything else out.
+The log never waits for a reader. A reader that falls behind, or asks for events that are gone, gets a `Gap` instead.
+Fragments of a message that is being written go to subscribers one by one but share one log entry, so that a long answer
+does not displace everything else.
 """
 
 import asyncio
@@ -24,41 +24,41 @@ _PART_COST = 64
 
 
 class EventReader(Protocol):
-    """The side of an event log that is for everybody: nothing can be appended, restored or closed through it."""
+    """The read-only side of an event log."""
 
     @property
     def epoch(self) -> str:
-        """Tells this log from every other, also from those of the same session."""
+        """Distinguishes this log from every other, including other logs of the same session."""
 
     @property
     def restored_seq(self) -> int:
-        """The number of the newest event from before this log's time."""
+        """The number of the newest event from before this log."""
 
     @property
     def last_seq(self) -> int:
-        """The number of the newest event, 0 when there was none."""
+        """The number of the newest event; 0 if there is none."""
 
     def after(self, seq: int) -> list[Event]:
-        """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
+        """The events after `seq`, oldest first; a Gap stands for those that are gone."""
 
     def latest(self, kind: type[Event], count: int) -> list[Event]:
         """The last `count` events of a kind, oldest first."""
 
     def subscribe(self, after: int | None = None) -> "Subscription":
-        """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
+        """A live view of the events after `after` (or from now on). Use it as a context manager."""
 
     def cursor(self, seq: int) -> str:
-        """A place in this log that no other log, of the same session before or after, takes for one of its own."""
+        """A position in this log that no other log of the same session accepts as its own."""
 
     def position(self, cursor: str) -> int | None:
-        """The number that a cursor stands for; None if it is of another log. ValueError if it is no cursor at all."""
+        """The number in a cursor; None if the cursor is from another log. Raises ValueError for an invalid cursor."""
 
 
 class EventLog:
-    """Appends are cheap and synchronous; reading is by sequence number."""
+    """Appending is cheap and synchronous; reading is by sequence number."""
 
     def __init__(self, max_events: int, max_bytes: int, listener: Callable[[Event], None] = lambda _: None) -> None:
-        """`listener` is called with every event at once, fragments excepted; it must neither block nor raise."""
+        """`listener` is called with every event at once, except fragments; it must neither block nor raise."""
         self._listener = listener
         self._max_events = max_events
         self._max_bytes = max_bytes
@@ -71,16 +71,16 @@ class EventLog:
         # A tuple that is replaced and never changed: a subscriber may leave while an event is being handed out.
         self._subscribers: tuple[Subscription, ...] = ()
         self.epoch = secrets.token_hex(4)
-        """Distinguishes this log from every other, those of the same session included."""
+        """Distinguishes this log from every other, including other logs of the same session."""
         self._restored_epoch = ""
         self.restored_seq = 0
         """The number of the newest restored event."""
         self.last_seq = 0
-        """The number of the newest event, 0 when there was none."""
+        """The number of the newest event; 0 if there is none."""
 
     @property
     def first_seq(self) -> int:
-        """The number of the oldest event that is still held."""
+        """The number of the oldest event in the log."""
         if not self._entries:
             return self.last_seq + 1
         oldest = self._entries[0]
@@ -88,14 +88,12 @@ class EventLog:
 
     @property
     def size(self) -> int:
-        """Bytes held, roughly."""
+        """The approximate size in bytes."""
         return self._bytes
 
     def restore(self, events: Iterable[Event], epoch: str) -> None:
-        """Fills an empty log with events from before a restart; neither subscribers nor the listener get them.
-
-        `epoch` must be the same for the same events and for no others.
-        """
+        """Fills an empty log with events from before a restart, without passing them to subscribers or the listener.
+        `epoch` must be equal for equal events only."""
         for event in events:
             self.last_seq += 1
             event.seq, event.at = self.last_seq, event.at or time.time()
@@ -103,12 +101,12 @@ class EventLog:
         self._restored_epoch, self.restored_seq = epoch, self.last_seq
 
     def cursor(self, seq: int) -> str:
-        """A place in this log that no other log, of the same session before or after, takes for one of its own."""
+        """A position in this log that no other log of the same session accepts as its own."""
         restored = bool(self._restored_epoch) and seq <= self.restored_seq
         return f"{self._restored_epoch if restored else self.epoch}-{seq}"
 
     def position(self, cursor: str) -> int | None:
-        """The number that a cursor stands for; None if it is of another log. ValueError if it is no cursor at all."""
+        """The number in a cursor; None if the cursor is from another log. Raises ValueError for an invalid cursor."""
         found = _CURSOR.fullmatch(cursor)
         if found is None:
             raise ValueError("is not a cursor")
@@ -118,7 +116,7 @@ class EventLog:
         return seq if epoch == self._restored_epoch and seq <= self.restored_seq else None
 
     def append(self, event: Event) -> None:
-        """Numbers and dates the event, keeps it and hands it to every subscriber."""
+        """Numbers the event, adds the time, stores it and passes it to every subscriber."""
         self.last_seq += 1
         event.seq = self.last_seq
         event.at = time.time()
@@ -158,7 +156,7 @@ class EventLog:
             self._evict()
 
     def _evict(self) -> None:
-        """Drops the oldest. The newest stays, however large."""
+        """Drops the oldest events. Keeps the newest, however large."""
         entries = self._entries
         while len(entries) > 1 and (self._bytes > self._max_bytes or self._counted > self._max_events):
             oldest = entries.popleft()
@@ -166,7 +164,7 @@ class EventLog:
             self._counted -= oldest.__class__ is not PartialRun
 
     def after(self, seq: int) -> list[Event]:
-        """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
+        """The events after `seq`, oldest first; a Gap stands for those that are gone."""
         seq = max(0, seq)
         newer = itertools.takewhile(lambda event: event.seq > seq, reversed(self._entries))
         found = [_behind(event, seq) if isinstance(event, PartialRun) else event for event in newer]
@@ -180,7 +178,7 @@ class EventLog:
         return list(itertools.islice(matching, count))[::-1]
 
     def subscribe(self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20) -> "Subscription":
-        """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
+        """A live view of the events after `after` (or from now on). Use it as a context manager."""
         subscription = Subscription(self, capacity, max_bytes)
         # Nothing is awaited from here to the registration: no event
         # can fall between what is replayed and what comes live.
@@ -196,14 +194,15 @@ class EventLog:
         self._subscribers = tuple(other for other in self._subscribers if other is not subscription)
 
     def close(self) -> None:
-        """Ends every subscription, those to come too, after what it still holds."""
+        """Ends every present and future subscription after its stored events."""
         self._closed = True
         for subscriber in self._subscribers:
             subscriber.close()
 
 
 class Subscription:
-    """An asynchronous iterator over events. A reader that falls behind loses the oldest and gets a `Gap` for them."""
+    """An asynchronous iterator over events. A reader that falls behind loses the oldest events and gets a `Gap` for
+    them."""
 
     def __init__(self, log: EventLog, capacity: int, max_bytes: int) -> None:
         self._log = log
@@ -213,12 +212,12 @@ class Subscription:
         self._queue: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._waiting = False
-        """Whether the reader sleeps and nobody has woken it yet."""
+        """Whether the reader sleeps and was not woken yet."""
         self._lost: Gap | None = None
         self._closed = False
 
     def _offer(self, event: Event) -> None:
-        """Takes an event in. Thousands may come in a second, so it does no more than it must."""
+        """Accepts an event. Thousands may arrive per second, so it does as little as possible."""
         self._queue.append(event)
         self._bytes += event.size
         if self._bytes > self._max_bytes or len(self._queue) > self._capacity:
@@ -235,7 +234,7 @@ class Subscription:
             self._lost = Gap(first=self._lost.first if self._lost else first, seq=event.seq, at=event.at)
 
     def close(self) -> None:
-        """Ends the iteration once the queue is empty, and takes no more events."""
+        """Accepts no more events and ends the iteration once the queue is empty."""
         self._closed = True
         self._log._unsubscribe(self)
         self._wake.set()
@@ -261,7 +260,7 @@ class Subscription:
         return self.take()
 
     def take(self) -> Event:
-        """The next event that is already here; IndexError if there is none."""
+        """The next event that is already available. Raises IndexError if there is none."""
         if self._lost is not None:
             lost, self._lost = self._lost, None
             return lost
@@ -271,7 +270,7 @@ class Subscription:
 
 
 def _behind(run: PartialRun, seq: int) -> PartialRun:
-    """The part of a run that lies behind `seq`. Always a copy: the log may still add to its own."""
+    """The part of a run after `seq`. Always a copy, because the log may still extend its own."""
     skipped = max(0, seq + 1 - run.first)
     return PartialRun(
         first=run.first + skipped, kind=run.kind, parts=run.parts[skipped:], seq=run.seq, at=run.at, size=run.size

@@ -48,7 +48,7 @@ _RESCAN_AFTER = 60.0
 
 
 class File(NamedTuple):
-    """A file as its directory shows it, unopened. Equal while the file is unchanged."""
+    """A file as listed in its directory, not opened. Equal while the file is unchanged."""
 
     path: str
     mtime_ns: int
@@ -56,8 +56,8 @@ class File(NamedTuple):
 
 
 def look_at(path: str) -> File | None:
-    """The file at a path. None for what is missing, is no regular file, or lies behind a link anywhere on the way;
-    OSError if it cannot be determined."""
+    """The file at a path; None if it is missing, not a regular file, or behind a link. Raises OSError if that cannot be
+    determined."""
     try:
         status = unless_absent(lambda: stat_at(path))
     except ValueError:  # no file can have such a name
@@ -68,13 +68,13 @@ def look_at(path: str) -> File | None:
 
 
 def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
-    """The files in a directory with a name that is wanted, links left out; nothing if there is no such directory.
-    OSError if it cannot be read."""
+    """The files in a directory with a wanted name, without links; none if the directory does not exist. Raises OSError
+    if it cannot be read."""
     return unless_absent(lambda: _read_files(directory, wanted)) or []
 
 
 def _read_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
-    """In one pass, since a first listing takes most of its time here: nothing is made for a file but its entry."""
+    """In one pass, because a first listing spends most of its time here: creates nothing but the entry of each file."""
     prefix = f"{directory}{os.sep}"
     with scanned(directory) as entries:
         return [
@@ -85,8 +85,8 @@ def _read_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
 
 
 def list_folders(directory: str, *, linked: bool = False) -> list[str]:
-    """The paths of the directories in a directory; nothing if there is no such directory. With `linked`, links to
-    directories too, as where they lead to. OSError if it cannot be read."""
+    """The directories in a directory; none if it does not exist. With `linked`, links to directories are included,
+    resolved. Raises OSError if it cannot be read."""
     names, links = unless_absent(lambda: folders_at(directory)) or ([], [])
     folders = [os.path.join(directory, name) for name in names]
     if linked and links:
@@ -96,7 +96,7 @@ def list_folders(directory: str, *, linked: bool = False) -> list[str]:
 
 
 def _may_be_directory(path: str) -> bool:
-    """Whether a path is a directory. True if it cannot be looked at now: whoever reads it then gets the error."""
+    """Whether a path is a directory. True if it cannot be checked now: reading it then raises the error."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
@@ -104,11 +104,11 @@ def _may_be_directory(path: str) -> bool:
 
 
 class FileTable:
-    """The files with a wanted name in a directory or, with `below`, in the directories right below it. Links are left
-    out; with `linked`, directories below it may be links."""
+    """The files with a wanted name in a directory or, with `below`, in its direct subdirectories. Links are ignored;
+    with `linked`, subdirectories may be links."""
 
     def __init__(self, root: str, wanted: Callable[[str], bool], *, below: bool = False, linked: bool = False) -> None:
-        """`root` is resolved: there is no link on the way to it."""
+        """`root` must be resolved: no part of it is a link."""
         self._root = root
         self._wanted = wanted
         self._below = below
@@ -120,12 +120,12 @@ class FileTable:
         self._watch: DirectoryWatch | None = None
         self._scanned_at = -_RESCAN_AFTER
         self.version = 0
-        """Another one whenever a file is new, gone or changed."""
+        """Changes whenever a file is added, removed or changed."""
         self.unread: dict[str, str] = {}
-        """The directories that could not be read at the last look, and why; their files are as they were before."""
+        """The directories that could not be read last time, with the reason; their files are as before."""
 
     def files(self) -> dict[str, File]:
-        """By path; a snapshot, the same object while nothing changes, not to be changed by anybody."""
+        """By path; a snapshot, the same object while nothing changes. Do not modify it."""
         with self._lock:
             changed = None
             if self._watch is not None and time.monotonic() - self._scanned_at < _RESCAN_AFTER:
@@ -138,8 +138,8 @@ class FileTable:
             return self._snapshot
 
     def _apply(self, changed: set[tuple[str, str]]) -> bool:
-        """Takes over what was noted; returns False if a folder came, went or was renamed, which is rare: then a scan
-        is simpler than to follow it; and if a file could not be looked at."""
+        """Applies reported changes. Returns False if a directory was added, removed or renamed, which is rare and
+        easier to handle by a scan, or if a file could not be checked."""
         if self._below and any(directory == self._root for directory, _ in changed):
             return False
         try:
@@ -161,7 +161,7 @@ class FileTable:
             self._files[path] = file
 
     def _scan(self) -> None:
-        """Directories are watched before they are read, so that nothing happens unnoticed in between."""
+        """Directories are watched before they are read, so that no change in between is missed."""
         if self._watch is not None:
             self._watch.close()
         self._watch = None
@@ -185,7 +185,7 @@ class FileTable:
             self.version += 1
 
     def _folders(self, before: dict[str, File]) -> list[str]:
-        """The directories with files; those of the files before if it cannot be told now."""
+        """The directories with files; the previous ones if they cannot be determined now."""
         if not self._below:
             return [self._root]
         try:
@@ -195,7 +195,7 @@ class FileTable:
             return [*dict.fromkeys(os.path.dirname(path) for path in before)]
 
     def _watch_directory(self, path: str) -> bool:
-        """False if its changes will not be noted; what is no directory has none."""
+        """False if its changes will not be reported. A path that is not a directory has no changes."""
         if self._watch is None:
             return False
         try:
@@ -210,15 +210,15 @@ class FileTable:
 
 log = logging.getLogger(__name__)
 VERSION = 3
-"""To be raised whenever the tables, or the fields of a summary, are others."""
+"""Increase it whenever the tables or the fields of a summary change."""
 _ABANDONED_SECONDS = 30 * 86_400
 _BUSY_SECONDS = 2.0
 _REST_SECONDS = 2.0
-"""For how long one that was locked is left alone, so that nobody waits for it once for every file."""
+"""How long a locked index is left alone, so that not every file waits for it."""
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Failures that pass, unlike those of a directory that cannot be written to."""
+"""Temporary failures, unlike a directory that is not writable."""
 _AT_ONCE = 500
-"""Values in one statement: SQLite takes no more than 999 everywhere."""
+"""Values per statement: SQLite guarantees only 999."""
 SCHEMA = (
     """
     CREATE TABLE IF NOT EXISTS files (
@@ -244,17 +244,17 @@ _Result = TypeVar("_Result")
 
 
 def file_name(name: str) -> str:
-    """The name of the file for an index of this name."""
+    """The file name of an index with this name."""
     return f"{name}.{VERSION}.sqlite3"
 
 
 def storable(text: str) -> str:
-    """Without what no database takes: parts of a name that are not UTF-8."""
+    """The text without parts that no database accepts, such as names that are not UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 
 class FileIndex:
-    """Facts about files, as texts. `path` is None for an index that is kept in memory alone."""
+    """Facts about files, as strings. `path` is None for an index in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -262,10 +262,10 @@ class FileIndex:
         self._connection: sqlite3.Connection | None = None
         self._rests_until = 0.0
         self.generation = 0
-        """Another one whenever the file was opened anew: then nothing can be said of what is in it."""
+        """Changes whenever the file is reopened: then its content is unknown."""
 
     def known(self, files: Iterable[File]) -> dict[str, str]:
-        """The facts of those files that are still as they were when the facts were noted, by path."""
+        """The facts, by path, of files that are unchanged since the facts were stored."""
         by_path = {file.path: file for file in files}
         return {
             path: facts
@@ -274,12 +274,12 @@ class FileIndex:
         }
 
     def earlier(self, files: Iterable[File]) -> dict[str, tuple[int, str]]:
-        """Size and facts as they were last noted, by path, whatever has become of the files since."""
+        """Size and facts as last stored, by path, even if the files have changed."""
         paths = [file.path for file in files]
         return {path: (size, facts) for path, size, facts in self._rows("path, size, facts", paths)}
 
     def current(self, files: Mapping[str, File]) -> set[str]:
-        """The paths of those files that need not be read again."""
+        """The paths of files that need not be read again."""
         rows = self._run("SELECT path, mtime_ns, size FROM files", ())
         return {
             path
@@ -288,13 +288,14 @@ class FileIndex:
         }
 
     def containing(self, text: str) -> set[str] | None:
-        """The paths whose searched text contains this, which must be casefolded; None if that cannot be told now."""
+        """The paths whose searchable text contains `text`, which must be casefolded; None if that cannot be determined
+        now."""
         rows = self._run("SELECT path FROM files WHERE instr(searched, ?) > 0", (storable(text),))
         return None if rows is None else {path for (path,) in rows}
 
     def note(self, known: Iterable[tuple[File, str, str]]) -> bool:
-        """Notes facts and the text to be searched, all or none of them; returns whether it has. Names that are not
-        UTF-8 are passed over."""
+        """Stores facts and searchable text, all or nothing; returns whether it did. Names that are not UTF-8 are
+        skipped."""
         rows = [
             (file.path, file.mtime_ns, file.size, storable(facts), storable(searched))
             for file, facts, searched in known
@@ -303,7 +304,7 @@ class FileIndex:
         return not rows or self._run("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows, many=True) is not None
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Removes what is known of files that are gone."""
+        """Removes the facts of files that are gone."""
         self._run("DELETE FROM files WHERE path = ?", [(path,) for path in paths], many=True)
 
     def paths(self) -> set[str]:
@@ -334,8 +335,8 @@ class FileIndex:
         return self.run(work)
 
     def run(self, work: "Callable[[sqlite3.Connection], _Result]") -> _Result | None:
-        """What `work` returns, which is called within a transaction and may be called twice; None if the index cannot
-        be used now."""
+        """The result of `work`, which runs in a transaction and may be called twice; None if the index cannot be used
+        now."""
         import sqlite3  # noqa: PLC0415 - not before an index is used
 
         with self._lock:
@@ -372,7 +373,7 @@ class FileIndex:
         return connection or self._connect(":memory:")
 
     def _prepared(self) -> Path:
-        """The file, made for its owner alone: SQLite gives those beside it the same mode."""
+        """The file, readable for its owner only: SQLite gives the files next to it the same mode."""
         assert self._path is not None
         private_directory(self._path.parent)
         _remove_abandoned(self._path)
@@ -415,7 +416,7 @@ class FileIndex:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes indexes of the same files that other versions made and have not written to for a month."""
+    """Removes indexes of the same files that other versions created and have not used for a month."""
     name = path.name.removesuffix(f".{VERSION}.sqlite3")
     with contextlib.suppress(OSError):
         for other in path.parent.glob("*.sqlite3*"):

@@ -1,8 +1,8 @@
-"""Markdown that a model wrote, as HTML that is safe to open.
+"""A model's Markdown as safe HTML.
 
 CommonMark with tables and strikethrough. HTML in the text stays text. Only `http`, `https` and `mailto` addresses
-become links; a link with any other address stays as it was written. Images are not loaded: their description and
-address are shown instead. Importing this module takes as long as markdown-it does, so import it where it is used.
+become links; other links stay as written. Images are not loaded: their description and address are shown instead.
+Importing this module imports markdown-it, so import it where it is used.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from markdown_it.utils import EnvType, OptionsDict
 from ..model.text import visible
 
 MAX_NESTING = 40
-"""Levels that the parser enters; it drops blocks that are nested more deeply. Brackets that are never closed take time
-in proportion to this times their number."""
+"""Nesting levels that the parser enters; deeper blocks are dropped. The time for unclosed brackets is proportional to
+this times their number."""
 _LINK_SCHEMES = ("http://", "https://", "mailto:")
 
 
 def markdown_html(text: str) -> str:
-    """The HTML of a Markdown text, in time linear in its length. Invisible characters are escaped as by `visible`, also
-    those that the text spells as entities."""
+    """The HTML of a Markdown text, in linear time. Invisible characters are escaped as in `visible`, also those written
+    as entities."""
     # Before: the parser cannot encode lone surrogates. After: entities such as &#x202e; have become characters.
     return visible(str(_PARSER.render(visible(text))))
 
@@ -54,7 +54,7 @@ class _Renderer(RendererHTML):
 
 
 def _heading_tag(token: Token) -> str:
-    """The page itself has headings of the first two levels."""
+    """The page itself uses the first two heading levels."""
     return f"h{min(6, int(token.tag[1:]) + 2)}"
 
 

@@ -1,12 +1,12 @@
-"""The outline of a transcript: where the lines of each turn lie.
+"""The outline of a transcript: the positions of each turn's lines.
 
-A transcript is a tree: every line names the one before it, and a conversation that was taken back to an earlier message
-continues in another branch. Only the branch of the last message counts. Calls that ran at the same time lie on side
-branches and belong to it all the same; a summary (`/compact`) leads on to what it summarizes. A damaged line is
-replaced by the line above it in the file.
+A transcript is a tree: every line names its parent, and a conversation that was rewound to an earlier message continues
+in another branch. Only the branch of the last message counts. Parallel calls are on side branches and belong to it
+nevertheless; a summary (`/compact`) leads to the conversation it summarizes. A damaged line is replaced by the line
+above it in the file.
 
-A transcript is read once, a line at a time. About eighty bytes are kept of a line, in arrays: its place, and hashes of
-the ids in it. The contents of a transcript never raise; reading blocks on the disk.
+A transcript is read once, one line at a time. About eighty bytes are kept per line, in arrays: its position, and hashes
+of its ids. The contents of a transcript never raise; reading blocks on the disk.
 """
 
 from array import array
@@ -19,23 +19,23 @@ from ..private_files import unless_absent
 from .transcript_lines import lines_from, message_blocks, parse, typed
 
 _MAX_LINES = 250_000
-"""Lines of a transcript, the latest, that are looked at: a session's commands can write any number into their own, and
-one process reads everybody's conversations."""
+"""How many of a transcript's last lines are read: a session's commands can write any number into its transcript, and
+one process reads the conversations of all callers."""
 _BEGINS_TURN, _IS_MESSAGE, _IS_REPEATED = 1, 2, 4
 
 
 class LineRange(NamedTuple):
-    """Where a line lies in its file."""
+    """The position of a line in its file."""
 
     start: int
     end: int
 
 
 class TurnLines(Sequence[tuple[LineRange, ...]]):
-    """The lines of each turn, in the order of the file."""
+    """The lines of each turn, in file order."""
 
     def __init__(self, starts: "array[int]", ends: "array[int]", firsts: "array[int]") -> None:
-        """`firsts` has the number of each turn's first line, and at its end the number of all lines."""
+        """`firsts` has the number of each turn's first line and, at its end, the number of lines."""
         self._starts, self._ends, self._firsts = starts, ends, firsts
 
     def __len__(self) -> int:
@@ -57,20 +57,20 @@ class TurnLines(Sequence[tuple[LineRange, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Where the turns of a conversation lie."""
+    """The positions of a conversation's turns."""
 
     turns: Sequence[tuple[LineRange, ...]] = ()
     left_behind: int = 0
-    """Messages on other branches."""
+    """The number of messages on other branches."""
 
 
 def read_outline(path: str, *, of_subagent: bool = False) -> Outline:
-    """The outline of the transcript at a path; an empty one if there is none, OSError if it cannot be read."""
+    """The outline of the transcript at a path; empty if it does not exist. Raises OSError if it cannot be read."""
     return unless_absent(lambda: outline(lines_from(path), of_subagent=of_subagent)) or Outline()
 
 
 def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) -> Outline:
-    """The outline of lines, each given with the offset behind it."""
+    """The outline of lines, each given with the offset after it."""
     tree = _Tree()
     start = 0
     for raw, end in lines:
@@ -85,20 +85,17 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
 
 
 class _Tree:
-    """The lines of a transcript that are part of its tree, in the order of the file, each known by its number.
-
-    Ids are kept as their hashes, 0 for none. A hash is keyed at random in each process, so that nobody can choose two
-    ids with the same one.
-    """
+    """The lines of a transcript that belong to its tree, in file order, identified by number. Ids are stored as hashes,
+    0 for none, with a random key per process, so that collisions cannot be chosen."""
 
     def __init__(self) -> None:
         self.starts, self.ends = array("q"), array("q")
         self.ids, self.parents = array("q"), array("q")
         self.answers = array("q")
-        """Ids of the model's answers that lines are parts of."""
+        """Ids of the model answers that lines are part of."""
         self.flags = bytearray()
         self.calls, self.results = _IdsOfLines(), _IdsOfLines()
-        """The calls that lines make, and the calls that they have the results of."""
+        """The calls made in lines, and the calls whose results they have."""
 
     def add(self, line: Mapping[str, Any], start: int, end: int) -> None:
         number = len(self.starts)
@@ -118,7 +115,7 @@ class _Tree:
         self.flags.append(_BEGINS_TURN * begins_turn | _IS_MESSAGE * is_message)
 
     def drop(self, count: int) -> None:
-        """Forgets the first lines."""
+        """Removes the first lines."""
         for kept in (self.starts, self.ends, self.ids, self.parents, self.answers, self.flags):
             del kept[:count]
         self.calls.drop(count)
@@ -126,7 +123,7 @@ class _Tree:
 
 
 class _IdsOfLines:
-    """Ids in lines, of which a line may have any number, in the order of the lines."""
+    """Ids in lines, any number per line, in the order of the lines."""
 
     def __init__(self) -> None:
         self.lines, self.ids = array("q"), array("q")
@@ -160,8 +157,8 @@ def _outline(tree: _Tree) -> Outline:
 
 
 def _branch(tree: _Tree) -> "array[int]":
-    """The lines of the branch of the last message, from its beginning on. Marks lines that repeat an id: the first one
-    counts, so that a later line cannot take the place of an earlier one."""
+    """The lines of the last message's branch, from its beginning. Marks lines that repeat an id: the first one counts,
+    so that a later line cannot replace an earlier one."""
     count = len(tree.ids)
     # Sorted instead of a dictionary, which would take more than all arrays. The first of equals comes first.
     order = array("q", sorted(range(count), key=tree.ids.__getitem__))
@@ -171,7 +168,7 @@ def _branch(tree: _Tree) -> "array[int]":
             tree.flags[order[place]] |= _IS_REPEATED
 
     def above(line: int) -> int:
-        """The line above one in the file; -1 if there is none."""
+        """The line above a line in the file; -1 if there is none."""
         line -= 1
         while line >= 0 and tree.flags[line] & _IS_REPEATED:
             line -= 1
@@ -195,8 +192,8 @@ def _branch(tree: _Tree) -> "array[int]":
 
 
 def _turn_of_each(tree: _Tree, branch: "array[int]") -> "array[int]":
-    """The turn of each line, -1 for those of other branches. To the branch belong parts of the same answer on others,
-    since the branch continues from the call that ended last, and the results of calls."""
+    """The turn of each line, -1 for lines of other branches. The branch includes parts of the same answer on other
+    branches, because it continues from the call that ended last, and the results of calls."""
     turn_of, turn, begun = array("q", [-1]) * len(tree.ids), 0, False
     for line in branch:
         turn += bool(tree.flags[line] & _BEGINS_TURN) and begun
@@ -222,7 +219,7 @@ def _turn_of_each(tree: _Tree, branch: "array[int]") -> "array[int]":
 
 
 def _turns(tree: _Tree, turn_of: "array[int]") -> TurnLines:
-    """The lines of each turn, put in order by counting them."""
+    """The lines of each turn, sorted by counting."""
     firsts = array("q", [0]) * (max(turn_of) + 2)
     for turn in turn_of:
         if turn >= 0:

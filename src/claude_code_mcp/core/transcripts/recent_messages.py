@@ -1,7 +1,7 @@
 """The last messages of a transcript, for a session that continues from it.
 
-Reads at most a fixed number of bytes from the end. What cannot be read now raises TranscriptUnreadable, or OSError
-where that is said. Blocks on the disk.
+Reads at most a fixed number of bytes from the end. Raises TranscriptUnreadable, or OSError where stated, for what
+cannot be read now. Blocks on the disk.
 """
 
 import hashlib
@@ -26,23 +26,23 @@ _MAX_RECENT = 2000
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """The last messages of a conversation, subagents' own left out."""
+    """The last messages of a conversation, without those of subagents."""
 
     messages: tuple[Mapping[str, Any], ...] = ()
     complete: bool = True
     """Whether these are all messages of the conversation."""
     fingerprint: str = ""
-    """The same as long as the transcript is unchanged."""
+    """Unchanged while the transcript is unchanged."""
 
     @property
     def times(self) -> list[float]:
-        """When the messages were written, in Unix seconds; those that do not say so are left out."""
+        """When the messages were written (Unix seconds); messages without a time are omitted."""
         found = (seconds_of(message.get("timestamp")) for message in self.messages)
         return [moment for moment in found if moment is not None]
 
     @property
     def answer(self) -> str | None:
-        """The text that the conversation ends with; None if it ends with a question, a tool call or a tool's result."""
+        """The text with which the conversation ends; None if it ends with a prompt, a tool call or a tool result."""
         last = self.messages[-1] if self.messages else {}
         if last.get("type") != "assistant":
             return None
@@ -53,7 +53,7 @@ class Recent:
 
 
 def read_recent(path: Path) -> Recent:
-    """The messages in the last 4 MiB of a transcript; none if there is no such file."""
+    """The messages in the last 4 MiB of a transcript; none if the file does not exist."""
     with unreadable_refused(path.stem):
         try:
             # Before the lines: if the file grows in between, the

@@ -55,50 +55,50 @@ _NAME = 36 + _EXTENSION
 _MAX_CACHED = 4096
 _WRITTEN_AT_ONCE = 200
 _HISTORY_BYTES = 1 << 20
-"""So much of the end of the history is read."""
+"""How much of the end of the history is read."""
 _LATEST_MS = 10**14
-"""A timestamp beyond this is none."""
+"""Later timestamps are invalid."""
 _NAMES_SESSION = re.compile(rb'"session(?:Id|_id)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One session in a listing."""
+    """One session in a list."""
 
     session_id: str
     project: str
-    """The directory it works in."""
+    """The session's directory."""
     title: str | None
     first_prompt: str | None
     last_used: float
     """Unix seconds."""
     branch: str | None
     size: int
-    """Bytes of the transcript; 0 if it has none yet."""
+    """The transcript's size in bytes; 0 if it has none yet."""
     created: float | None = None
     messages: int | None = None
-    """Prompts and answers; None where not all of a huge transcript was read."""
+    """The number of prompts and answers; None if a huge transcript was not read completely."""
     model: str | None = None
-    """The one that answered last."""
+    """The model of the last answer."""
     cost_usd: float | None = None
-    """What its processes said when they ended; None if none has."""
+    """The total that its processes reported when they ended; None without a report."""
     tag: str | None = None
     pinned: bool = False
     archived: bool = False
     mention: str | None = None
-    """Where a searched text was found in the conversation."""
+    """Where a searched text occurs in the conversation."""
 
 
 # `Catalogue.list` hides the built-in within its class.
 CatalogueEntries = list[Entry]
 TranscriptLines = list[str]
 IndexRow = tuple[File, str, str]
-"""A file, its facts and its searched text."""
+"""A file, its facts and its searchable text."""
 
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """What the history knows of one session."""
+    """The history's data about one session."""
 
     project: str
     first_prompt: str | None
@@ -109,11 +109,11 @@ _NO_HISTORY: dict[str, HistoryEntry] = {}
 
 
 class Catalogue:
-    """The sessions below one configuration directory of the CLI."""
+    """The sessions of one configuration directory of the CLI."""
 
     def __init__(self, config_dir: str, state_dir: Path | None = None, projects: ProjectFolders | None = None) -> None:
-        """The index and the marks are below `state_dir`; without one, nothing is kept from one run to the next.
-        Without `projects`, they are those of the user that runs this program."""
+        """The index and the marks are below `state_dir`; without it, nothing is kept between runs. `projects` defaults
+        to the user's own."""
         self._projects = projects or ProjectFolders.below(config_dir, linked=True)
         self._history_path = os.path.join(os.path.realpath(config_dir), "history.jsonl")
         name = file_name(directory_name(config_dir))
@@ -125,16 +125,16 @@ class Catalogue:
         # Apart from the other: the first search reads all transcripts, and listings must not wait for that.
         self._indexing = threading.Lock()
         self._indexed: object = None
-        """The files as they were when all of them were last in the index."""
+        """The files at the time when all of them were last in the index."""
         self._order: tuple[object, object, object, list[str]] = (None, None, None, [])
         self._newest: tuple[object, dict[str, File]] = (None, {})
         self._unread: dict[str, str] = {}
-        """The transcripts that could not be read when they were last needed, and the history if it was so, with why."""
+        """The transcripts, and the history, that could not be read when last needed, with the reason."""
         self._last_history: dict[str, HistoryEntry] = _NO_HISTORY
         self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
-        """One session; None if it has no transcript. TranscriptUnreadable if that cannot be determined."""
+        """One session; None if it has no transcript. Raises TranscriptUnreadable if that cannot be determined."""
         if not is_session_id(session_id):
             return None
         path = self.path_of(session_id)
@@ -143,20 +143,20 @@ class Catalogue:
         return self._entry(session_id, file, self._history().get(session_id), self.marks.read())
 
     def path_of(self, session_id: str) -> str | None:
-        """Where its transcript lies; None if it has none."""
+        """The path of its transcript; None if it has none."""
         return self._projects.locate(session_id)
 
     def ids(self) -> list[str]:
-        """Every session that has a transcript, in no particular order."""
+        """All sessions with a transcript, in no particular order."""
         return [*self._files()]
 
     def with_transcript(self, session_ids: Iterable[str]) -> frozenset[str]:
-        """Those of the given sessions that have a transcript."""
+        """The given sessions that have a transcript."""
         files = self._files()
         return frozenset(session_id for session_id in session_ids if session_id in files)
 
     def transcript_lines(self, session_id: str, limit: int = 1000) -> Iterator[str]:
-        """The end of a session's conversation, readable; nothing if it has no transcript."""
+        """The end of a session's conversation, human-readable; empty without a transcript."""
         path = self.path_of(session_id)
         return iter(deque(readable_lines(path), max(0, limit)) if path else ())
 
@@ -172,18 +172,18 @@ class Catalogue:
         archived: bool = False,
         by_name: bool = False,
     ) -> CatalogueEntries:
-        """At most `limit` sessions behind the first `offset`, pinned ones first, then the newest: those of the
-        directory `project`, with an id in `only`, and with `text` in title, prompts, directory, branch, tag or id or,
-        with `whole`, anywhere in the conversation. What is unset does not filter. Archived ones are left out unless
-        they are asked for, and then come alone. With `by_name`, directories are compared without a look at the disk: a
-        session could have written any into its transcript, and must not learn in this way what there is."""
+        """At most `limit` sessions after the first `offset`, pinned ones first, then the newest. Filters: directory
+        `project`, ids in `only`, and `text` in title, prompts, directory, branch, tag or id or, with `whole`, anywhere
+        in the conversation. Archived sessions are listed only on request, and then alone. With `by_name`, directories
+        are compared without reading the disk: a session could have written any path into its transcript and must not
+        learn what exists."""
         directory = _Directory(project, by_name=by_name) if project is not None else None
         found = self._found(directory, text.casefold() if text else None, whole, only, archived)
         return [*itertools.islice(found, max(0, offset), max(0, offset) + max(0, limit))]
 
     def count(self, *, only: frozenset[str] | None = None, archived: bool = False) -> int:
-        """How many sessions there are to be listed, without opening any: files that turn out to hold no conversation
-        count as well."""
+        """The number of listed sessions, without opening transcripts: files that turn out to have no conversation count
+        too."""
         files, history, marked = self._files(), self._history(), self.marks.read()
         return sum(
             (only is None or session_id in only) and (session_id in marked.archived) is archived
@@ -191,11 +191,11 @@ class Catalogue:
         )
 
     def transcripts(self) -> dict[str, File]:
-        """The transcript of every session that has one, by id; the same object until something changes."""
+        """The transcript of every session that has one, by id; the same object while nothing changes."""
         return self._files()
 
     def summaries(self, files: Iterable[File]) -> dict[File, TranscriptSummary]:
-        """What is known of these transcripts; those that cannot be read now are left out. Reads what has changed."""
+        """The summaries of these transcripts, without those that cannot be read now. Reads what has changed."""
         files = [*files]
         known = self.index.known(files)
         found = {file: load(known.get(file.path, "")) for file in files}
@@ -205,8 +205,8 @@ class Catalogue:
         return {file: summary for file, summary in {**found, **fresh}.items() if summary is not None}
 
     def unread(self) -> str | None:
-        """The reason why not everything was seen, in a sentence without names; None if everything was. First tries
-        again to read what could not be read when it was last needed."""
+        """Why not everything could be read, in a sentence without names; None if it could. First retries what failed
+        before."""
         self._history()
         files = self._table.files()
         for path in [*self._unread]:
@@ -268,7 +268,7 @@ class Catalogue:
             return None
 
     def _named(self, text: str, history: dict[str, HistoryEntry]) -> set[str]:
-        """The sessions whose names or prompts contain a text."""
+        """The sessions with a text in their names or prompts."""
         unnoted, found = self._index_all(), self.index.containing(text)
         if found is None:
             unnoted, found = (*self._table.files().values(),), set()
@@ -287,11 +287,8 @@ class Catalogue:
         history: dict[str, HistoryEntry],
         marked: MarkedSessions,
     ) -> Iterator[str]:
-        """Sessions in the order of `_by_file_time`, brought into the order in which they were last used.
-
-        A file is never older than the last message in it. So one that was opened is known to be the next as soon as no
-        younger file is left, and no more of them are opened than that takes.
-        """
+        """Turns the order of `_by_file_time` into the order of last use. A file is never older than its last message,
+        so an opened one is known to be next once no younger file remains. Opens no more files than necessary."""
         opened: list[tuple[bool, float, str]] = []
         for session_id in session_ids:
             file, past = files[session_id], history.get(session_id)
@@ -306,9 +303,8 @@ class Catalogue:
     def _by_file_time(
         self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
     ) -> Iterable[str]:
-        """Pinned ones first, then those with the youngest files; kept while all three are the same objects, which they
-        are until something changes. Whether it has changed is not asked here: files that came since would be taken for
-        part of an order without them."""
+        """Pinned sessions first, then by file time; cached while all three inputs are the same objects. Does not check
+        for changes: files added since would be sorted into an order without them."""
         with self._lock:
             known_files, known_history, known_marks, order = self._order
             if known_files is files and known_history is history and known_marks is marked:
@@ -325,8 +321,8 @@ class Catalogue:
     def _entry(
         self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
     ) -> Entry | None:
-        """From the transcript; None if it is missing or holds no conversation. Of a transcript that cannot be read
-        now, what the directory and the history tell."""
+        """The entry of a transcript; None if it is missing or has no conversation. If the transcript cannot be read
+        now, the data of the directory and the history."""
         if file is None:
             return None
         summary = self._summary(file)
@@ -352,7 +348,7 @@ class Catalogue:
         )
 
     def _files(self) -> dict[str, File]:
-        """By session; of one that was moved and has left another transcript behind, the newest."""
+        """By session; for a session that was moved and left another transcript behind, the newest."""
         with self._lock:
             files = self._table.files()
             if self._newest[0] is not files:
@@ -365,7 +361,7 @@ class Catalogue:
             return self._newest[1]
 
     def _history(self) -> dict[str, HistoryEntry]:
-        """By session; the same object until something changes."""
+        """By session; the same object while nothing changes."""
         try:
             file = look_at(self._history_path)
             history = self._history_as_of(file) if file is not None else _NO_HISTORY
@@ -379,8 +375,8 @@ class Catalogue:
     # -- what is known of transcripts -----------------------------------------------------------------------------
 
     def _summary(self, file: File) -> TranscriptSummary | None:
-        """From memory, from the index, or else from the file, of which no more is read than has changed. While it
-        cannot be read, what was known of an earlier version, None if that is nothing; that is not kept."""
+        """From memory, the index or the file, of which only the changed part is read. If it cannot be read, the facts
+        of an earlier version, or None; that result is not cached."""
         with self._lock:
             cached = self._summaries.get(file.path)
             if cached is not None and cached[0] == file:
@@ -407,7 +403,7 @@ class Catalogue:
         self._unread[path] = error.strerror or str(error)
 
     def _read(self, file: File) -> TranscriptSummary:
-        """OSError if it cannot be read."""
+        """Raises OSError if it cannot be read."""
         size, facts = self.index.earlier((file,)).get(file.path, (0, ""))
         earlier = load(facts)
         # Transcripts only grow: one that is as long as before or
@@ -415,8 +411,8 @@ class Catalogue:
         return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
 
     def _index_all(self) -> Sequence[File]:
-        """Brings the index up to date with every transcript, some hundreds at a time; returns those that could not be
-        read, or not be noted."""
+        """Updates the index for every transcript, some hundred at a time; returns those that could not be read or
+        stored."""
         with self._indexing:
             files = self._table.files()
             if self._indexed is files:
@@ -437,7 +433,7 @@ class Catalogue:
             return unnoted
 
     def _fresh(self, file: File) -> TranscriptSummary | None:
-        """The summary read from the file itself, past all caches; None if it cannot be read now."""
+        """The summary read from the file, without caches; None if it cannot be read now."""
         try:
             summary = self._read(file)
         except OSError as error:
@@ -448,7 +444,7 @@ class Catalogue:
 
 
 def _last_used(file: File, summary: TranscriptSummary | None, past: HistoryEntry | None) -> float:
-    """When the last message was written, or typed; the time of the file where neither is known."""
+    """When the last message was written or typed; the file's time if neither is known."""
     written = seconds_of(summary.last_at) if summary is not None else None
     typed = past.last_used if past is not None else None
     return max((at for at in (written, typed) if at is not None), default=file.mtime_ns / 1e9)
@@ -465,7 +461,7 @@ def _row(file: File, summary: TranscriptSummary) -> IndexRow:
 
 
 class _Directory:
-    """A directory that is asked for, however it is spelled; with `by_name`, however its name is."""
+    """A requested directory, in any spelling; with `by_name`, only its name."""
 
     def __init__(self, path: str, *, by_name: bool = False) -> None:
         identity: Callable[[str], object] = normalised if by_name else _identity
@@ -479,7 +475,7 @@ class _Directory:
         self._as_shown = {shown for path in self._spellings if (shown := clean_line(path)) != path}
 
     def may_be(self, file: File) -> bool:
-        """Whether a session can be one of this directory: by the folder that its transcript lies in, which others may
+        """Whether a session may belong to this directory, by its transcript's folder, which several directories may
         share."""
         return self._may_have(os.path.basename(os.path.dirname(file.path)))
 
@@ -488,7 +484,7 @@ class _Directory:
 
 
 def _identity(directory: str) -> object:
-    """The same for every spelling of a directory; of one that is gone, only its name can be compared."""
+    """Equal for every spelling of a directory; for one that no longer exists, only its name is compared."""
     try:
         status = os.stat(directory)
     except (OSError, ValueError):
@@ -497,7 +493,7 @@ def _identity(directory: str) -> object:
 
 
 def normalised(directory: str) -> str:
-    """The same for spellings of a directory that differ in their letters alone; the disk is not looked at."""
+    """Equal for spellings of a directory that differ only in letters; does not read the disk."""
     return unicodedata.normalize("NFC", os.path.abspath(directory))
 
 
@@ -513,7 +509,7 @@ def _resolved(directory: str) -> str:
 
 
 def read_history(path: str) -> dict[str, HistoryEntry]:
-    """The sessions in the latest part of the history, by id."""
+    """The sessions in the last part of the history, by id."""
     history: dict[str, HistoryEntry] = {}
     # Sorted out by bytes first, which is much cheaper than parsing.
     for line in parse_all([raw for raw in last_lines(path, _HISTORY_BYTES)[0] if _NAMES_SESSION.search(raw)]):

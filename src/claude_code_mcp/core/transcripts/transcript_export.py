@@ -1,9 +1,8 @@
-"""A conversation as text, as Markdown, or as one page of HTML.
+"""A conversation as text, Markdown, or one HTML page.
 
-Takes time linear in what is written. Only `read_page` reads a file, and blocks on the disk.
-
-In HTML, everything from the transcript is escaped, invisible characters included, and the page forbids itself to load
-or run anything. What the model said is rendered as Markdown (`markdown_html.py`).
+Linear in what is written. Only `read_page` reads a file and blocks on the disk. In HTML, everything from the transcript
+is escaped, including invisible characters, and the page forbids itself to load or run anything. The model's text is
+rendered as Markdown (`markdown_html.py`).
 """
 
 import json
@@ -27,13 +26,13 @@ class Detail:
     """How much of a conversation is written."""
 
     full: bool = False
-    """Inputs and results of tools as they were, not one line of each."""
+    """Complete inputs and results of tools instead of one line each."""
     thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """Some of a conversation. The pages one after the other are the whole."""
+    """A page of a conversation. All pages in order are the whole."""
 
     text: str
     next_cursor: str | None
@@ -43,9 +42,9 @@ class TextPage:
 def read_page(
     path: str, outline: Outline, cursor: str, size: int, detail: Detail, redact: Callable[[Any], Any]
 ) -> TextPage:
-    """About `size` characters from a cursor on: `7` is the seventh turn, `-1` the last one, `7.2000` the seventh behind
-    its first 2000 characters. A turn is torn apart only if it does not fit on a page alone. ValueError for what is no
-    cursor. Secrets are taken out by `redact` before anything is cut."""
+    """About `size` characters from a cursor: `7` is the seventh turn, `-1` the last one, `7.2000` the seventh after its
+    first 2000 characters. A turn is split only if it does not fit on a page. Raises ValueError for an invalid cursor.
+    `redact` removes secrets before anything is cut."""
     turn, offset = _position(cursor, len(outline.turns))
     parts: list[str] = []
     left = size
@@ -72,18 +71,18 @@ def _position(cursor: str, turns: int) -> tuple[int, int]:
 
 
 def without_secrets(turn: ConversationTurn, redact: Callable[[Any], Any]) -> ConversationTurn:
-    """The turn as it may be shown."""
+    """The turn, redacted."""
     items = [item_without_secrets(item, redact) for item in turn.items]
     return replace(facts_without_secrets(turn, redact), prompt=redact(turn.prompt), items=items)
 
 
 def facts_without_secrets(turn: ConversationTurn, redact: Callable[[Any], Any]) -> ConversationTurn:
-    """The turn with what is known of it as it may be shown; prompt and items are as they were."""
+    """The turn with its facts redacted; prompt and items are unchanged."""
     return replace(turn, at=redact(turn.at), message_id=redact(turn.message_id), model=redact(turn.model))
 
 
 def item_without_secrets(item: Item, redact: Callable[[Any], Any]) -> Item:
-    """The item as it may be shown: everything in it may have been written by a session's commands."""
+    """The item, redacted: a session's commands may have written everything in it."""
     result = redact(item.result)
     return replace(
         item,
@@ -100,14 +99,14 @@ def item_without_secrets(item: Item, redact: Callable[[Any], Any]) -> Item:
 
 
 def turn_text(number: int, turn: ConversationTurn, detail: Detail) -> str:
-    """One turn, counted from 1, under a heading of its own."""
+    """One turn, counted from 1, under its own heading."""
     return "\n".join(_turn_lines(number, turn, detail)).strip() + "\n"
 
 
 def markdown(
     title: str, facts: Iterable[tuple[str, str]], turns: Iterable[ConversationTurn], detail: Detail
 ) -> Iterator[str]:
-    """A whole conversation, a piece at a time."""
+    """A whole conversation, in pieces."""
     yield f"# {_plain(title)}\n\n"
     yield "".join(f"- {name}: {_plain(value)}\n" for name, value in facts)
     for number, turn in enumerate(turns, 1):
@@ -115,7 +114,7 @@ def markdown(
 
 
 def _plain(text: str) -> str:
-    """A name on one line of Markdown, in which nothing is HTML."""
+    """A name on one line of Markdown, without HTML."""
     return escape(visible(" ".join(text.split())), quote=False)
 
 
@@ -173,7 +172,7 @@ def _full_call(item: Item) -> Iterator[str]:
 
 
 def _quoted(kind: str, text: str) -> Iterator[str]:
-    """A block that the text in it cannot end: the fence is longer than any in it."""
+    """A block that its text cannot end: the fence is longer than any in it."""
     fence = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     yield f"{fence}{kind}"
     yield text.strip("\n")
@@ -182,7 +181,7 @@ def _quoted(kind: str, text: str) -> Iterator[str]:
 
 
 def arguments(tool_input: object) -> str:
-    """The value alone where there is only one, such as a command or a path; else all with their names."""
+    """The value of a single argument, such as a command or a path; otherwise all arguments with their names."""
     fields = tool_input if isinstance(tool_input, dict) else {}
     texts = {
         str(name): value if isinstance(value, str) else _json(value)
@@ -195,7 +194,7 @@ def arguments(tool_input: object) -> str:
 
 
 def full_input(tool_input: object) -> str:
-    """All that a tool was given: a command as it is, anything else field by field."""
+    """A tool's complete input: a command unchanged, anything else field by field."""
     if not isinstance(tool_input, dict):
         return _json(tool_input)
     if isinstance(tool_input.get("command"), str):
@@ -257,7 +256,7 @@ pre .plus,pre .minus,pre .at{display:block}.plus{color:var(--plus);background:va
 def page(
     title: str, facts: Iterable[tuple[str, str]], turns: Iterable[ConversationTurn], detail: Detail
 ) -> Iterator[str]:
-    """The page, a piece at a time."""
+    """The page, in pieces."""
     name = _safe(" ".join(title.split()))
     yield (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

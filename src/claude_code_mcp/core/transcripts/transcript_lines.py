@@ -1,10 +1,9 @@
-"""Files of JSON lines that others write, Claude Code's transcripts above all: how they are read, and what was typed.
+"""Reading of JSON Lines files that others write, in particular Claude Code's transcripts, and of the prompts in them.
 
-They may be unfinished, damaged or huge: what cannot be parsed counts as nothing, and nothing raises for what is in a
-file. A file that cannot be read raises OSError: it is not an empty one. No link on the way to one is followed
-(`private_files.py`). Prompts are shown as the person typed them (`typed`,
-`unwrapped`), without what the CLI wraps around them.
-Everything takes time linear in what is read, whatever is in it. Functions that take a path block on the disk.
+The files may be unfinished, damaged or huge: what cannot be parsed is ignored, and contents never raise. A file that
+cannot be read raises OSError: it is not an empty file. Links on the way to a file are not followed
+(`private_files.py`). Prompts are returned as the person typed them (`typed`, `unwrapped`), without the CLI's additions.
+Everything is linear in what is read. Functions that take a path block on the disk.
 """
 
 import errno
@@ -21,17 +20,17 @@ from ..private_files import open_at, unless_absent
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[ -/]{0,8}[0-~])")
-"""What a program tells a terminal, as in `web/src/terminal_output.ts`."""
+"""Escape sequences for a terminal, as in `web/src/terminal_output.ts`."""
 _STEERING = re.compile(r"[\x1b\x08]|\r(?!\n)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _MAX_DEPTH = 100
-"""How deeply a line may be nested: what is parsed is written and walked again by code that may be deep in calls."""
+"""Maximum nesting of a line: parsed values are written and walked again by code that may be deep in calls."""
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """The object in a line; None if there is none, or one that is nested too deeply to be Claude Code's."""
+    """The object in a line; None if there is none, or if it is nested deeper than any of Claude Code's."""
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
@@ -67,8 +66,8 @@ def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """The file at just this path, to be read. OSError if there is none, or none that can be read now; what is no
-    regular file counts as none. It is opened without blocking: a pipe would wait for its writer."""
+    """Opens the file at exactly this path for reading. Raises OSError if it does not exist, is not a regular file or
+    cannot be read now. Opens without blocking, because a pipe would wait for its writer."""
     try:
         file = open(path, "rb", opener=open_at)  # noqa: SIM115 - the caller closes it
     except ValueError:
@@ -80,8 +79,8 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
-    """The first and the last bytes of a file; the second part is empty if the first is the whole file. OSError if it
-    cannot be read."""
+    """The first and the last bytes of a file; the second part is empty if the first is the whole file. Raises OSError
+    if it cannot be read."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size <= head + tail:
             return file.read(head + tail), b""
@@ -91,8 +90,8 @@ def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
 
 
 def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
-    """The lines in the last bytes of a file, and whether something before them was left out; none if there is no such
-    file. OSError if it cannot be read."""
+    """The lines in the last bytes of a file, and whether earlier lines were skipped; none if the file does not exist.
+    Raises OSError if it cannot be read."""
     ends = unless_absent(lambda: ends_of(path, 0, at_most))
     if ends is None:
         return [], False
@@ -104,7 +103,7 @@ def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
 
 
 def clean(text: str) -> str:
-    """The text without control characters that would steer a terminal, and without lone surrogates."""
+    """The text without control characters that affect a terminal, and without lone surrogates."""
     return without_surrogates(_UNPRINTABLE.sub("", text))
 
 
@@ -113,17 +112,17 @@ def without_surrogates(text: str) -> str:
 
 
 def without_sequences(text: str) -> str:
-    """The text without what a program tells a terminal, such as colours; single control characters stay."""
+    """The text without escape sequences, such as colors; single control characters stay."""
     return _SEQUENCE.sub("", text) if "\x1b" in text else text
 
 
 def steers_terminal(text: str) -> bool:
-    """Whether a terminal would show it in another way than as the lines that it has."""
+    """Whether a terminal would display the text differently from its lines."""
     return _STEERING.search(text) is not None
 
 
 def clean_data(value: Any) -> Any:
-    """A JSON value with all of its texts and names cleaned."""
+    """A JSON value with all texts and names cleaned."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -141,12 +140,12 @@ _IS_MOMENT = re.compile("[0-9T:.Z+ -]{1,40}")
 
 
 def id_of(value: object) -> str | None:
-    """An id in a line; None for what is none."""
+    """A valid id in a line; otherwise None."""
     return clean_line(value) if isinstance(value, str) and 0 < len(value) <= _MAX_ID else None
 
 
 def moment_of(value: object) -> str | None:
-    """A time as Claude Code writes it, such as `2026-11-10T10:00:00.000Z`; None for what is none."""
+    """A time in Claude Code's format, such as `2026-11-10T10:00:00.000Z`; otherwise None."""
     return value if isinstance(value, str) and _IS_MOMENT.fullmatch(value) else None
 
 
@@ -161,24 +160,22 @@ def seconds_of(value: object) -> float | None:
 
 _BLOCK = 1 << 20
 MAX_LINE = 64 << 20
-"""Bytes; the CLI writes lines of many megabytes, and a longer one is passed over."""
+"""Bytes; the CLI writes lines of many megabytes, and longer ones are skipped."""
 _ENDLESS_LINE = 4 * MAX_LINE
-"""Bytes after which nothing more is read: it is no line, but a file that was made longer than the disk."""
+"""Bytes after which reading stops: this is not a line, but a file made longer than the disk."""
 
 
 def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
-    """The whole lines from an offset on, each with the offset behind it. What follows the last line break is left.
-    Holes in the file are not read: a line with one is given without its text, since it is none of Claude Code's.
-
-    Holds one line at a time in memory. OSError if the file cannot be read, or not to its end.
-    """
+    """The complete lines from an offset, each with the offset after it. The part after the last line break is skipped.
+    Holes in the file are not read: a line with a hole is returned without text, because Claude Code did not write it.
+    Keeps one line at a time in memory. Raises OSError if the file cannot be read completely."""
     with open_regular(path) as file:
         file.seek(offset)
         yield from _whole_lines(file, offset)
 
 
 def all_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, with what follows the last line break."""
+    """The lines of a file, including the part after the last line break."""
     for line, _ in _whole_lines(file, 0, unfinished=True):
         yield line
 
@@ -208,12 +205,12 @@ def _whole_lines(file: BinaryIO, offset: int, *, unfinished: bool = False) -> It
 
 
 _HOLE = b"\0"
-"""Stands for a hole, so that no line with one can be parsed."""
+"""Replaces a hole, so that a line with one cannot be parsed."""
 
 
 def _data_from(file: BinaryIO, position: int) -> Iterator[tuple[int, bytes]]:
-    """Blocks of what was written to a file, each with how many bytes of a hole lie before it. A file may be made
-    longer than any disk by holes; only what takes up space is read."""
+    """Blocks of the file's data, each with the number of bytes of a hole before it. Holes can make a file longer than
+    any disk; only allocated space is read."""
     while True:
         start, end = _extent(file, position)
         file.seek(start)
@@ -225,8 +222,7 @@ def _data_from(file: BinaryIO, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _extent(file: BinaryIO, position: int) -> tuple[int, int | None]:
-    """Where data begins at or behind a position, and where it ends; None if that is not known, as on a system that
-    cannot tell of holes."""
+    """Where data begins at or after a position, and where it ends; None if the system does not report holes."""
     if not hasattr(os, "SEEK_DATA"):
         return position, None
     try:
@@ -249,23 +245,21 @@ _NOT_TYPED = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly")
 
 
 def folder_of(directory: str) -> str:
-    """The folder in which Claude Code keeps the transcripts of a directory.
-
-    Different directories may share one. Longer names end in a hash, which is left out here.
-    """
+    """The folder in which Claude Code keeps the transcripts of a directory. Several directories may share one. Long
+    names end in a hash, which is omitted here."""
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
     return name[:_MAX_FOLDER]
 
 
 def new_folder_of(directory: str) -> str:
-    """The whole name of the folder that Claude Code would make for a directory, whose links are resolved."""
+    """The complete name of the folder that Claude Code would create for a directory with resolved links."""
     directory = unicodedata.normalize("NFC", directory)
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
     return name if len(name) <= _MAX_FOLDER else f"{name[:_MAX_FOLDER]}-{_path_hash(directory)}"
 
 
 def _path_hash(text: str) -> str:
-    """As the CLI computes it: 31 * hash + unit over UTF-16, in 32 bits with a sign, its amount in base 36."""
+    """The CLI's hash: 31 * hash + unit over UTF-16, in signed 32 bits, its absolute value in base 36."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -279,13 +273,13 @@ def _path_hash(text: str) -> str:
 
 
 def in_folder(directory: str, folder: str) -> bool:
-    """Whether the transcripts of a directory would lie in a folder of this name."""
+    """Whether the transcripts of a directory would be in a folder of this name."""
     return folder_of(directory).casefold() == folder[:_MAX_FOLDER].casefold()
 
 
 def typed(line: Mapping[str, Any], *, of_subagent: bool = False) -> str | None:
-    """What a person typed in a line of a transcript; None if the line is not a prompt of theirs. With `of_subagent`,
-    what the model told a subagent."""
+    """The text that a person typed in a line of a transcript; None if the line is not a user prompt. With
+    `of_subagent`, the model's prompt to a subagent."""
     if line.get("type") != "user" or any(line.get(key) for key in _NOT_TYPED):
         return None
     if bool(line.get("isSidechain")) is not of_subagent:
@@ -299,20 +293,20 @@ def interrupted_by(line: Mapping[str, Any]) -> bool:
 
 
 def blocks_of(content: object) -> list[Mapping[str, Any]]:
-    """The blocks of what was said; a text without blocks is one."""
+    """The content blocks; a plain text is one block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
 
 
 def message_blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The blocks of the message in a line; none if there is none."""
+    """The content blocks of the message in a line; none if there is none."""
     message = line.get("message")
     return blocks_of(message.get("content")) if isinstance(message, Mapping) else []
 
 
 def shown_text(content: object, separator: str = "\n") -> str:
-    """What a tool returned, or was sent while a turn ran, as text; the kind of each block that has none."""
+    """A tool result or a message sent during a turn, as text; the type of each block without text."""
     if isinstance(content, str):
         return content
     return separator.join(str(block.get("text") or f"[{block.get('type')}]") for block in blocks_of(content))
@@ -325,7 +319,7 @@ def _text_of(blocks: list[Mapping[str, Any]]) -> str:
 
 
 def unwrapped(text: str) -> str | None:
-    """A message without what was wrapped around it; a command as it was typed."""
+    """A message without the CLI's wrapping; a command as typed."""
     command, shell = _inside(text, "command-name"), _inside(text, "bash-input")
     if command is not None:
         text = f"{command} {_inside(text, 'command-args') or ''}"
@@ -336,14 +330,14 @@ def unwrapped(text: str) -> str | None:
 
 
 def _inside(text: str, tag: str) -> str | None:
-    """What the first element of this name holds; None if it is not closed, since then no later one can be."""
+    """The content of the first element with this name; None if it is not closed, because then no later one can be."""
     _, opening, rest = text.partition(f"<{tag}>")
     inside, closing, _ = rest.partition(f"</{tag}>")
     return inside if opening and closing else None
 
 
 def _without_machine_tags(text: str) -> str:
-    """The text without the elements that the CLI adds; one that is not closed reaches to the end."""
+    """The text without elements that the CLI adds; an unclosed one extends to the end."""
     kept, reached = [], 0
     while (found := _MACHINE_TAG.search(text, reached)) is not None:
         opened = text.find(">", found.end())
@@ -357,5 +351,5 @@ def _without_machine_tags(text: str) -> str:
 
 
 def is_bare_command(text: str) -> bool:
-    """Such as `/clear`, which does not say what the conversation is about."""
+    """For example `/clear`, which says nothing about the conversation's topic."""
     return text.startswith("/") and len(text.split()) == 1

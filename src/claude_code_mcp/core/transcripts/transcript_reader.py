@@ -38,8 +38,8 @@ def readable_lines(path: str) -> Iterator[str]:
 
 
 def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
-    """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then.
-    OSError if it cannot be read."""
+    """The conversation written after `offset`, and the next offset. An unfinished line is left for the next call.
+    Raises OSError if it cannot be read."""
     lines, reached = _grown(path, offset)
     return list(_readable(lines)), reached
 
@@ -51,7 +51,7 @@ def grown_messages(path: str, offset: int) -> tuple[list[Mapping[str, Any]], int
 
 
 def _grown(path: str, offset: int) -> tuple[list[bytes], int]:
-    """The whole lines behind `offset`, and where they end."""
+    """The complete lines after `offset`, and where they end."""
     with open(path, "rb", opener=open_at) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
@@ -95,9 +95,8 @@ def _clipped(text: str) -> str:
 
 
 def first_mention(path: str, text: str) -> str | None:
-    """A piece of the conversation around the first place where it contains a text, which must be casefolded; None if it
-    is nowhere in what was said, called or returned. Reads the whole transcript, a line at a time. OSError if it cannot
-    be read."""
+    """The context of the first occurrence of a text, which must be casefolded, in messages, tool inputs and results;
+    None if there is none. Reads the whole transcript, one line at a time. Raises OSError if it cannot be read."""
     needle = json.dumps(text, ensure_ascii=False)[1:-1]
     raw = needle.encode("utf-8", "replace")
     for line, _ in lines_from(path):
@@ -124,7 +123,7 @@ def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
 
 
 def _texts_of(line: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of a message: said, given to a tool, or returned by one."""
+    """The texts of a message: spoken, passed to a tool, or returned by one."""
     for block in message_blocks(line):
         if isinstance(block.get("text"), str):
             yield block["text"]

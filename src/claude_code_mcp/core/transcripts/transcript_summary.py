@@ -1,12 +1,12 @@
-"""What is known of one transcript without reading it again: names, prompts, times, size and what it cost by day.
+"""A summary of one transcript: names, prompts, times, size and cost per day.
 
-`TranscriptSummary` is fed a transcript's lines in order and can be written down and taken up again at the offset that
-it has reached: transcripts only grow. Takes time linear in what is fed. Lines that tell nothing here, such as results
-of tools, are recognised by their beginning and not parsed.
+`TranscriptSummary` takes a transcript's lines in order. It can be stored and continued at its offset, because
+transcripts only grow. Linear in its input. Irrelevant lines, such as tool results, are recognized by their beginning
+and not parsed.
 
-The CLI writes what a session cost when a process of it ends (`cost-state`), as totals. What is new in them is laid on
-the days on which that process had answers of the model, in proportion to their tokens. Answers that no such line
-followed yet are counted in tokens alone.
+When a process ends, the CLI writes the session's cost (`cost-state`) as totals. The increase is distributed over the
+days on which that process had model answers, in proportion to their tokens. Answers without such a line after them are
+counted in tokens only.
 """
 
 import json
@@ -38,17 +38,17 @@ MAX_TITLE = 200
 """Characters of a title or first prompt."""
 _MAX_PROMPT = 400
 _SEARCHED_PROMPTS = 16_000
-"""Characters of all prompts together that are kept to be searched."""
+"""Characters of all prompts together that are searchable."""
 _WHOLE_UP_TO = 256 << 20
 _END = 4 << 20
-"""Of a transcript that is larger than `_WHOLE_UP_TO`, so much of its beginning and of its end is read."""
+"""How much of the beginning and end of a transcript larger than `_WHOLE_UP_TO` is read."""
 _CHECKED = 1024
 _MAX_PATH = 4096
 _MAX_SUMMARIES = 100
 _MAX_MODELS = 64
-"""What further models used is counted together, as that of a model without a name."""
+"""Further models are counted together, as a model without a name."""
 _MAX_ROWS = 4096
-"""So many days and models are told apart; what was used on further days is counted without one."""
+"""Maximum number of days and models; usage on further days is counted without a day."""
 _LEADING_TYPE = re.compile(rb'\{"type": ?"([a-z-]+)"')
 _READ_TYPES = {
     b"user", b"assistant", b"custom-title", b"ai-title", b"summary", b"cost-state", b"tag", b"relocated",
@@ -57,7 +57,7 @@ _READ_TYPES = {
 
 _IS_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NO_DAY = "0000-00-00"
-"""Stands for a day that is not known."""
+"""The key of an unknown day."""
 
 Row = list[float]
 """Input, output, cache read and cache creation tokens, and dollars."""
@@ -70,19 +70,19 @@ class TranscriptSummary:
     folder: str
     offset: int = 0
     before_offset: int = 0
-    """A checksum of the bytes before the offset: a file in which they differ was not just added to."""
+    """A checksum of the bytes before the offset: if they differ, the file was not only appended to."""
     whole: bool = True
-    """Whether every line was fed."""
+    """Whether every line was read."""
     sidechain: bool | None = None
     cwd: str | None = None
     own_cwd: bool = False
-    """Whether `cwd` is the directory that the folder is named after: a fork has lines of other ones too."""
+    """Whether `cwd` is the directory that the folder is named after: a fork contains lines of others too."""
     branch: str | None = None
     custom_title: str | None = None
     ai_title: str | None = None
     summary: str | None = None
     others: dict[str, str] = field(default_factory=dict)
-    """Summaries by the message that they end with, which is not in this transcript so far."""
+    """Summaries by the message that they end with, which this transcript does not contain so far."""
     tag: str | None = None
     first_prompt: str | None = None
     prompts: str = ""
@@ -91,30 +91,30 @@ class TranscriptSummary:
     last_at: str | None = None
     model: str | None = None
     begun: str | None = None
-    """When the first message was taken up. A fork has older answers in it, which another session has paid for."""
+    """When the first message was received. A fork contains older answers that another session paid for."""
     answer: str | None = None
-    """The id of the answer that was read last: one answer is several lines."""
+    """The id of the last answer read: an answer has several lines."""
     usage: dict[str, Row] = field(default_factory=dict)
     pending: dict[str, Row] = field(default_factory=dict)
-    """Answers since the last line about costs."""
+    """Answers since the last cost line."""
     totals: dict[str, Any] = field(default_factory=dict)
-    """What that line said."""
+    """The totals in that line."""
     models: list[str] = field(default_factory=list)
-    """The models that are told apart."""
+    """The models that are counted separately."""
 
     @property
     def is_session(self) -> bool:
-        """False for a damaged file, one without a message, and a subagent's own transcript."""
+        """False for a damaged file, a file without a message, and a subagent's transcript."""
         return self.cwd is not None and not self.sidechain
 
     @property
     def title(self) -> str | None:
-        """The last title that the person set, else the last one that the model made, else a summary of old versions."""
+        """The last title set by the person, otherwise the last generated one, otherwise a summary of old versions."""
         return self.custom_title or self.ai_title or self.summary
 
     @property
     def cost_usd(self) -> float | None:
-        """None if no process of it has said what it cost."""
+        """None if no process has reported its cost."""
         return sum(row[4] for row in self.usage.values()) if self.totals else None
 
     def feed(self, lines: Iterable[bytes]) -> None:
@@ -170,7 +170,7 @@ class TranscriptSummary:
                 self.cwd, self.own_cwd = clean_line(cwd), own
 
     def _take_prompt(self, prompt: str) -> None:
-        """The first prompt is the first that is more than a bare command, or such a command if there is no other."""
+        """The first prompt is the first that is not a bare command, or a bare command if there is no other."""
         self.messages += 1
         if self.first_prompt is None or (is_bare_command(self.first_prompt) and not is_bare_command(prompt)):
             self.first_prompt = clip_line(prompt, MAX_TITLE)
@@ -208,7 +208,7 @@ class TranscriptSummary:
         self.totals, self.pending = totals, {}
 
     def _model_name(self, name: str) -> str:
-        """The name under which a model is counted; always the same for one model."""
+        """The name under which a model is counted; always the same for a model."""
         model = clip_line(clean(name), MAX_TITLE)
         if model not in self.models:
             if len(self.models) >= _MAX_MODELS:
@@ -225,7 +225,7 @@ class TranscriptSummary:
 
 
 def _is_read(line: bytes) -> bool:
-    """Whether a line may tell anything here."""
+    """Whether a line may be relevant."""
     kind = _LEADING_TYPE.match(line)
     if kind is not None and kind[1] not in _READ_TYPES:
         return False
@@ -259,7 +259,7 @@ def _row(used: ModelUsage) -> Row:
 
 
 def _written(usage: Usage) -> dict[str, Any]:
-    """In the shape of the CLI's, which `read_usage` reads."""
+    """In the CLI's format, which `read_usage` reads."""
     names = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "costUSD")
     return {model: dict(zip(names, _row(used), strict=True)) for model, used in usage.models.items()}
 
@@ -272,7 +272,7 @@ def _add(rows: dict[str, Row], day: str, model: str, more: Row) -> None:
 
 
 def _days_by_model(answers: Iterable[tuple[str, Row]]) -> dict[str, dict[str, float]]:
-    """How much each model was used on each day; in one pass, since there may be as many models as answers."""
+    """Each model's usage per day; in one pass, because there may be as many models as answers."""
     days: dict[str, dict[str, float]] = {}
     for key, row in answers:
         if key[:10] != NO_DAY:
@@ -281,15 +281,14 @@ def _days_by_model(answers: Iterable[tuple[str, Row]]) -> dict[str, dict[str, fl
 
 
 def _shares(days: Mapping[str, float], otherwise: str) -> list[tuple[str, float]]:
-    """The days on which a model was used, and how much of it on each. Subagents may use models that had no answer
-    here."""
+    """The days on which a model was used, with the share of each. Subagents may use models that have no answer here."""
     total = sum(days.values())
     return [(day, weight / total) for day, weight in days.items()] if total else [(otherwise, 1.0)]
 
 
 def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> TranscriptSummary:
-    """The summary of a transcript of this size; `before` is what was known of a shorter version, and is taken up.
-    OSError if it cannot be read: what was found up to there is not a summary of it."""
+    """The summary of a transcript of this size; `before` is the summary of a shorter version, which is continued.
+    Raises OSError if it cannot be read: a partial result is not a summary."""
     if size > _WHOLE_UP_TO:
         first, last = ends_of(path, _END, _END)
         summary = TranscriptSummary(_folder_of_file(path), whole=False)
@@ -308,7 +307,7 @@ def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> 
 
 
 def _checksum(path: str, offset: int) -> int:
-    """Of the last bytes before an offset."""
+    """The checksum of the last bytes before an offset."""
     start = max(0, offset - _CHECKED)
     with open_regular(path) as file:
         file.seek(start)
@@ -324,7 +323,7 @@ def dump(summary: TranscriptSummary) -> str:
 
 
 def load(text: str) -> TranscriptSummary | None:
-    """None for what is no summary, such as one that another version wrote."""
+    """None if the data is not a summary of this version."""
     try:
         return TranscriptSummary(**json.loads(text))
     except (ValueError, TypeError, RecursionError):

@@ -45,44 +45,44 @@ from .transcript_lines import (
 )
 
 _LAST_BYTES = 256 << 10
-"""How much of the end of a transcript is read first, beside the answer that is looked for."""
+"""How much of the end of a transcript is read first, in addition to the wanted answer."""
 _FIRST_LINES = 1000
-"""Among these is one with a time: a transcript begins with a few that say how the session is set up."""
+"""One of these lines has a time: a transcript begins with a few lines of setup."""
 _LAST_LINES = 16 << 10
-"""More than a process writes behind its last answer, as a rule."""
+"""More than a process usually writes after its last answer."""
 _MAX_PATHS = 1024
 _UNUSED = ".unused"
-"""Ends the name of a transcript without a message that another one has taken the place of."""
+"""Suffix of a transcript without a message that another one replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A transcript and what it says of its session."""
+    """A transcript and its facts about the session."""
 
     session_id: str
     path: Path
     cwd: str | None = None
-    """The directory it works in."""
+    """The session's directory."""
     usage: Usage = field(default_factory=Usage)
-    """As the CLI wrote it at its last clean exit."""
+    """The usage that the CLI wrote at its last clean exit."""
 
 
 EXTENSION = ".jsonl"
 
 
 def is_transcript(name: str) -> bool:
-    """Whether a file of this name is the transcript of a session."""
+    """Whether a file of this name is a session's transcript."""
     return name.endswith(EXTENSION) and is_session_id(name[: -len(EXTENSION)])
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectFolders:
-    """The directory with the folders of all projects, below one configuration directory of the CLI."""
+    """The directory with all project folders, below one configuration directory of the CLI."""
 
     path: str
-    """Resolved as far as it may be: no link is followed from here on."""
+    """Resolved as far as permitted: no link is followed from here on."""
     linked: bool = False
-    """Whether its folders themselves may be links."""
+    """Whether its folders may themselves be links."""
 
     @classmethod
     def below(cls, config_dir: str, *, own: bool = False, linked: bool = False) -> "ProjectFolders":
@@ -104,14 +104,14 @@ class ProjectFolders:
             return list_folders(self.path, linked=self.linked)
 
     def folder(self, name: str) -> str:
-        """The path of one folder, whether or not there is one."""
+        """The path of one folder, whether or not it exists."""
         path = os.path.join(self.path, name)
         return os.path.realpath(path) if self.linked else path
 
     def locate(self, session_id: str) -> str | None:
-        """Where the transcript of a session lies; None if there is none. A session that was moved to another directory
-        may have left one behind: the newest counts. TranscriptUnreadable if not every folder could be looked into: the
-        newest may be where it cannot be seen now."""
+        """The path of a session's transcript; None if there is none. A session that was moved to another directory may
+        have left one behind: the newest counts. Raises TranscriptUnreadable if a folder could not be read, because the
+        newest may be in it."""
         if not is_session_id(session_id):
             return None
         found: list[File] = []
@@ -131,7 +131,7 @@ class ProjectFolders:
 
 @contextlib.contextmanager
 def unreadable_refused(session_id: str | None = None) -> Iterator[None]:
-    """Around what reads the transcript of a session, or lists all: an OSError becomes TranscriptUnreadable."""
+    """Context in which an OSError becomes TranscriptUnreadable."""
     try:
         yield
     except OSError as error:
@@ -141,7 +141,7 @@ def unreadable_refused(session_id: str | None = None) -> Iterator[None]:
 
 
 class Transcripts:
-    """The transcripts below one configuration directory of the CLI."""
+    """The transcripts of one configuration directory of the CLI."""
 
     def __init__(self, projects: ProjectFolders) -> None:
         self.projects = projects
@@ -153,7 +153,7 @@ class Transcripts:
         return os.path.isdir(self.projects.path)
 
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
-        """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search."""
+        """The path of a session's transcript; None if there is none. A known `cwd` avoids the search."""
         if cwd is not None and is_session_id(session_id):
             expected = self._expected_path(session_id, cwd)
             with unreadable_refused(session_id):
@@ -164,36 +164,36 @@ class Transcripts:
         return Path(found) if found is not None else None
 
     def _expected_path(self, session_id: str, cwd: str) -> Path:
-        """Where Claude Code writes it: a process is where links lead to."""
+        """The path that Claude Code writes to: a process's directory has its links resolved."""
         return Path(self.projects.folder(folder_of(os.path.realpath(cwd)))) / (session_id + EXTENSION)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
-        """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
+        """Whether the CLI can resume it: the transcript has a message. Reads no further than that."""
         path = self.path_of(session_id, cwd)
         return path is not None and _has_message(path)
 
     def api_ms(self, session_id: str) -> int:
-        """The time spent in API calls, in milliseconds, from which a resumed process counts on."""
+        """The time spent in API calls, in milliseconds, from which a resumed process continues to count."""
         path = self.path_of(session_id)
         return 0 if path is None else int(read_number(_last_costs(path), "totalAPIDuration"))
 
     def read(self, session_id: str) -> Transcript | None:
-        """The transcript of a session; None if there is none that can be resumed."""
+        """The transcript of a session; None if none can be resumed."""
         path = self.path_of(session_id)
         if path is None or not _has_message(path):
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
     def answers(self, session_id: str) -> int:
-        """How often the model has answered in the conversation itself. Answers to subagents, those that the CLI made up
-        and, in a fork, those of the session that it comes from are left out. Reads the whole transcript."""
+        """The number of model answers in the conversation itself, without subagents, answers that the CLI produced
+        itself and, in a fork, those of the original session. Reads the whole transcript."""
         path = self.path_of(session_id)
         lines = read_lines(path, b'"assistant"') if path is not None else ()
         return len({answer for line in lines if (answer := _answer_id(line)) is not None})
 
     def began_before(self, session_id: str, moment: float) -> bool:
-        """Whether there is a conversation with this id that was begun before a moment (Unix seconds): it was not
-        written to since, or its first line with a time is older."""
+        """Whether a conversation with this id began before a moment (Unix seconds): it was not written to since, or its
+        first line with a time is older."""
         path = self.path_of(session_id)
         with unreadable_refused(session_id):
             file = look_at(str(path)) if path is not None else None
@@ -202,22 +202,17 @@ class Transcripts:
         return file.mtime_ns / 1e9 < moment or _first_time(path, moment) < moment
 
     def is_written(self, session_id: str, cwd: str, message_id: str, size: int) -> bool:
-        """Whether one look at the end of its transcript shows a message that the process has just reported, and that is
-        about so long.
-
-        It is one small read of bytes that were just written: this one may be called on the event loop.
-        """
+        """Whether the end of its transcript has a message that the process has just reported, of about this size. A
+        small read of bytes just written, so it may be called on the event loop."""
         # Links may lead elsewhere since the last turn: then the message is not found, and `flaw_after` looks again.
         path = self._likely_path(session_id, cwd)
         line = _line_with(path, message_id, min(_LAST_BYTES, _LAST_LINES + 4 * size))
         return line is not None and line.endswith(b"\n") and parse(line) is not None
 
     def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
-        """Why a message that the process has reported is not in its transcript, or cannot be found there; None if it
-        is, or may still come.
-
-        Claude Code writes before it reports, and says nothing if it cannot. `size` is about how long the message is.
-        """
+        """Why a message that the process reported is not in its transcript or cannot be found there; None if it is, or
+        may still arrive. Claude Code writes before it reports, and is silent if it cannot write. `size` is the
+        approximate size of the message."""
         try:
             path = self.path_of(session_id, cwd)
         except TranscriptUnreadable as error:
@@ -231,7 +226,7 @@ class Transcripts:
         return self.flaw(cwd, near)
 
     def flaw(self, cwd: str, size: int = _LAST_BYTES) -> str | None:
-        """Why no transcript of this size can be written for a directory; None if one can."""
+        """Why no transcript of this size can be written for a directory; None if it can."""
         folder = self.projects.folder(folder_of(cwd))
         trial = os.path.join(folder if os.path.isdir(folder) else self.projects.path, f".trial-{uuid.uuid4().hex}")
         try:
@@ -250,8 +245,8 @@ class Transcripts:
         return None
 
     def end_last_line(self, session_id: str) -> None:
-        """Ends a line that a full disk or a crash has cut off: Claude Code would append its next line to it, and both
-        would be lost. Only for whoever holds the lease on the session. OSError if it cannot be written."""
+        """Completes a line that a full disk or a crash cut off: Claude Code would append its next line to it, and both
+        would be lost. Only for the holder of the session's lease. Raises OSError if it cannot be written."""
         path = self.path_of(session_id)
         if path is None:
             return
@@ -263,21 +258,21 @@ class Transcripts:
                 file.write(b"\n")
 
     def set_aside(self, session_id: str) -> None:
-        """Renames a transcript without a message, which a process has left that was killed in its first moments: Claude
-        Code begins no conversation under an id that has a transcript, and resumes none without a message. Only for
-        whoever holds the lease on the session. OSError if it cannot be renamed."""
+        """Renames a transcript without a message, left by a process that was killed right after its start: Claude Code
+        neither begins a conversation under an id with a transcript nor resumes one without a message. Only for the
+        holder of the session's lease. Raises OSError."""
         path = self.path_of(session_id)
         if path is not None and not _has_message(path):
             replace_at(str(path), str(path.with_suffix(_UNUSED)))
 
     def usage_of(self, session_id: str) -> Usage:
-        """The usage that the CLI wrote at its last clean exit; nothing if there was none."""
+        """The usage that the CLI wrote at its last clean exit; empty without one."""
         path = self.path_of(session_id)
         return Usage() if path is None else _last_usage(path)
 
 
 def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
-    """The line of a message, with the line break if it has one; None if the last bytes do not have all of it."""
+    """A message's line, with the line break if it has one; None if the last bytes do not contain all of it."""
     own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
     try:
         with open(path, "rb", opener=open_at) as file:
@@ -295,8 +290,8 @@ def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The objects in a transcript that contain these bytes; none if there is no such file. Lines that are too long to
-    be one are passed over. TranscriptUnreadable if it cannot be read."""
+    """The objects in a transcript that contain these bytes; none if the file does not exist. Skips lines that are too
+    long. Raises TranscriptUnreadable."""
     with unreadable_refused(path.stem):
         try:
             file = open_regular(str(path))
@@ -316,7 +311,7 @@ def _has_message(path: Path) -> bool:
 
 
 def _first_time(path: Path, otherwise: float) -> float:
-    """When the first line of a transcript was written that says so; one that has just been begun may have none."""
+    """The time of the first line that has one; a new transcript may have none."""
     for line in itertools.islice(read_lines(path), _FIRST_LINES):
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(str(line.get("timestamp"))).timestamp()
@@ -324,7 +319,7 @@ def _first_time(path: Path, otherwise: float) -> float:
 
 
 def _cwd(path: Path) -> str | None:
-    """The directory that the folder is named after: a fork begins with lines of the session it comes from."""
+    """The directory that the folder is named after: a fork begins with lines of its original."""
     first = None
     for line in read_lines(path, b'"cwd"'):
         cwd = line.get("cwd")
@@ -335,7 +330,7 @@ def _cwd(path: Path) -> str | None:
 
 
 def _answer_id(line: Mapping[str, Any]) -> str | None:
-    """The id of the answer that a line is a part of; None if it is of none that counts."""
+    """The id of the answer that a line belongs to; None if the answer does not count."""
     message = line.get("message")
     if line.get("type") != "assistant" or line.get("isSidechain") or "forkedFrom" in line:
         return None
@@ -349,7 +344,7 @@ def _last_usage(path: Path) -> Usage:
 
 
 def _last_costs(path: Path) -> dict[str, Any]:
-    """The last of its lines about costs, however far back: after a crash much may lie behind it."""
+    """The last cost line, however far back: after a crash many lines may follow it."""
     last: dict[str, Any] = {}
     for line in read_lines(path, b'"cost-state"'):
         last = line if line.get("type") == "cost-state" else last
@@ -362,23 +357,23 @@ def _last_costs(path: Path) -> dict[str, Any]:
 MAX_TITLE = 200
 _TITLE_FILE = "custom-title.json"
 _NOT_COPIED = {"cost-state", "queue-operation", "custom-title", "tag", "continued-in"}
-"""Lines that are about the session that is copied: what it cost, what waited in it, what it was called."""
+"""Lines specific to the copied session: its costs, its queue, its title."""
 _AGENT_METADATA = "agent_metadata"
 """What Claude Code calls the content of `agent-….meta.json` when it reports it as an entry of the transcript."""
 _OTHER_PLACES = ("file-history", "session-env", "todos", "tasks")
-"""Directories of the CLI that may have files or directories named after a session."""
+"""Directories of the CLI that may contain files or directories named after a session."""
 
 
 class SessionFiles:
-    """The files of the sessions below one configuration directory of the CLI."""
+    """The files of the sessions of one configuration directory of the CLI."""
 
     def __init__(self, config_dir: str, projects: ProjectFolders) -> None:
         self._config_dir = os.path.realpath(config_dir)
         self._projects = projects
 
     def set_title(self, session_id: str, title: str) -> str:
-        """Names a session and returns the name as it is shown: on one line, and not too long. An empty one takes the
-        name away. Written as the CLI does, into the transcript and into a small file beside it."""
+        """Sets a session's title and returns it as displayed: on one line and not too long. An empty title removes it.
+        Written like the CLI does, into the transcript and a small file next to it."""
         path = self._transcript(session_id)
         title = clip_line(clean(title), MAX_TITLE)
         _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
@@ -394,23 +389,23 @@ class SessionFiles:
         return title
 
     def set_tag(self, session_id: str, tag: str) -> str:
-        """Tags a session; an empty tag takes it away."""
+        """Sets a session's tag; an empty tag removes it."""
         tag = clip_line(clean(tag), MAX_TITLE)
         _append(self._transcript(session_id), {"type": "tag", "tag": tag, "sessionId": session_id})
         return tag
 
     def copy(self, session_id: str, new_id: str, title: str) -> None:
-        """Another session with the same conversation so far. It is whole or it is not there."""
+        """Creates another session with the same conversation so far, completely or not at all."""
         source = self._transcript(session_id)
         target = os.path.join(os.path.dirname(source), new_id + EXTENSION)
         own_title = _line({"type": "custom-title", "customTitle": title, "sessionId": new_id})
         _write(target, itertools.chain(_copied_lines(source, new_id), [own_title]))
 
     def put(self, session_id: str, cwd: str, files: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
-        """Writes a conversation that was begun elsewhere, as if it had been begun in this directory; returns where its
-        transcript lies. `files` are its entries: "" is the transcript, the others `subagents/…` beside it, where
-        entries of the type `agent_metadata` are what the CLI keeps in a small file beside. Each file is whole or not
-        there, the transcript last: without it the session counts as absent."""
+        """Writes a conversation that began elsewhere as if it had begun in this directory; returns its transcript's
+        path. `files` are its entries: "" is the transcript, the others `subagents/…` next to it, whose entries of type
+        `agent_metadata` go into a separate small file. Each file is written completely or not at all, the transcript
+        last: without it the session does not exist."""
         if not is_session_id(session_id):
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         folder = self._folder_for(os.path.realpath(cwd))
@@ -433,14 +428,14 @@ class SessionFiles:
         return transcript + EXTENSION
 
     def _folder_for(self, directory: str) -> str:
-        """That which Claude Code has made for the directory, if there is one: its name may end in another hash."""
+        """The existing folder of Claude Code for the directory, if there is one: its name may end in another hash."""
         names = [os.path.basename(folder) for folder in self._projects.all()]
         known = [name for name in names if in_folder(directory, name)]
         exact = new_folder_of(directory)
         return self._projects.folder(exact if exact in known or len(known) != 1 else known[0])
 
     def remove(self, session_id: str) -> None:
-        """Removes all transcripts of a session, its subagents' too, and what the CLI keeps of it elsewhere."""
+        """Removes all transcripts of a session, including its subagents', and the CLI's other data about it."""
         if not is_session_id(session_id):
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         for folder in self._projects.all():
@@ -462,7 +457,7 @@ class SessionFiles:
 
 
 def _append(path: str, line: dict[str, str]) -> None:
-    """In one write, behind a line break if the last line was never finished."""
+    """In one write, after a line break if the last line is unfinished."""
     descriptor = open_at(path, os.O_RDWR | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
@@ -493,7 +488,7 @@ def _copied_lines(source: str, new_id: str) -> Iterator[bytes]:
 
 
 def _write(path: str, content: Iterable[bytes]) -> None:
-    """Makes a file with this content, for us alone, or replaces one; it is whole or it is not there."""
+    """Creates or replaces a file, private to its owner, completely or not at all."""
     unfinished = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
     try:
         with open(open_at(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:

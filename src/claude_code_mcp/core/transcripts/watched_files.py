@@ -25,18 +25,19 @@ from typing import Protocol
 _EVENT = struct.Struct("iIII")
 _BUFFER = 1 << 16
 _MAX_READS = 64
-"""So many buffers of changes are taken at most; a scan is quicker than more of them."""
+"""Maximum number of buffers read; beyond that a scan is faster."""
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED, _ONLY_DIRECTORIES = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
 _CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 
 Report = Callable[[set[str] | None], None]
 INTERVAL = 0.5
-"""Seconds between two updates of one follower."""
+"""Seconds between two updates of a follower."""
 
 
 class DirectoryWatch:
-    """The kernel's notes on changes in directories, not below them. Linux only; OSError where there is no room."""
+    """The kernel's notifications of changes in directories, not below them. Linux only; raises OSError if the limit is
+    reached."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -54,24 +55,24 @@ class DirectoryWatch:
         return result
 
     def fileno(self) -> int:
-        """Readable while there are notes."""
+        """Readable while there are notifications."""
         return self._descriptor
 
     def add(self, directory: str) -> None:
-        """From now on changes in the directory are noted. OSError if that cannot be done, or it is none."""
+        """Starts watching a directory. Raises OSError if that is impossible or it is not a directory."""
         name = os.fsencode(directory)
         number = self._checked(self._libc.inotify_add_watch(self._descriptor, name, _CHANGES | _ONLY_DIRECTORIES))
         self._directories[number] = directory
 
     def remove(self, directory: str) -> None:
-        """Its changes are noted no more; harmless for one that is not watched."""
+        """Stops watching a directory. Does nothing if it is not watched."""
         for number, watched in [*self._directories.items()]:
             if watched == directory:
                 self._libc.inotify_rm_watch(self._descriptor, number)
                 del self._directories[number]
 
     def take(self) -> set[tuple[str, str]] | None:
-        """The notes so far, as directory and name (`""`: the directory itself); None if some were lost."""
+        """The notifications so far, as directory and name (`""`: the directory itself); None if some were lost."""
         changed: set[tuple[str, str]] = set()
         for _ in range(_MAX_READS):
             try:
@@ -115,16 +116,16 @@ def _notes(notes: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 class _Reports(Protocol):
-    """Reports the paths that changed in directories, in the event loop."""
+    """Reports changed paths in directories, in the event loop."""
 
     def add(self, directory: str) -> None:
-        """From now on changes in the directory are reported; harmless when repeated. OSError if that cannot be done."""
+        """Starts reporting changes in a directory. May be repeated. Raises OSError if that is impossible."""
 
     def remove(self, directory: str) -> None:
-        """Its changes are reported no more."""
+        """Stops reporting changes in a directory."""
 
     def close(self) -> None:
-        """Nothing is reported any more."""
+        """Stops all reports."""
 
 
 class KernelReports:
@@ -152,7 +153,7 @@ class KernelReports:
 
 
 class LibraryReports:
-    """Every other platform, by `watchfiles`: one task, started anew when the directories change."""
+    """All other platforms, with `watchfiles`: one task, restarted when the directories change."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -197,15 +198,15 @@ class LibraryReports:
 
 
 def followable(path: str) -> str:
-    """What to follow where the directory of a file may not be there yet: the file, or the first directory on the way to
-    it that is missing; when that is there, this says what is next. Blocks on the disk."""
+    """The path to follow if a file's directory may not exist yet: the file, or the first missing directory on the way
+    to it; call it again when that exists. Blocks on the disk."""
     while not os.path.isdir(os.path.dirname(path)) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
 
 
 def facts_of(file: "os.PathLike[str] | None") -> object:
-    """What is different when a file is; how it cannot be looked at, if so. Blocks on the disk."""
+    """A value that changes when a file changes; if it cannot be read, the error. Blocks on the disk."""
     if file is None:
         return None
     try:
@@ -216,7 +217,7 @@ def facts_of(file: "os.PathLike[str] | None") -> object:
 
 
 def is_empty(facts: object) -> bool:
-    """Whether these are the facts of a file that is there and has nothing in it."""
+    """Whether these are the facts of an existing empty file."""
     return isinstance(facts, tuple) and facts[2] == 0
 
 
@@ -226,7 +227,7 @@ class Following:
     def __init__(self, path: str, *, blind: bool = False) -> None:
         self.path = path
         self.blind = blind
-        """Whether changes are not reported, so that it must look for itself."""
+        """Whether changes are not reported, so that it must poll."""
         self._flag = asyncio.Event()
         self._next = 0.0
 
@@ -234,7 +235,7 @@ class Following:
         self._flag.set()
 
     async def changed(self) -> None:
-        """Returns when the file has changed since the last call, and not sooner than an interval after that."""
+        """Returns when the file has changed since the last call, at least one interval after it."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._flag.wait(), INTERVAL if self.blind else None)
@@ -245,10 +246,10 @@ class Following:
 
 
 class FileFollower:
-    """All files that are followed in one event loop. Uses nothing while there are none."""
+    """All followed files of one event loop. Uses no resources while there are none."""
 
     def __init__(self, reports: "Callable[[Report], _Reports] | None" = None) -> None:
-        """`reports` is how changes are learnt, by default what the platform has."""
+        """`reports` reports changes, by default with the platform's mechanism."""
         self._make_reports = reports or (KernelReports if sys.platform == "linux" else LibraryReports)
         self._following: set[Following] = set()
         self._directories: Counter[str] = Counter()
@@ -256,7 +257,7 @@ class FileFollower:
 
     @asynccontextmanager
     async def follow(self, path: str) -> AsyncIterator[Following]:
-        """Follows a file within the block; it need not exist yet, but its directory must."""
+        """Follows a file within the block. The file need not exist yet, but its directory must."""
         directory = os.path.dirname(path)
         following = Following(path, blind=not self._watch(directory))
         self._following.add(following)
@@ -288,7 +289,7 @@ class FileFollower:
             self._reports = None
 
     def _on_changes(self, paths: set[str] | None) -> None:
-        """None: some changes are not known, so that everybody looks."""
+        """None: some changes are unknown, so every follower polls."""
         for following in self._following:
             if paths is None or following.path in paths:
                 following.wake()
@@ -298,16 +299,16 @@ class FileFollower:
 
 
 _MAX_PARTS = 1000
-"""Of a path with all of its links; more of them lead in a circle."""
+"""Maximum number of parts of a path with all its links; more indicate a cycle."""
 _BLIND_SECONDS = 0.5
 _LOOK_AGAIN = 60.0
 
 
 class WatchedFile:
-    """An asynchronous context manager; within it changes of the file are noted."""
+    """An asynchronous context manager; within it, changes of the file are recorded."""
 
     def __init__(self, path: str, noted: Callable[[], None]) -> None:
-        """`noted` is called in the event loop as soon as something has changed, before `wait` returns."""
+        """`noted` is called in the event loop as soon as something changed, before `wait` returns."""
         self._path = os.path.abspath(path)
         self._noted = noted
         self._changed = asyncio.Event()
@@ -335,12 +336,12 @@ class WatchedFile:
         return self._changed.is_set()
 
     def clear(self) -> None:
-        """Changes from now on count; to be called before the file is read."""
+        """Resets the record of changes. Call it before you read the file."""
         self._changed.clear()
 
     async def wait(self, longest: float | None = None) -> None:
-        """Returns when a change is noted, or when it is time to look again without one: after `longest` seconds, also
-        where changes are not noted; unset, when a look is due."""
+        """Returns when a change is recorded, or without one when it is time to check: after `longest` seconds if given,
+        otherwise at the regular interval if changes are not reported."""
         usual = _BLIND_SECONDS if self._blind else _LOOK_AGAIN
         try:
             async with asyncio.timeout(usual if longest is None else longest):
@@ -349,7 +350,7 @@ class WatchedFile:
             return
 
     async def watch_again(self) -> None:
-        """Watches the links and directories that lead to the file now. To be called after each change."""
+        """Watches the links and directories that lead to the file now. Call it after each change."""
         names = await asyncio.to_thread(_links_on_the_way, self._path)
         directories = {os.path.dirname(name) for name in names}
         # The new directories are watched before the old ones are given up; a reader looks at the file afterwards.
@@ -383,8 +384,8 @@ class WatchedFile:
 
 
 def _links_on_the_way(path: str) -> list[str]:
-    """The file and every link that is followed to reach it, each by a path whose directory exists and is no link. Of a
-    path that does not exist, the first part that is missing is the last of them."""
+    """The file and every link on the way to it, each as a path whose directory exists and is not a link. For a path
+    that does not exist, the last element is the first missing part."""
     found: list[str] = []
     place, rest = _root_and_parts(path)
     for _ in range(_MAX_PARTS):
@@ -410,6 +411,6 @@ def _links_on_the_way(path: str) -> list[str]:
 
 
 def _root_and_parts(path: str) -> tuple[str, list[str]]:
-    """The root of an absolute path, and its parts, the last one first."""
+    """The root of an absolute path, and its parts, last first."""
     drive, tail = os.path.splitdrive(path)
     return drive + os.sep, [part for part in tail.split(os.sep) if part][::-1]
