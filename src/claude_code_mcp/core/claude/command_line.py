@@ -34,6 +34,24 @@ _USUAL_RULE = re.compile(
 )
 """Rules that every version takes in a settings file. Early ones drop the whole file for one that they do not take, the
 sandbox in it too: others go on the command line, where they are at worst passed over."""
+_VALUE_FLAGS = {
+    "permission_mode": "permission-mode",
+    "model": "model",
+    "fallback_model": "fallback-model",
+    "effort": "effort",
+    "max_turns": "max-turns",
+    "agent": "agent",
+    "debug_file": "debug-file",
+}
+"""Options with one value, and their flags."""
+_LIST_FLAGS = {"additional_directories": "add-dir", "betas": "betas"}
+"""Options with several values, and the flag that each value gets."""
+_SWITCHES = {
+    "dangerously_skip_permissions": "--dangerously-skip-permissions",
+    "strict_mcp_config": "--strict-mcp-config",
+    "include_partial_messages": "--include-partial-messages",
+    "debug": "--debug",
+}
 _STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose")
 
 
@@ -94,7 +112,7 @@ def build_command(
     _add_opening(command, opening)
     if mirrored:
         command.arguments.append("--session-mirror")
-    _add_permissions(command, options)
+    _add_values(command, options)
     _add_tools(command, options)
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
@@ -109,26 +127,22 @@ def build_command(
 def check_inline(options: SessionOptions) -> None:
     """InvalidArgument for a value that no operating system takes on a command line, by the name of its option. Done
     before a session is accepted; the command itself is built when its process starts."""
-    inline: Mapping[str, Sequence[str | None]] = {
-        "permission_mode": (options.permission_mode,),
+    inline: dict[str, Sequence[object]] = {
+        **{name: (getattr(options, name),) for name in _VALUE_FLAGS},
+        **{name: getattr(options, name) for name in _LIST_FLAGS},
         "allowed_tools": [rule for rule in options.allowed_tools if _USUAL_RULE.fullmatch(rule) is None],
         "disallowed_tools": [rule for rule in options.disallowed_tools if _USUAL_RULE.fullmatch(rule) is None],
         "tools": () if options.tools is None or isinstance(options.tools, ToolPreset) else (",".join(options.tools),),
-        "additional_directories": options.additional_directories,
-        "model": (options.model,),
-        "fallback_model": (options.fallback_model,),
-        "effort": (options.effort,),
-        "agent": (options.agent,),
-        "betas": options.betas,
         "output_schema": () if options.output_schema is None else (_inline("output_schema", options.output_schema),),
         "setting_sources": (",".join(options.setting_sources or ()),),
-        "debug_file": (options.debug_file,),
     }
     for field_name, values in inline.items():
         for value in values:
-            if value is not None and "\0" in value:
+            if not isinstance(value, str):
+                continue
+            if "\0" in value:
                 raise InvalidArgument(f"{field_name}: must not contain a NUL character.", field=field_name)
-            if value is not None and len(os.fsencode(value)) >= _MAX_ARGUMENT:
+            if len(os.fsencode(value)) >= _MAX_ARGUMENT:
                 raise InvalidArgument(
                     f"{field_name}: too long for a command line ({len(value)} characters).", field=field_name
                 )
@@ -167,13 +181,18 @@ def _add_opening(command: CommandLine, opening: ConversationStart) -> None:
         command.flag("resume-session-at", opening.at_message)
 
 
-def _add_permissions(command: CommandLine, options: SessionOptions) -> None:
+def _add_values(command: CommandLine, options: SessionOptions) -> None:
+    for name, flag in _VALUE_FLAGS.items():
+        if (value := getattr(options, name)) is not None:
+            command.flag(flag, value)
+    for name, flag in _LIST_FLAGS.items():
+        for value in getattr(options, name):
+            command.flag(flag, value)
+    command.arguments.extend(switch for name, switch in _SWITCHES.items() if getattr(options, name))
     if options.ask:
         command.flag("permission-prompt-tool", "stdio")
-    if options.permission_mode is not None:
-        command.flag("permission-mode", options.permission_mode)
-    if options.dangerously_skip_permissions:
-        command.arguments.append("--dangerously-skip-permissions")
+    if not options.persist:
+        command.arguments.append("--no-session-persistence")
 
 
 def _add_tools(command: CommandLine, options: SessionOptions) -> None:
@@ -183,24 +202,12 @@ def _add_tools(command: CommandLine, options: SessionOptions) -> None:
                 command.flag(name, rule)
     if options.tools is not None:
         command.flag("tools", "default" if isinstance(options.tools, ToolPreset) else ",".join(options.tools))
-    for directory in options.additional_directories:
-        command.flag("add-dir", directory)
 
 
 def _add_model(command: CommandLine, options: SessionOptions, budget: float | None) -> None:
-    scalars: Mapping[str, object] = {
-        "model": options.model,
-        "fallback-model": options.fallback_model,
-        "effort": options.effort,
-        "max-turns": options.max_turns,
-        "max-budget-usd": budget if budget is not None else options.max_budget_usd,
-        "agent": options.agent,
-    }
-    for name, value in scalars.items():
-        if value is not None:
-            command.flag(name, value)
-    for beta in options.betas:
-        command.flag("betas", beta)
+    budget = options.max_budget_usd if budget is None else budget
+    if budget is not None:
+        command.flag("max-budget-usd", budget)
     thinking = options.thinking
     if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         command.flag("max-thinking-tokens", thinking.budget_tokens)
@@ -229,17 +236,8 @@ def _add_session_setup(command: CommandLine, options: SessionOptions, directory:
         command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
     if options.setting_sources is not None:
         command.flag("setting-sources", ",".join(options.setting_sources))
-    if options.debug_file is not None:
-        command.flag("debug-file", options.debug_file)
     if options.file_checkpointing:
         command.variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"] = "1"
-    switches = {
-        "--strict-mcp-config": options.strict_mcp_config,
-        "--include-partial-messages": options.include_partial_messages,
-        "--no-session-persistence": not options.persist,
-        "--debug": options.debug,
-    }
-    command.arguments.extend(name for name, on in switches.items() if on)
 
 
 def _add_settings(
