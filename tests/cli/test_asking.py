@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.cli.running_sessions import Asking, session_table
+from claude_code_mcp.cli.running_sessions import Asking, is_live, session_table
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.styled_lines import NoAnswer, Style, changed_lines, question_lines
 from claude_code_mcp.core.model.question import FileChange, Question, kind_of
@@ -135,3 +135,8 @@ def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> Non
 def test_an_age_has_one_unit(seconds: float, shown: str) -> None:
     assert age("1970-01-01T00:00:00.000Z", seconds) == shown
     assert age("nonsense", 0.0) == "-"
+
+
+def test_a_session_that_waits_for_a_usage_limit_is_listed_without_a_process() -> None:
+    assert not is_live(SessionRow(session_id="s", active_status="completed"))
+    assert is_live(SessionRow(session_id="s", continues_at="2026-11-19T17:00:00.000Z"))

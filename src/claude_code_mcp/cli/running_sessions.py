@@ -253,13 +253,15 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         time.sleep(arguments.interval)  # of a change in any session at all there is no event
 
 
+def is_live(session: SessionRow) -> bool:
+    """Whether `ps` lists a session without `--all`. One whose machine went away in the middle of a turn counts, since
+    somebody waits for it, and so does one that continues after a usage limit."""
+    at_work = session.is_active or session.active_status in BUSY_STATUSES
+    return at_work or session.machine_gone or session.continues_at is not None
+
+
 def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[SessionRow]:
-    """Those that are live. One whose machine went away in the middle of a turn counts: somebody waits for it."""
-    return [
-        session
-        for session in sessions.live()
-        if arguments.all or session.is_active or session.active_status in BUSY_STATUSES or session.machine_gone
-    ]
+    return [session for session in sessions.live() if arguments.all or is_live(session)]
 
 
 def _print_sessions(listed: list[SessionRow], arguments: argparse.Namespace) -> None:

@@ -106,7 +106,8 @@ class LiveSessions:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def live(self) -> list[SessionRow]:
-        """Every session that the server has in memory: those that ask first, then those at work, then the newest."""
+        """Every session that the server has in memory or that waits for a usage limit: those that ask first, then those
+        at work, then the newest."""
         order = {"waiting_for_input": 0, "running": 1}
         return sorted(self._list(active=True, limit=_MAX_LISTED), key=lambda row: order.get(row.active_status or "", 2))
 

@@ -25,7 +25,7 @@ class ListSessions(Arguments):
     text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
     whole: bool | None = Field(None, description="Search for text in complete conversations (slow)")
     archived: bool | None = None
-    active: bool | None = Field(None, description="Only sessions in memory")
+    active: bool | None = Field(None, description="Only sessions in memory, or waiting for a usage limit")
 
 
 class ListedSession(ToolOutput):

@@ -56,7 +56,8 @@ class SessionListing:
     ) -> CatalogueEntries:
         """All of the caller's sessions on this machine, including those without a transcript: pinned ones first, then
         the newest, and at the end those that others share with them. `text` is searched for in titles and prompts or,
-        with `whole`, in complete conversations. With `active`, only those in memory."""
+        with `whole`, in complete conversations. With `active`, only those in memory and those that continue
+        automatically after a usage limit."""
         deps = self._environments.of(caller)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
@@ -126,7 +127,8 @@ class SessionListing:
         only = None if principal == LOCAL else frozenset(summaries)
         if active:
             in_memory = frozenset(session.id for session in self.in_memory(principal=principal))
-            only = in_memory if only is None else only & in_memory
+            live = in_memory | (await self._continuing(principal, stores)).keys()
+            only = live if only is None else only & live
         search = partial(
             stores.catalogue.list,
             project=project,
@@ -192,8 +194,10 @@ class SessionListing:
 
     async def continuing(self, *, caller: Caller = LOCAL_CALLER) -> dict[str, float]:
         """Which sessions of the caller's continue automatically after a usage limit, and when."""
-        principal, records = caller.principal, self._environments.of(caller).stores.recorder.records
-        waiting = await asyncio.to_thread(records.waiting)
+        return await self._continuing(caller.principal, self._environments.of(caller).stores)
+
+    async def _continuing(self, principal: str, stores: Stores) -> dict[str, float]:
+        waiting = await asyncio.to_thread(stores.recorder.records.waiting)
         return {found.session_id: found.continues_at for found in waiting if principal in (LOCAL, found.owner)}
 
     async def _summaries(self, principal: str, stores: Stores) -> dict[str, Summary]:
