@@ -129,7 +129,7 @@ async def hub_search(place: Place) -> Sequence[Figure]:
         for toolset in ("hub-tools", "hub-search"):
             settings = load_settings({}, toolsets=toolset, state_dir=place.sandbox.root / "state")
             async with (
-                Service(settings, place.environment, host=hub) as service,
+                Service(settings, place.environment, hub=hub) as service,
                 Client(McpServer(service, hub=hub).server()) as client,
             ):
                 listed = await client.list_tools()

@@ -75,7 +75,7 @@ async def _shared(place: Place) -> _Weight:
     settings = load_settings({}, state_dir=root / "state", claude_path=place.executable, max_sessions=_SESSIONS)
     async with (
         Hub(parse_servers(_servers(mark), place.environment), settings, deps) as hub,
-        Service(settings, place.environment, host=hub) as service,
+        Service(settings, place.environment, hub=hub) as service,
     ):
         return await _used(service, place, mark)
 

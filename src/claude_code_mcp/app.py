@@ -72,7 +72,7 @@ async def running_service(
             settings,
             policy=rules,
             redactor=LOG_REDACTOR,
-            host=hosting.host,
+            hub=hosting.host,
             callers=ExpectedCallers(principals, others, hosting.use, hosting.hosts, hosting.open_for),
             spares=spares,
             replica=replica,

@@ -10,11 +10,11 @@ from claude_code_mcp.hub.reconnection import (
     LASTING,
     MAX_ATTEMPTS,
     MOVES,
-    Afterwards,
     Conclusion,
     Connection,
     ConnectionState,
     IllegalConnectionMove,
+    NextStep,
     Phase,
 )
 
@@ -148,7 +148,7 @@ def test_a_reconnect_is_followed_by_an_attempt_and_keeps_callers_waiting(under_w
 @pytest.mark.parametrize("under_way", [connecting, established])
 def test_after_a_reset_nothing_follows_unless_a_caller_waits(under_way: Callable[[], Connection]) -> None:
     rest = under_way().at_rest("signed out", caller_waits=False)
-    assert (rest.state, rest.reason, rest.afterwards) == (S.PENDING, "signed out", Afterwards.REST)
+    assert (rest.state, rest.reason, rest.next_step) == (S.PENDING, "signed out", NextStep.REST)
     assert conclude(rest).connection == Connection(reason="signed out")
     assert conclude(rest, needs_auth=True).connection == Connection(reason="signed out")
     waited_for = conclude(rest, caller_waits=True)

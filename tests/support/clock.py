@@ -27,7 +27,7 @@ async def settled() -> None:
 @contextmanager
 def stopped_clock() -> Iterator[Clock]:
     """Within this context the time of the running loop moves by `advance` alone; input and output go on as ever.
-    Afterwards it goes on from where it stands, so that no timer is suddenly late."""
+    NextStep it goes on from where it stands, so that no timer is suddenly late."""
     loop = asyncio.get_running_loop()
     running, clock = loop.time, Clock(loop)
     loop.time = lambda: clock.now  # type: ignore[method-assign]

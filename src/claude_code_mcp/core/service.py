@@ -37,7 +37,7 @@ from .policy.rules import Decision
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
 from .questions.broker import Broker
-from .questions.edited_input import put_back
+from .questions.edited_input import restore_redacted
 from .questions.presentation import Redaction
 from .redaction import MARK, Redactor
 from .sessions.background_tasks import BackgroundTasks, StartTask
@@ -53,9 +53,9 @@ from .sessions.live.mcp_bridge import McpServerHost
 from .sessions.live.slots import Slots
 from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
-from .sessions.neighbours import Neighbours
 from .sessions.observers import Observer, ObserverList
 from .sessions.outside_sessions import OutsideSessions
+from .sessions.peer_servers import PeerServers
 from .sessions.pending_turn import (
     InterruptResult,
     PendingTurn,
@@ -101,7 +101,7 @@ class Service:
         *,
         policy: Policy | None = None,
         redactor: Redactor | None = None,
-        host: McpServerHost | None = None,
+        hub: McpServerHost | None = None,
         callers: ExpectedCallers | None = None,
         spares: int = 0,
         replica: SessionReplica | None = None,
@@ -112,7 +112,7 @@ class Service:
         workplaces: Workplaces | None = None,
     ) -> None:
         """`settings` default to the environment and the configuration file. Without a policy, callers may do
-        everything. `redactor` learns every secret that passes through. `host` provides the MCP servers that all
+        everything. `redactor` learns every secret that passes through. `hub` provides the MCP servers that all
         sessions share, such as a `Hub`; `callers` may have separate ones. `spares` is the number of processes kept
         ready for new sessions unless the settings name one. `replica` receives everything that another machine of a
         fleet needs to continue a session. `judges` and `option_checks` run in addition to the policy. Without `access`,
@@ -137,7 +137,7 @@ class Service:
         """Access to sessions of other owners."""
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         self._slots = Slots.of(settings)
-        self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
+        self.peers = PeerServers(self.state, self.start_task, self._redactor.data)
         self._isolation = isolation(
             settings, environment, policy, callers.principals, self.audit, others=callers.others
         )
@@ -164,9 +164,9 @@ class Service:
             slots=self._slots,
             enforcer=self._enforcer,
             start_task=self.start_task,
-            neighbours=self.neighbours,
+            peers=self.peers,
             workplaces=workplaces or Workplaces(),
-            hosted=lambda: contextlib.nullcontext(host),
+            open_hub=lambda: contextlib.nullcontext(hub),
             redact=self._redactor.data,
             notice=self._bookkeeper.on_event,
             audit=self.audit,
@@ -202,14 +202,14 @@ class Service:
         await self._isolation.prepare()
         await self.access.refresh()
         self._entered = True
-        self.observe(self.neighbours, (QuestionOpened, QuestionSettled), frozenset())
+        self.observe(self.peers, (QuestionOpened, QuestionSettled), frozenset())
         self.observe(self.plan_usages, (UsageReported,), frozenset())
         self.observe(self._limit_waits, (WaitChanged,), frozenset())
         self.start_task(asyncio.to_thread(check_quietly, self.state))
         self.start_task(prepare())
         self.start_task(_sweep_later(self.start_task), endless=True)
         watch = self._tasks.watch
-        watch(partial(self.neighbours.serve_requests, self._sessions.give_way))
+        watch(partial(self.peers.serve_requests, self._sessions.release_if_idle))
         watch(self.access.follow)
         watch(self._sessions.clean_up_regularly)
         watch(self._slots.watch_memory)
@@ -229,7 +229,7 @@ class Service:
         await self._keyed.close(self.settings.stop_timeout)
         await self._tasks.close(self.settings.stop_timeout)
         # Last: until then other servers see which sessions this server has.
-        await self.neighbours.close()
+        await self.peers.close()
 
     def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
         """Start a task that the service owns: it is kept until done, its failure is logged, and callers cannot cancel
@@ -258,18 +258,18 @@ class Service:
     # -- callers ----------------------------------------------------------------------------------------------
 
     @property
-    def hosts(self) -> Mapping[str, McpServerHost]:
+    def hubs_by_principal(self) -> Mapping[str, McpServerHost]:
         """The separate hubs of callers, by principal."""
         return self._callers.hubs
 
     @property
-    def has_hosts(self) -> bool:
+    def has_principal_hubs(self) -> bool:
         """Whether clients with a separate environment may have a separate hub."""
         return self._callers.hub_for is not None
 
-    def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
         """Context with the hub for a client with this environment."""
-        return self._environments.hosted(client)
+        return self._environments.hub_for(client)
 
     def connected(self, client: ClientEnvironment | None) -> AbstractContextManager[None]:
         """Context for the connection of a client with this environment: its secrets are redacted."""
@@ -405,7 +405,7 @@ class Service:
                 await found.end_stray()  # before the look: it may be reading the message just now
                 if await is_in_transcript(found, keyed.message_id):
                     return turn_of_accepted_message(found, keyed.message_id, text)
-            await self.neighbours.refuse_elsewhere(found)
+            await self.peers.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # an early check; the final one is made when it is accepted
             await self._sessions.check_message(found, at_message)
@@ -497,7 +497,7 @@ class Service:
     async def interrupt(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> InterruptResult:
         """End the running turn; the session stays usable. Messages queued behind it are dropped."""
         session = await self._used(session_id, caller, Access.ANSWER)
-        await self.neighbours.refuse_elsewhere(session)
+        await self.peers.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, caller.principal, session_id))
         if session.continues_at is not None:
             session = await self._taken_over(session)
@@ -514,7 +514,7 @@ class Service:
         immediately continues a message that a limit stopped. Recorded on return. InvalidArgument if there is nothing to
         continue."""
         session = await self._used(session_id, caller, Access.ANSWER)
-        await self.neighbours.refuse_elsewhere(session)
+        await self.peers.refuse_elsewhere(session)
         if step != "now":
             self.access.refuse_borrowed(session.id, caller.principal)
             with self._observers.auditing_refusals(caller.principal, "on_limit", session_id):
@@ -581,13 +581,13 @@ class Service:
             mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, who, session_id)
             if mine and await asyncio.to_thread(records.read, session_id) is not None:
                 if await asyncio.to_thread(deps.stores.leases.held, session_id):
-                    raise await self.neighbours.busy(session_id)
+                    raise await self.peers.busy(session_id)
                 session = await self._owned(session_id, who, deps)
             else:
                 session = self.session(session_id, principal=who)
         if session.owner != caller.principal:
             raise self._observers.foreign_session(session_id, caller.principal)
-        await self.neighbours.refuse_elsewhere(session)
+        await self.peers.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, caller.principal, session_id))
         # A task of the service: a caller who leaves must not leave a half-cancelled session.
         await asyncio.shield(self._tasks.start(session.cancel()))
@@ -687,7 +687,7 @@ class Service:
                 self._enforcer.require_person(session.owner, principal)
             if question is not None and answer.updated_input is not None:
                 shown = self._redactor.data(question.tool_input)
-                updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
+                updated = restore_redacted(answer.updated_input, shown, question.tool_input, MARK)
                 answer = replace(answer, updated_input=updated)
             # Before the broker, which only knows that it was not offered, not that the policy is the reason.
             if answer.mode is not None:
@@ -716,7 +716,7 @@ class Service:
 
     def policy_for(self, caller: Caller) -> CallerPolicy:
         """What the policy lets a caller do."""
-        return CallerPolicy(caller, self._enforcer, self._environments, self._observers, self.hosts)
+        return CallerPolicy(caller, self._enforcer, self._environments, self._observers, self.hubs_by_principal)
 
 
 async def _sweep_later(start_task: StartTask) -> None:

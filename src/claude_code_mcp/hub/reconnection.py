@@ -56,7 +56,7 @@ class Phase(Enum):
     """The handshake is done; lasts until the transport is closed."""
 
 
-class Afterwards(Enum):
+class NextStep(Enum):
     """The next step after the current attempt, as decided during it."""
 
     RECOVER = auto()
@@ -100,7 +100,7 @@ class Connection:
     recovering: bool = False
     """Whether a lost connection is being restored."""
     phase: Phase = Phase.IDLE
-    afterwards: Afterwards = Afterwards.RECOVER
+    next_step: NextStep = NextStep.RECOVER
     established_at: float | None = None
     requested: bool = False
     """Whether the owner should make an attempt, now or after its pause."""
@@ -115,9 +115,9 @@ class Connection:
         return self.requested and self.state is _S.PENDING and not self.closed
 
     @property
-    def attempt_goes_on(self) -> bool:
+    def attempt_continues(self) -> bool:
         """Whether the running attempt is still wanted."""
-        return self.phase is Phase.CONNECTING and self.afterwards is Afterwards.RECOVER and not self.closed
+        return self.phase is Phase.CONNECTING and self.next_step is NextStep.RECOVER and not self.closed
 
     @property
     def may_retry(self) -> bool:
@@ -157,14 +157,14 @@ class Connection:
             self._to(_S.PENDING),
             attempt=self.attempt + 1,
             phase=Phase.CONNECTING,
-            afterwards=Afterwards.RECOVER,
+            next_step=NextStep.RECOVER,
             established_at=None,
         )
 
     def connected(self, now: float) -> "Connection":
         """The handshake is done. The attempts still count until the connection lasts."""
-        if self.phase is not Phase.CONNECTING or self.afterwards is not Afterwards.RECOVER:
-            raise IllegalConnectionMove(f"{self.state} -> connected while {self.phase.name}, {self.afterwards.name}")
+        if self.phase is not Phase.CONNECTING or self.next_step is not NextStep.RECOVER:
+            raise IllegalConnectionMove(f"{self.state} -> connected while {self.phase.name}, {self.next_step.name}")
         return replace(
             self._to(_S.CONNECTED),
             reason=None,
@@ -195,16 +195,16 @@ class Connection:
         attempt failed, or when no other follows.
         """
         idle = replace(
-            self.lost(now), phase=Phase.IDLE, afterwards=Afterwards.RECOVER, established_at=None, requested=False
+            self.lost(now), phase=Phase.IDLE, next_step=NextStep.RECOVER, established_at=None, requested=False
         )
         if self.closed or self.state is _S.DISABLED:
             return Conclusion(idle, refuse_callers=False)
-        if self.afterwards is Afterwards.REST:
+        if self.next_step is NextStep.REST:
             # Callers since the reset need a new connection; the reason of the reset stays.
             return Conclusion(replace(idle, requested=caller_waits), refuse_callers=False)
         if needs_auth:
             return Conclusion(idle.needs_auth(reason), refuse_callers=True)
-        reconnecting = self.afterwards is Afterwards.RECONNECT
+        reconnecting = self.next_step is NextStep.RECONNECT
         if reconnecting or self.phase is Phase.ESTABLISHED:
             idle = idle._lost(reason, lasted=reconnecting or self._lasted(now))
         if not idle.may_retry:
@@ -226,7 +226,7 @@ class Connection:
     def reconnecting(self) -> "Connection":
         """Drop the connection or the running attempt for a new one."""
         requested = self.requested_by_caller()
-        return requested if self.phase is Phase.IDLE else replace(requested, afterwards=Afterwards.RECONNECT)
+        return requested if self.phase is Phase.IDLE else replace(requested, next_step=NextStep.RECONNECT)
 
     def at_rest(self, reason: str, *, caller_waits: bool) -> "Connection":
         """Close on purpose, and do not reconnect before a caller needs it."""
@@ -266,7 +266,7 @@ class Connection:
         """A connection that starts over, except that an attempt under way still has to be concluded."""
         if self.phase is Phase.IDLE:
             return then
-        return replace(then, phase=self.phase, established_at=self.established_at, afterwards=Afterwards.REST)
+        return replace(then, phase=self.phase, established_at=self.established_at, next_step=NextStep.REST)
 
     def _lost(self, reason: str, *, lasted: bool) -> "Connection":
         attempt = 0 if lasted else self.attempt

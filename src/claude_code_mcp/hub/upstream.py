@@ -42,7 +42,7 @@ from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer
 from .connect_throttle import ConnectSlot, ConnectThrottle
 from .hub_deps import HubDeps
-from .reconnection import Afterwards, Conclusion, Connection, ConnectionState, Phase
+from .reconnection import Conclusion, Connection, ConnectionState, NextStep, Phase
 from .server_memory import Offer, ServerMemory, Traits
 from .streams import JsonObject, ObservedInbox, RequestsInFlight, Streams, TransportFailure, WritableOutbox
 from .transports.headers_helper import with_helped_headers
@@ -402,7 +402,7 @@ class ConnectionOwner:
                     if not probe.was_in_vain:
                         raise
             upstream.attempt_scope = scope
-            if not probe.was_in_vain or not upstream.connection.attempt_goes_on:
+            if not probe.was_in_vain or not upstream.connection.attempt_continues:
                 return None
             log.info("%s does not support probing; restarting it with a handshake", upstream.name)
             # For the second try: what the first has left must not count for it.
@@ -518,7 +518,7 @@ class ConnectionOwner:
         upstream = self._upstream
         if upstream.failure.needs_auth is not None:
             reason = self._redact(upstream.failure.needs_auth) + upstream.sign_in_hint
-            overruled = upstream.connection.closed or upstream.connection.afterwards is Afterwards.REST
+            overruled = upstream.connection.closed or upstream.connection.next_step is NextStep.REST
             if has_oauth(self._config) and not overruled:
                 # Not of what is stored now: that may be other tokens already.
                 await self._context.needs_auth.remember(upstream.key, digest_of(upstream.failure.refused_token))

@@ -107,7 +107,7 @@ class McpServer:
         self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
         """Context around each tool call; a transport may end the call by leaving it."""
         self.service = service
-        has_hub, toolsets = hub is not None or service.has_hosts, service.settings.toolsets
+        has_hub, toolsets = hub is not None or service.has_principal_hubs, service.settings.toolsets
         self._offers_hub_tools = has_hub and "hub-tools" in toolsets
         self._uses_proxy = has_hub and bool({"hub-tools", "hub-search"} & {*toolsets})
         self._clients: list[Connected] = []
@@ -132,7 +132,9 @@ class McpServer:
             own=self._offers_sessions,
         )
         self._here = self._connected_to(None, hub)
-        self._here_as = {name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hosts.items()}
+        self._here_as = {
+            name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hubs_by_principal.items()
+        }
         """The same for callers with a separate hub."""
 
     @cached_property
@@ -193,7 +195,7 @@ class McpServer:
         if environment is None:
             yield self._here
             return
-        async with self.service.hosted(environment) as host:
+        async with self.service.hub_for(environment) as host:
             client = self._connected_to(environment, cast("HubHost | None", host))
             self._clients.append(client)
             try:
@@ -253,7 +255,7 @@ class McpServer:
     def _client(self, context: Context) -> Connected:
         """Who this request is from."""
         client = _connected(context)
-        host = cast("HubHost | None", self.service.hosts.get(principal()) if client is self._here else None)
+        host = cast("HubHost | None", self.service.hubs_by_principal.get(principal()) if client is self._here else None)
         if host is None:
             return client
         own = self._here_as.get(principal())

@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.question import Answer, FileChange, Question, QuestionKind, kind_of, rules_of
 from claude_code_mcp.core.model.text import has_mark
-from claude_code_mcp.core.questions.edited_input import put_back
+from claude_code_mcp.core.questions.edited_input import restore_redacted
 from claude_code_mcp.core.questions.kinds import full_text, reply
 from claude_code_mcp.core.questions.presentation import (
     as_offered,
@@ -144,13 +144,15 @@ def test_what_comes_back_as_it_was_shown_is_the_original_again() -> None:
     original = {"command": f"curl -u {SECRET}", "env": {"password": "hunter2", "x": ["a", SECRET]}, "cwd": "/a"}
     shown = redactor.data(original)
     assert SECRET not in str(shown)
-    assert put_back({**shown, "cwd": "/b"}, shown, original, MARK) == {**original, "cwd": "/b"}
+    assert restore_redacted({**shown, "cwd": "/b"}, shown, original, MARK) == {**original, "cwd": "/b"}
     longer = {**shown, "env": {**shown["env"], "x": [*shown["env"]["x"], "more"]}}
-    assert put_back(longer, shown, original, MARK)["env"]["x"] == ["a", SECRET, "more"]
+    assert restore_redacted(longer, shown, original, MARK)["env"]["x"] == ["a", SECRET, "more"]
     with pytest.raises(InvalidArgument, match="secret"):
-        put_back({**shown, "command": shown["command"] + " -v"}, shown, original, MARK)
-    assert put_back({**shown, "command": "ls"}, shown, original, MARK)["command"] == "ls"
-    assert put_back({"cwd": f"/{MARK}"}, shown, original, MARK) == {"cwd": f"/{MARK}"}, "nothing was hidden there"
+        restore_redacted({**shown, "command": shown["command"] + " -v"}, shown, original, MARK)
+    assert restore_redacted({**shown, "command": "ls"}, shown, original, MARK)["command"] == "ls"
+    assert restore_redacted({"cwd": f"/{MARK}"}, shown, original, MARK) == {"cwd": f"/{MARK}"}, (
+        "nothing was hidden there"
+    )
 
 
 def test_items_of_a_list_are_the_originals_wherever_they_stand_and_no_mark_is_ever_run() -> None:
@@ -158,12 +160,12 @@ def test_items_of_a_list_are_the_originals_wherever_they_stand_and_no_mark_is_ev
     original = {"edits": [{"text": "a"}, {"text": SECRET}, {"text": "b"}], "note": "x"}
     shown = redactor.data(original)
     without_first = {**shown, "edits": shown["edits"][1:]}
-    assert put_back(without_first, shown, original, MARK)["edits"] == original["edits"][1:]
+    assert restore_redacted(without_first, shown, original, MARK)["edits"] == original["edits"][1:]
     swapped = {**shown, "edits": [*reversed(shown["edits"]), {"text": "c"}]}
-    assert put_back(swapped, shown, original, MARK)["edits"] == [*reversed(original["edits"]), {"text": "c"}]
+    assert restore_redacted(swapped, shown, original, MARK)["edits"] == [*reversed(original["edits"]), {"text": "c"}]
     for added in ({"edits": [*shown["edits"], {"text": f"{MARK} again"}]}, {"also": MARK}):
         with pytest.raises(InvalidArgument, match="secret"):
-            put_back({**shown, **added}, shown, original, MARK)
+            restore_redacted({**shown, **added}, shown, original, MARK)
 
 
 def test_what_is_kept_of_an_answered_question_is_small() -> None:

@@ -112,8 +112,8 @@ async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_
     seen = await here.find(asked.session.id)
     assert seen.runs_elsewhere
     stores = seen.deps.stores
-    await here.neighbours.wait_for_rest(seen.id, stores.recorder.records, stores.leases, 60)
-    report = await here.neighbours.report(seen.id)
+    await here.peers.wait_for_rest(seen.id, stores.recorder.records, stores.leases, 60)
+    report = await here.peers.report(seen.id)
     assert f"process id {os.getpid()}" in report
     assert "touch asked" in report
     there.respond(asked.session.id, question_id, Answer(allow=False))
@@ -144,7 +144,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
         with pytest.raises(SessionBusy):
             await here.send(session.id, "hello")
         with pytest.raises(ProcessFailed, match=os.strerror(errno.EMFILE)):
-            await here.neighbours.make_way(session.id, seen.deps.stores.leases)
+            await here.peers.request_release(session.id, seen.deps.stores.leases)
     assert session.busy, "nothing was done to it"
 
 

@@ -142,7 +142,7 @@ async def rigs(sandbox: Sandbox, environment: dict[str, str], model: ScriptedMod
             )
             configured = servers if isinstance(servers, HubConfig) else parse_servers(servers, around)
             hub = await stack.enter_async_context(Hub(configured, given, means))
-            service = Service(given, around, policy=policy, host=hub, **service_parts())
+            service = Service(given, around, policy=policy, hub=hub, **service_parts())
             notes = Notes()
             service.observe(notes)
             await stack.enter_async_context(service)

@@ -131,7 +131,7 @@ class Registration:
 
     files: Mapping[Path, bytes] = field(default_factory=dict)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Lists the process again. It goes on to update the entry, which it does not miss meanwhile."""
         for path, content in self.files.items():
             with (

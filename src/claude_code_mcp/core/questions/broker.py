@@ -60,7 +60,7 @@ class Follower(Protocol):
 Audience = Callable[[Question], Awaitable[bool]]
 """Whether a person who can answer the question may still see it."""
 
-Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
+OnClosed = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
 
 Check = Callable[[Question, Answer, dict[str, Any]], None]
@@ -70,7 +70,7 @@ Check = Callable[[Question, Answer, dict[str, Any]], None]
 @dataclass(slots=True)
 class _Pending:
     question: Question
-    settle: Settle
+    settle: OnClosed
     timer: asyncio.TimerHandle | None
     """None for a question that stays open as long as its session."""
     check: Check | None
@@ -135,7 +135,7 @@ class Broker:
         session_id: str,
         tool_name: str,
         tool_input: Mapping[str, Any],
-        settle: Settle,
+        settle: OnClosed,
         *,
         cwd: str = "",
         tool_use_id: str | None = None,

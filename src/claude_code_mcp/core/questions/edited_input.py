@@ -39,7 +39,7 @@ def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
         )
 
 
-def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
+def restore_redacted(updated: Any, shown: Any, original: Any, mark: str) -> Any:
     """The input that a caller edited based on a redacted one, with the secrets restored.
 
     Every part that is still as `shown` becomes the `original` again; items of a list whose length changed are matched
@@ -51,19 +51,19 @@ def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
         return original
     if isinstance(updated, Mapping) and isinstance(shown, Mapping) and isinstance(original, Mapping):
         return {
-            key: put_back(value, shown[key], original[key], mark)
+            key: restore_redacted(value, shown[key], original[key], mark)
             if key in shown and key in original
             else _without_mark(value, mark, hidden=shown != original)
             for key, value in updated.items()
         }
     if isinstance(updated, list) and isinstance(shown, list) and isinstance(original, list | tuple):
         if len(updated) == len(shown) == len(original):
-            return [put_back(*items, mark) for items in zip(updated, shown, original, strict=True)]
-        return _items_put_back(updated, shown, original, mark)
+            return [restore_redacted(*items, mark) for items in zip(updated, shown, original, strict=True)]
+        return _restore_items(updated, shown, original, mark)
     return _without_mark(updated, mark, hidden=shown != original)
 
 
-def _items_put_back(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
+def _restore_items(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
     """Restores a list with more or fewer items, in which positions do not match."""
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, item in enumerate(shown[: len(original)]):

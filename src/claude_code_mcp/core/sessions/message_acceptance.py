@@ -169,7 +169,7 @@ class MessageAcceptance:
         """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
         if not text.startswith(f"/{PREFIX}"):
             return text
-        async with session.deps.hosted() as host:
+        async with session.deps.open_hub() as host:
             if host is None:
                 return text
             caller = f"session:{session.id}"
@@ -195,7 +195,7 @@ class MessageAcceptance:
             if new:
                 # In this order: as long as the session is in memory, its events have records written.
                 await self._sessions.drop(session)
-                await session.recorder.put_back(session.id, before)
+                await session.recorder.restore(session.id, before)
             raise refusal
 
 

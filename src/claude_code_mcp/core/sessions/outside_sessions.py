@@ -206,7 +206,7 @@ class OutsideSessions:
         session = self._sessions.known(session.id) or session
         if session.outside is not None:
             return session.outside
-        if session.owner != LOCAL or session.busy or not self._sessions.give_way(session.id):
+        if session.owner != LOCAL or session.busy or not self._sessions.release_if_idle(session.id):
             raise SessionBusy(f"Session {session_id} is run by this server.", session_id=session_id)
         session.cwd = cwd
         session.outside = OutsideSession(session, self._sessions, attended, logged)

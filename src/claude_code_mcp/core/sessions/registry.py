@@ -83,7 +83,7 @@ class Sessions:
         matching spare process, if any. A worktree created for it is removed if the session does not start within the
         context."""
         if options.hub_servers:
-            async with deps.hosted() as host:
+            async with deps.open_hub() as host:
                 available = host.servers if host is not None else ()
             for name in options.hub_servers:
                 if name not in available:
@@ -203,7 +203,7 @@ class Sessions:
             if summary is not None and summary.revision > session.revision and self._is_unused(session):
                 self._forget(session)
 
-    def give_way(self, session_id: str) -> bool:
+    def release_if_idle(self, session_id: str) -> bool:
         """Park an idle session because another server requests it. Returns whether it is free, or will be."""
         session = self.known(session_id)
         if session is None or not session.live:

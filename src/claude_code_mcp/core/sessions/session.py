@@ -324,7 +324,7 @@ class Session:
 
     async def _take_over(self) -> None:
         # What the last turn in another server came to is read after that server has let go of its process.
-        await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
+        await self.deps.peers.request_release(self.id, self.deps.stores.leases)
         await self._catch_up()
 
     async def end_stray(self) -> None:

@@ -13,12 +13,12 @@ from .callers.policy_enforcer import PolicyEnforcer
 from .live.launcher import Launcher
 from .live.mcp_bridge import McpServerHost
 from .live.slots import Slots
-from .neighbours import Neighbours
+from .peer_servers import PeerServers
 from .stored.replica import SessionReplica
 from .stored.session_stores import Stores
 from .workplaces import Workplaces
 
-Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
+OpenHub = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
 """Returns a context that yields the hub, or None."""
 
 
@@ -34,8 +34,8 @@ class SessionDeps:
     enforcer: PolicyEnforcer
     start_task: StartTask
     """Runs work that the service owns."""
-    neighbours: Neighbours
-    hosted: Hosted
+    peers: PeerServers
+    open_hub: OpenHub
     """The context around every use of these sessions' hub."""
     redact: Callable[[Any], Any]
     """Removes secrets from a string or a JSON value."""

@@ -564,7 +564,7 @@ class OverviewRoutes:
 
     def _hub_of(self, user: WebUser) -> "Hub | None":
         """The hub of a person who shares servers with nobody, or else the one that all share."""
-        own = cast("HubHost | None", self._service.hosts.get(user.caller.principal))
+        own = cast("HubHost | None", self._service.hubs_by_principal.get(user.caller.principal))
         return self._find_hub() if own is None else own.opened
 
     async def servers(self, request: Request, user: WebUser) -> Response:

@@ -61,9 +61,9 @@ GiveAway = Callable[[MachineIdentity], Awaitable[str]]
 """Has a machine give a session away; the id under which it goes on. Raises if it does not."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
-GOES_ON = "The next message continues it on another machine, with its history and the last saved files."
-KEPT_THERE = "Only the machine that has it can change its title, tag and marks, or delete it."
-_STAYS = "It is pinned to that machine and continues when the machine is back."
+CONTINUES_HINT = "The next message continues it on another machine, with its history and the last saved files."
+HOLDER_ONLY_HINT = "Only the machine that has it can change its title, tag and marks, or delete it."
+_PINNED_HINT = "It is pinned to that machine and continues when the machine is back."
 _MAX_ABSENT = 2000
 """Sessions of one principal on machines that are gone, of which the copies are read for a list."""
 _WAITS_PAUSE = 15.0
@@ -72,7 +72,7 @@ _TAKING_SECONDS = 27.0
 """In twice which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
 
 
-class StaysThere(UpstreamUnavailable):
+class PinnedToMachine(UpstreamUnavailable):
     """The machine of a session is gone, and no other one can go on with it: so this is no MachineUnavailable."""
 
 
@@ -113,8 +113,8 @@ class Dispatch:
             machine = await self._machine(client, context, target)
         except MachineUnavailable as gone:
             if target.goal is Goal.SESSION and not target.continues:
-                why = f"{KEPT_THERE} " if target.params.get("name") == MANAGING else ""
-                raise MachineUnavailable(f"{gone.message} {why}{GOES_ON}", **gone.data) from None
+                why = f"{HOLDER_ONLY_HINT} " if target.params.get("name") == MANAGING else ""
+                raise MachineUnavailable(f"{gone.message} {why}{CONTINUES_HINT}", **gone.data) from None
             if not target.continues:
                 raise
             machine, taken = await self.taken_over(client.principal, target.key, gone.message)
@@ -182,7 +182,7 @@ class Dispatch:
 
     async def holder(self, session_id: str, on_disk: OnDisk) -> MachineIdentity:
         """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
-        MachineUnavailable if it is gone, StaysThere if none but that one can go on with it."""
+        MachineUnavailable if it is gone, PinnedToMachine if none but that one can go on with it."""
         machines = self.machines()
         holder = await self._fleet.holder(session_id)
         if holder is None:
@@ -191,7 +191,7 @@ class Dispatch:
         is_gone = f"Session {session_id} is on machine {name}, which is offline."
         is_there = any(machine.id == holder for machine in self.machines())
         if holder and not is_there and await self._fleet.stays(session_id):
-            raise StaysThere(f"{is_gone} {_STAYS}", machine=holder)
+            raise PinnedToMachine(f"{is_gone} {_PINNED_HINT}", machine=holder)
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} at the moment.")
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:

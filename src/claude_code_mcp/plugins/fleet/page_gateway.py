@@ -43,7 +43,7 @@ from ..console.interface import (
     most_urgent_first,
     page_row,
 )
-from .dispatch import GOES_ON, KEPT_THERE, Dispatch, StaysThere
+from .dispatch import CONTINUES_HINT, HOLDER_ONLY_HINT, Dispatch, PinnedToMachine
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
@@ -231,7 +231,9 @@ class FleetRoutes:
             try:
                 machine = await self._dispatch.holder(session_id, partial(self._on_disk, user, session_id))
             except MachineUnavailable as gone:
-                raise _is_gone(MachineUnavailable(f"{gone.message} {KEPT_THERE} {GOES_ON}", **gone.data)) from None
+                raise _is_gone(
+                    MachineUnavailable(f"{gone.message} {HOLDER_ONLY_HINT} {CONTINUES_HINT}", **gone.data)
+                ) from None
             return await self._passed_on(machine, user, asked)
         wanted = body.get("machine")
         if not isinstance(wanted, str) or not wanted:
@@ -367,7 +369,7 @@ class FleetRoutes:
             raise RequestRefused(404, "SESSION_NOT_FOUND", "There is no such session.")
         followed = None
         # Of a session whose machine is gone there is nothing to hear, until one has it again.
-        with contextlib.suppress(RequestRefused, StaysThere):
+        with contextlib.suppress(RequestRefused, PinnedToMachine):
             followed = await self._machine_of(user, session_id) if session_id is not None else None
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._streams.setdefault(user.principal, set())

@@ -100,7 +100,7 @@ class Tui(App[None]):
     def on_main_screen_ready(self) -> None:
         main = self.main
         area = main.query_one(MessageArea)
-        on_screen = SessionOnScreen(lambda: main.target, main.open_session, area.put_back)
+        on_screen = SessionOnScreen(lambda: main.target, main.open_session, area.restore_text)
         self._actions = SessionActions(self, self.link, main.pump, self._directory, on_screen)
         self._commands = {
             **self._actions.commands(),

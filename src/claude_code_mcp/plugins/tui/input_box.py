@@ -216,7 +216,7 @@ class MessageArea(TextArea):
             self.text = self._sent[self._at]
         self.move_cursor(self.document.end)
 
-    def put_back(self, text: str) -> None:
+    def restore_text(self, text: str) -> None:
         """What could not be sent stands here again, before what was typed meanwhile."""
         self.text = f"{text}\n{self.text}" if self.text else text
         self.move_cursor(self.document.end)

@@ -316,7 +316,7 @@ class QuestionPanel(Vertical, can_focus=True):
         self._original: OpenQuestion | None = None
         """The question as Claude asked it, once the person has changed the command."""
         self._as_source = False
-        self._was_read = False
+        self._seen_to_end = False
         """Whether the end of what is asked was on the screen."""
 
     def compose(self) -> ComposeResult:
@@ -340,7 +340,7 @@ class QuestionPanel(Vertical, can_focus=True):
             if changed:
                 self.redraw()
             return
-        self.asked, self.closed_text, self._as_source, self._was_read = asked, "", False, False
+        self.asked, self.closed_text, self._as_source, self._seen_to_end = asked, "", False, False
         self._original = None
         self._parts = PartAnswers(asked) if asked is not None and asked.question.choices else None
         self.query_one(AnswerLine).display = False
@@ -380,12 +380,12 @@ class QuestionPanel(Vertical, can_focus=True):
             keys.append("Esc: close")
         elif not self.is_entered:
             keys.append(_ENTER_HINT)
-            if not self._was_read and self.lines_below:
+            if not self._seen_to_end and self.lines_below:
                 keys.append(f" · {self.lines_below} more lines", self.palette.style("ask"))
         elif self.query_one(AnswerLine).display:
             keys.append("Enter: send, Esc: back")
         else:
-            below = 0 if self._was_read else self.lines_below
+            below = 0 if self._seen_to_end else self.lines_below
             hints = answer_keys(self.asked, elsewhere=self.elsewhere)
             keys = keys_text(hints, below, self.palette, is_short=self.screen.has_class("-short"))
         self.query_one("#keys", Static).update(keys)
@@ -405,12 +405,12 @@ class QuestionPanel(Vertical, can_focus=True):
         lines = text.get_content_height(self.size, self.app.size, text.content_size.width)
         is_laid_out = 0 < lines == text.content_size.height
         if self.asked is not None and is_laid_out and self.screen.is_current and not self.lines_below:
-            self._was_read = True
+            self._seen_to_end = True
         self._draw_keys()
 
     def _is_unread(self) -> bool:
         """Whether some of the question was not on the screen yet; then the person is told."""
-        if self._was_read:
+        if self._seen_to_end:
             return False
         self.app.notify(f"Read it first: {self.lines_below} more lines (PgDn).", severity="warning")
         return True
@@ -455,7 +455,7 @@ class QuestionPanel(Vertical, can_focus=True):
             original = self._original or asked
             is_same = command == original.question.tool_input["command"]
             self.asked, self._original = (original, None) if is_same else (with_command(original, command), original)
-            self._was_read = False
+            self._seen_to_end = False
             self.query_one(QuestionText).scroll_home(animate=False)
             self.focus()
             self.redraw()
@@ -530,7 +530,7 @@ class QuestionPanel(Vertical, can_focus=True):
         if decision is not None:
             self._answer(decision)
         else:
-            self._was_read = False  # of the next part
+            self._seen_to_end = False  # of the next part
             self.query_one(QuestionText).scroll_home(animate=False)
             self.redraw()
 

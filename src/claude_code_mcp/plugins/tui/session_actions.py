@@ -44,7 +44,7 @@ class SessionOnScreen:
     target: Callable[[], str | None]
     """The session that acts are about: the highlighted one while the list has the focus, else the one that is shown."""
     open: Callable[[str | None], None]
-    put_back: Callable[[str], None]
+    restore_text: Callable[[str], None]
     """Has a message that could not be sent stand in the input again."""
 
 
@@ -113,14 +113,14 @@ class SessionActions:
             # What could not be sent must not be lost: the input was emptied when it was sent.
             if joins and text in self._joined:
                 self._joined.remove(text)
-            self._on_screen.put_back(text)
+            self._on_screen.restore_text(text)
         elif joins:
             conversation.sent(text)
 
     async def _create(self, request: NewSessionRequest) -> None:
         made = await self.ask(lambda sessions: sessions.create(request.prompt, **request.options))
         if made is None:
-            self._on_screen.put_back(request.prompt)
+            self._on_screen.restore_text(request.prompt)
         else:
             self._pump.list_again()
             self._on_screen.open(made["sessionId"])
@@ -140,7 +140,7 @@ class SessionActions:
             typed = next((text for text in self._joined if beginning.startswith(text[:_BEGINNING])), None)
             if typed is not None:
                 self._joined.remove(typed)
-                self._on_screen.put_back(typed)
+                self._on_screen.restore_text(typed)
             else:
                 self._app.notify(visible(f"Never processed: {beginning}"), markup=False, severity="warning")
 

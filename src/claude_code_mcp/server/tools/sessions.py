@@ -158,8 +158,8 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
     if session.runs_elsewhere and arguments.wait_seconds:
-        stores, neighbours = session.deps.stores, call.service.neighbours
-        await neighbours.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
+        stores, peers = session.deps.stores, call.service.peers
+        await peers.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
         # Looked up again: the other server's changes are only on disk.
         session = await call.service.find(arguments.session_id, caller=call.caller)
     late = _accept_answers(call, session)
@@ -173,7 +173,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
             return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
     if session.runs_elsewhere:
-        notice = await call.service.neighbours.report(session.id)
+        notice = await call.service.peers.report(session.id)
     return report(
         session,
         redactor,

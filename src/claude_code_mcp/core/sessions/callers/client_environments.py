@@ -81,9 +81,9 @@ class ClientEnvironments:
             known = self._known[place] = self._make(principal, client)
         return known
 
-    def hosted(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
         """The hub of a client's sessions, open within this context."""
-        return self.of(Caller(LOCAL, client)).hosted()
+        return self.of(Caller(LOCAL, client)).open_hub()
 
     @contextmanager
     def connected(self, client: ClientEnvironment | None) -> Iterator[None]:
@@ -95,14 +95,14 @@ class ClientEnvironments:
         del kept
 
     def _make(self, principal: str, client: ClientEnvironment | None) -> SessionDeps:
-        own, settings, hosted = self._own, self._own.settings, self._own.hosted
+        own, settings, open_hub = self._own, self._own.settings, self._own.open_hub
         variables, enforcer = own.launcher.environment, own.enforcer
         if principal in self._hubs:
-            hosted = partial(nullcontext, self._hubs[principal])
+            open_hub = partial(nullcontext, self._hubs[principal])
         if client is not None:
             variables = client.variables
             settings = client_settings(settings, variables, own.launcher.environment)
-            hosted = hosted if self._hub_for is None else partial(self._hub_for, client)
+            open_hub = open_hub if self._hub_for is None else partial(self._hub_for, client)
         directory = default_directory(settings, client.directory if client is not None else None)
         launcher = make_launcher(settings, self._isolation.of(principal, variables, directory), self._own_addresses)
         if client is not None:
@@ -115,7 +115,7 @@ class ClientEnvironments:
             enforcer=enforcer.guarding(
                 launcher.config_dir, str(settings.state_dir), enclosed=launcher.home.sandbox is not None
             ),
-            hosted=hosted,
+            open_hub=open_hub,
             directory=client.directory if client is not None else None,
         )
         self._redactor.learn(without_settings(launcher.home.secrets, settings.sections), owner=made)

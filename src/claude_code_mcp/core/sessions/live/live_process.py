@@ -138,7 +138,7 @@ class LiveProcess:
         self._starting = deps.start_task(self._start(self._place))
 
     async def _make_bridge(self) -> McpBridge | None:
-        host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
+        host, owner = await self._hosting.enter_async_context(self._deps.open_hub()), self._owner
         if host is None or owner.options.hub_servers == ():
             return None
         return McpBridge(
@@ -390,14 +390,14 @@ class LiveProcess:
     def _take_lease(self, session_id: str) -> None:
         """Take the lease; SessionBusy if another process has it."""
         self._leases.append(self._deps.stores.leases.take(session_id))
-        self._tokens.append(self._deps.neighbours.holding(session_id))
+        self._tokens.append(self._deps.peers.holding(session_id))
 
     def _release_leases(self) -> None:
         for lease in self._leases:
             lease.release()
         # After the leases: a server that waits for the session finds it free when it notices this.
         for token in self._tokens:
-            self._deps.neighbours.released(token)
+            self._deps.peers.released(token)
         self._tokens.clear()
 
     @property

@@ -46,7 +46,7 @@ _GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/set
 
 async def launch_like(session: "Session | Spare") -> Launch:
     """The launch that a process of the session would use now."""
-    async with session.deps.hosted() as host:
+    async with session.deps.open_hub() as host:
         wanted = session.options.hub_servers
         servers = usable_servers(host, wanted, session.deps.enforcer, session.owner) if host is not None else {}
     return launch_of(session, session.deps, tuple(servers))
@@ -100,7 +100,7 @@ class Spare:
         if not self.usable or live is None or launch != self.launch:
             self.drop()
             return None
-        live.hand_to(session, self._frames, self._registration.put_back)
+        live.hand_to(session, self._frames, self._registration.restore)
         # Only after it was taken: if the lease is refused, `drop` still has to end the process.
         self._live = None
         return live

@@ -174,7 +174,7 @@ class RecordWriter:
         while (writing := self._writing.get(session_id)) is not None:
             await asyncio.wait([writing])
 
-    async def put_back(self, session_id: str, record: SessionRecord | None) -> None:
+    async def restore(self, session_id: str, record: SessionRecord | None) -> None:
         """Undoes what was written for a session that was refused: the record of before, or none."""
         # Removed, not overwritten: what was written for the attempt
         # has a later revision, behind which no older one counts.

@@ -1,10 +1,10 @@
-"""Other servers of the same user: what they have of a session, and how one gives it to another.
+"""Other servers of the same user: what they do with a session, and how a session moves from one to another.
 
-A server keeps the process of a session for a while after a turn, so that the next message costs little. When another
-server is sent a message for that session, it asks for it through the database (`make_way`); the one that has it parks
-the process if it does nothing, or says that it is at work. The one that has it notices by a change of its own file in
-`servers`, the other by changes of the database's log file, which the system reports: nothing is polled while nothing
-happens, and what a server writes itself does not wake it.
+A server keeps the process of a session for a while after a turn, so that the next message is cheap. If another server
+gets a message for that session, it requests the session through the database (`request_release`). The holder parks the
+process if it is idle, or answers that it is busy. The holder is notified by a change of its own file in `servers`, the
+other by changes of the database's log file, which the system reports: nothing is polled while nothing happens, and a
+server's own writes do not wake it.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GIVING_WAY = 15.0
-"""Seconds that another server has for closing a process that does nothing."""
+_RELEASE_SECONDS = 15.0
+"""Seconds that another server has to close an idle process."""
 _ANNOUNCE_AFTER = 0.2
-"""Seconds for which a question must have been open before other servers are told of it."""
+"""Seconds for which a question must have been open before other servers see it."""
 _LOOK_AGAIN = 2.0
-"""Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
+"""Seconds between checks during a wait: the end of a killed process changes no file."""
 
 
-class Neighbours:
-    """What this server tells others and asks of them; an observer of its questions. `start_task` runs work that belongs
-    to the service."""
+class PeerServers:
+    """What this server publishes to others and requests from them; an observer of its questions. `start_task` runs work
+    that belongs to the service."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Neighbours:
         self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
         self._follower = FileFollower()
         self._unannounced: dict[str, asyncio.TimerHandle] = {}
-        """By the id of an open question that others are about to be told of."""
+        """By the id of an open question that is about to be published."""
 
     # -- what this server has ---------------------------------------------------------------------------------
 
     def holding(self, session_id: str) -> str:
-        """This server has begun a process of the session. Returns the token that `released` takes."""
+        """This server started a process of the session. Returns the token for `released`."""
         token = uuid.uuid4().hex
         self._in_background(self._holders.announce, session_id, token)
         return token
@@ -69,8 +69,8 @@ class Neighbours:
         self._in_background(self._holders.withdraw, token)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """Others show which questions are open here; one that is answered at once, by a rule or a person, is not told.
-        The person who is asked comes first."""
+        """Publishes which questions are open here. A question that is answered at once, by a rule or a person, is not
+        published: the person who is asked comes first."""
 
         def announce(question: Question, asked_at: float) -> None:
             del self._unannounced[question.id]
@@ -89,20 +89,21 @@ class Neighbours:
                     self._in_background(self._holders.question_closed, question.id)
 
     def act(self, act: AuditEvent) -> None:
-        """Acts are of no concern to other servers."""
+        """Audit events do not concern other servers."""
 
     def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
         self._start_task(self._quietly(step, *arguments))
 
     async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
-        """Nobody depends on it: without it, others wait longer and are told less."""
+        """Failures are logged only: without this, others wait longer and see less."""
         try:
             await asyncio.to_thread(step, *arguments)
         except OSError as error:
             log.warning("cannot publish this server's sessions to other servers: %s", error)
 
-    async def serve_requests(self, give_way: Callable[[str], bool]) -> None:
-        """Lets others have the sessions that they want; `give_way` parks one, or says that it is at work. Endless."""
+    async def serve_requests(self, release: Callable[[str], bool]) -> None:
+        """Serves requests of other servers for sessions, endlessly. `release` parks one, or returns False if it is
+        busy."""
         try:
             file = await asyncio.to_thread(self._holders.requests_file)
         except (OSError, StateUnavailable) as error:
@@ -114,7 +115,7 @@ class Neighbours:
                 # The next request is another chance, and who wants the session does not wait for ever.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):
-                        if not give_way(session_id):
+                        if not release(session_id):
                             await asyncio.to_thread(self._holders.refuse, session_id)
 
     async def close(self) -> None:
@@ -125,17 +126,20 @@ class Neighbours:
 
     # -- what others have -------------------------------------------------------------------------------------
 
-    async def make_way(self, session_id: str, leases: Leases) -> None:
-        """Returns when no other server has the session. SessionBusy, with who has it, if that one is at work on it or
-        does not let go in time; ProcessFailed if it cannot be told whether one has it. Nothing is held by this: whoever
-        is next takes the lease."""
+    async def request_release(self, session_id: str, leases: Leases) -> None:
+        """Returns when no other server has the session. Raises SessionBusy, with the holder, if the holder is busy with
+        it or does not release it in time. Raises ProcessFailed if
+        it cannot be determined whether one has it. Nothing is reserved: another server may take the lease next."""
         # As a rule nobody has it, and nothing needs to be written.
         if not await asyncio.to_thread(leases.held, session_id):
             return
         holder = await asyncio.to_thread(self._holders.want, session_id)
         with suppress(TimeoutError):
             # Followed before the first look: what changes between the two is not missed.
-            async with asyncio.timeout(_GIVING_WAY), self._follower.follow(f"{self._database.path}-wal") as database:
+            async with (
+                asyncio.timeout(_RELEASE_SECONDS),
+                self._follower.follow(f"{self._database.path}-wal") as database,
+            ):
                 while await asyncio.to_thread(leases.held, session_id):
                     now = await asyncio.to_thread(self._holders.holder, session_id)
                     if now is not None and now.refuses:
@@ -145,7 +149,7 @@ class Neighbours:
         raise _busy(session_id, holder)
 
     async def wait_for_rest(self, session_id: str, records: SessionRecords, leases: Leases, seconds: float) -> None:
-        """Waits until no other server runs a turn of the session or one asks something there, or `seconds` are over."""
+        """Waits until no other server runs a turn of the session or has a question of it, at most `seconds`."""
 
         def at_rest() -> bool:
             record = records.read(session_id)
@@ -158,21 +162,21 @@ class Neighbours:
                     await self._change(database.changed())
 
     async def refuse_elsewhere(self, session: "Session") -> None:
-        """SessionBusy, with who has it, for a session of which another server runs a turn, or that another program
-        runs."""
+        """Raises SessionBusy, with the holder, for a session that is busy in another server or open in another
+        program."""
         session.refuse_if_outside()
         if session.runs_elsewhere:
             raise await self.busy(session.id)
 
     async def busy(self, session_id: str) -> SessionBusy:
-        """The refusal of a session that another server has."""
+        """The error for a session that another server holds."""
         holder = None
         with suppress(OSError):
             holder = await asyncio.to_thread(self._holders.holder, session_id)
         return _busy(session_id, holder)
 
     async def report(self, session_id: str) -> str:
-        """Who runs a session that another server runs, and what it asks there."""
+        """Which other server runs the session, and the question that is open there."""
         holder, questions = None, []
         with suppress(OSError):
             holder = await asyncio.to_thread(self._holders.holder, session_id)
