@@ -16,6 +16,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.handover import Adoption, SessionMover
 from claude_code_mcp.plugins.fleet.hooks import NO_HOOKS, Hooks
+from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.plugins.fleet.session_copy import FleetReplica
 from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
@@ -25,27 +26,24 @@ from tests.conftest import RUN
 from tests.support.parts import service_parts
 
 
-@dataclass(frozen=True)
-class Held:
-    session_id: str
-    machine: str
-    epoch: int
-    arriving: bool = False
+def held(session_id: str, machine: str, epoch: int) -> Holding:
+    """A session in the hands of a machine."""
+    return Holding(session_id, machine, epoch, "", 0)
 
 
 @dataclass
 class Ledger:
     """Who holds which session: what the leases of the fleet decide, for tests of what comes after the decision."""
 
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, Holding] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
 
-    def claim(self, session_id: str, machine: str) -> Held:
+    def claim(self, session_id: str, machine: str) -> Holding:
         found = self.held.get(session_id)
         if found is not None and found.machine != machine:
             raise SessionBusy(f"held by {found.machine}")
         if found is None:
-            found = self.held[session_id] = Held(session_id, machine, self.released.get(session_id, 0) + 1)
+            found = self.held[session_id] = held(session_id, machine, self.released.get(session_id, 0) + 1)
         return found
 
     def release(self, session_id: str) -> None:
@@ -58,9 +56,9 @@ class Holdings:
 
     def __init__(self, ledger: Ledger, machine: str) -> None:
         self._ledger, self._machine = ledger, machine
-        self.known: dict[str, Held] = {}
+        self.known: dict[str, Holding] = {}
 
-    async def claim(self, session_id: str, _principal: str, *, taking: bool = False) -> Held:
+    async def claim(self, session_id: str, _principal: str, *, taking: bool = False) -> Holding:
         # As leases do: what a machine believes to hold it does not ask for again, though another may have it by now.
         if taking or session_id not in self.known:
             self.known[session_id] = self._ledger.claim(session_id, self._machine)
@@ -72,10 +70,10 @@ class Holdings:
         self.known.pop(holding.session_id)
         self._ledger.release(holding.session_id)
 
-    def held(self, session_id: str) -> Held | None:
+    def held(self, session_id: str) -> Holding | None:
         return self.known.get(session_id)
 
-    def holding_of(self, session_id: str) -> Held | None:
+    def holding_of(self, session_id: str) -> Holding | None:
         if session_id not in {*self.known, *self._ledger.held, *self._ledger.released}:
             self.known[session_id] = self._ledger.claim(session_id, self._machine)
         return self.known.get(session_id)

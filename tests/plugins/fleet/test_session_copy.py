@@ -29,7 +29,7 @@ from tests.core.sessions.test_open_elsewhere import open_in_claude
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
 from tests.support.repositories import repository
 
-from .machines import Held, Ledger, Machine, machine
+from .machines import Ledger, Machine, held, machine
 
 API_NOTES = {"api-request", "api-request-shape", "api-request-blob"}
 ID = "11111111-1111-4111-8111-111111111111"
@@ -167,7 +167,7 @@ async def test_a_machine_that_was_overtaken_is_told_and_writes_nothing_more(
     async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
         session, _ = await run(one.service, script("before", "done"), options(one.sandbox))
         await one.transcripts.load(session.id)
-        await TranscriptStore(fleet).fence(session.id, Held(session.id, "two", 2))
+        await TranscriptStore(fleet).fence(session.id, held(session.id, "two", 2))
         before = await one.transcripts.load_all(session.id)
         await say(one.service, session, script("stale", "done"))
         assert one.lost == [session.id]

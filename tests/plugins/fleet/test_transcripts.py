@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,15 +9,14 @@ from nats.js.api import StreamConfig
 
 from claude_code_mcp.plugins.fleet import names, transcripts
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, LostSession, TranscriptStore
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 
 
-@dataclass(frozen=True)
-class Held:
-    epoch: int
-    session_id: str = SESSION
+def held(epoch: int) -> Holding:
+    return Holding(SESSION, "m", epoch, "", 0)
 
 
 def entry(text: str = "", **more: Any) -> dict[str, Any]:
@@ -32,16 +30,16 @@ def marker(text: str) -> dict[str, Any]:
 async def test_entries_of_any_size_come_back_in_order(fleet: FleetConnection) -> None:
     store = TranscriptStore(fleet)
     wanted = [entry("small"), entry("ä\ud800" + "x" * (3 << 20)), entry("last"), marker("a title")]
-    await store.append(SESSION, wanted[:2], holding=Held(1))
-    await store.append(SESSION, wanted[2:], holding=Held(1))
+    await store.append(SESSION, wanted[:2], holding=held(1))
+    await store.append(SESSION, wanted[2:], holding=held(1))
     assert await TranscriptStore(fleet).load(SESSION) == wanted
 
 
 async def test_a_subagent_has_a_file_of_its_own(fleet: FleetConnection) -> None:
     store, main, sub = TranscriptStore(fleet), entry("main"), entry("sub")
-    await store.append(SESSION, [main], holding=Held(1))
+    await store.append(SESSION, [main], holding=held(1))
     # The same uuid in another file is another entry.
-    await store.append(SESSION, [sub, main], holding=Held(1), path="subagents/agent-a")
+    await store.append(SESSION, [sub, main], holding=held(1), path="subagents/agent-a")
     assert await store.load_all(SESSION) == {"": [main], "subagents/agent-a": [sub, main]}
 
 
@@ -50,34 +48,34 @@ async def test_an_entry_comes_once_however_often_and_whenever_it_is_appended(fle
     info = await fleet.jetstream.stream_info(names.TRANSCRIPTS)
     await fleet.jetstream.update_stream(StreamConfig(**{**vars(info.config), "duplicate_window": 0.1}))
     first, second = entry("one"), entry("two")
-    await TranscriptStore(fleet).append(SESSION, [first, first], holding=Held(1))
-    await TranscriptStore(fleet).append(SESSION, [first, second], holding=Held(1))
+    await TranscriptStore(fleet).append(SESSION, [first, first], holding=held(1))
+    await TranscriptStore(fleet).append(SESSION, [first, second], holding=held(1))
     later = TranscriptStore(fleet)
-    await later.append(SESSION, [second], holding=Held(2))
+    await later.append(SESSION, [second], holding=held(2))
     assert await later.load(SESSION) == [first, second]
 
 
 async def test_a_writer_of_an_earlier_epoch_has_lost_the_session(fleet: FleetConnection) -> None:
     old, new = TranscriptStore(fleet), TranscriptStore(fleet)
     first = entry("of the first machine")
-    await old.append(SESSION, [first], holding=Held(1))
-    await new.fence(SESSION, Held(2))
+    await old.append(SESSION, [first], holding=held(1))
+    await new.fence(SESSION, held(2))
     for _ in range(2):  # also when it looks again
         with pytest.raises(LostSession):
-            await old.append(SESSION, [entry("stale")], holding=Held(1))
+            await old.append(SESSION, [entry("stale")], holding=held(1))
     with pytest.raises(LostSession):
-        await TranscriptStore(fleet).append(SESSION, [entry("stale")], holding=Held(1))
+        await TranscriptStore(fleet).append(SESSION, [entry("stale")], holding=held(1))
     second = entry("of the second machine")
-    await new.append(SESSION, [second], holding=Held(2))
+    await new.append(SESSION, [second], holding=held(2))
     assert await new.load(SESSION) == [first, second]
 
 
 async def test_of_two_writers_with_one_epoch_the_second_to_come_ends_the_first(fleet: FleetConnection) -> None:
     one, two = TranscriptStore(fleet), TranscriptStore(fleet)
-    await one.append(SESSION, [entry("a")], holding=Held(1))
-    await two.append(SESSION, [entry("b")], holding=Held(1))
+    await one.append(SESSION, [entry("a")], holding=held(1))
+    await two.append(SESSION, [entry("b")], holding=held(1))
     with pytest.raises(LostSession):
-        await one.append(SESSION, [entry("c")], holding=Held(1))
+        await one.append(SESSION, [entry("c")], holding=held(1))
     loaded = await two.load(SESSION)
     assert loaded is not None
     assert [each["text"] for each in loaded] == ["a", "b"]
@@ -116,14 +114,14 @@ class LossyConnection:
 async def test_what_arrived_though_its_acknowledgement_was_lost_comes_once(fleet: FleetConnection, size: int) -> None:
     lossy = LossyConnection(fleet)
     store = TranscriptStore(lossy)  # type: ignore[arg-type]
-    await store.append(SESSION, [entry("before")], holding=Held(1))
+    await store.append(SESSION, [entry("before")], holding=held(1))
     # A title has no uuid: only the batch itself tells that it is there.
     batch = [marker("a title"), entry("x" * size)]
     lossy.losing = 1
     with pytest.raises(FleetUnavailable):
-        await store.append(SESSION, batch, holding=Held(1))
-    await store.append(SESSION, batch, holding=Held(1))
-    await store.append(SESSION, [marker("a title")], holding=Held(1))
+        await store.append(SESSION, batch, holding=held(1))
+    await store.append(SESSION, batch, holding=held(1))
+    await store.append(SESSION, [marker("a title")], holding=held(1))
     loaded = await store.load(SESSION)
     assert loaded is not None
     assert loaded[1:] == [*batch, marker("a title")]
@@ -132,18 +130,18 @@ async def test_what_arrived_though_its_acknowledgement_was_lost_comes_once(fleet
 async def test_what_arrives_late_is_either_taken_or_refused_never_doubled(fleet: FleetConnection) -> None:
     lossy = LossyConnection(fleet)
     store = TranscriptStore(lossy)  # type: ignore[arg-type]
-    await store.append(SESSION, [entry("before")], holding=Held(1))
+    await store.append(SESSION, [entry("before")], holding=held(1))
     taken, refused = [marker("taken")], [marker("refused")]
     lossy.delaying = True
     with pytest.raises(FleetUnavailable):
-        await store.append(SESSION, taken, holding=Held(1))
+        await store.append(SESSION, taken, holding=held(1))
     await lossy.deliver()
-    await store.append(SESSION, taken, holding=Held(1))
+    await store.append(SESSION, taken, holding=held(1))
     lossy.delaying = True
     with pytest.raises(FleetUnavailable):
-        await store.append(SESSION, refused, holding=Held(1))
+        await store.append(SESSION, refused, holding=held(1))
     lossy.delaying = False
-    await store.append(SESSION, refused, holding=Held(1))
+    await store.append(SESSION, refused, holding=held(1))
     [late] = await lossy.deliver()
     assert isinstance(late, Exception)
     loaded = await store.load(SESSION)
@@ -158,29 +156,29 @@ async def test_a_batch_whose_writer_died_in_the_middle_counts_as_never_written(
     lossy = LossyConnection(fleet)
     dying = TranscriptStore(lossy)  # type: ignore[arg-type]
     first, long = entry("first"), entry("x" * 1000)
-    await dying.append(SESSION, [first], holding=Held(1))
+    await dying.append(SESSION, [first], holding=held(1))
     lossy.losing = 1
     with pytest.raises(FleetUnavailable):
-        await dying.append(SESSION, [long], holding=Held(1))
+        await dying.append(SESSION, [long], holding=held(1))
     later = TranscriptStore(fleet)
     assert await later.load(SESSION) == [first]
-    await later.append(SESSION, [long], holding=Held(2))
+    await later.append(SESSION, [long], holding=held(2))
     assert await later.load(SESSION) == [first, long]
 
 
 async def test_what_a_file_has_and_the_store_has_not_is_found(fleet: FleetConnection) -> None:
     store, kept, new = TranscriptStore(fleet), entry("kept"), entry("new")
-    await store.append(SESSION, [kept, marker("a")], holding=Held(1))
+    await store.append(SESSION, [kept, marker("a")], holding=held(1))
     file = [marker("a"), kept, marker("b"), new, marker("a")]
-    missing = await store.missing(SESSION, {"": file, "subagents/agent-a": [kept]}, holding=Held(1))
+    missing = await store.missing(SESSION, {"": file, "subagents/agent-a": [kept]}, holding=held(1))
     assert missing == {"": [marker("b"), new, marker("a")], "subagents/agent-a": [kept]}
 
 
 async def test_a_deleted_conversation_leaves_nothing(fleet: FleetConnection) -> None:
     store = TranscriptStore(fleet)
-    await store.append(SESSION, [entry("gone")], holding=Held(1))
+    await store.append(SESSION, [entry("gone")], holding=held(1))
     await store.delete(SESSION)
     assert await store.load(SESSION) is None
     again = entry("again")
-    await store.append(SESSION, [again], holding=Held(1))
+    await store.append(SESSION, [again], holding=held(1))
     assert await store.load(SESSION) == [again]

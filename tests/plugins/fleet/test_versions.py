@@ -22,7 +22,7 @@ from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.routing import PlacementRequest
 from claude_code_mcp.plugins.fleet.trees import TreeRef
 
-from .machines import Held, OpenSeal
+from .machines import OpenSeal, held
 
 ID = "11111111-1111-4111-8111-111111111111"
 RECORD = SessionRecord(session_id=ID, owner="", created_at=1, used_at=1, cwd="/p", options=SessionOptions())
@@ -32,7 +32,7 @@ async def changed_document(fleet: FleetConnection, tmp_path: Path, **changes: An
     """The records of a fleet in which another version has written the session's document, with these differences.
     Those of `record` and `options` are of the record, and of its options."""
     store = RecordStore(fleet, database_in(tmp_path / "state"), OpenSeal())
-    await store.put(RECORD, Held(ID, "a", 1))
+    await store.put(RECORD, held(ID, "a", 1))
     bucket = await fleet.jetstream.key_value(names.RECORDS)
     written = json.loads(zlib.decompress((await bucket.get(ID)).value or b""))
     assert written["written_by"] == __version__
@@ -55,7 +55,7 @@ async def test_what_a_newer_machine_has_added_is_ignored_and_what_an_older_one_l
     document = await store.read(ID)
     assert document.record == RECORD
     assert (document.questions[0].id, document.written_by) == ("q", "")
-    taken = await store.take_over(ID, Held(ID, "b", 2))
+    taken = await store.take_over(ID, held(ID, "b", 2))
     assert taken.epoch == 2
     assert (await store.read(ID)).written_by == __version__
 
@@ -77,7 +77,7 @@ async def test_what_must_not_be_ignored_is_refused_with_the_version_that_wrote_i
     with pytest.raises(InvalidArgument, match=reason):
         await store.read(ID)
     with pytest.raises(InvalidArgument, match=reason):
-        await store.take_over(ID, Held(ID, "b", 2))
+        await store.take_over(ID, held(ID, "b", 2))
 
 
 def test_a_tree_that_a_newer_machine_has_saved_is_read() -> None:

@@ -83,7 +83,7 @@ async def test_other_families_name_their_own_fields(caller: ToolCaller) -> None:
     _, message = await caller.refused("claude_create_session", prompt=HELLO, workingDirectory="/no/such/place")
     assert message.startswith("workingDirectory: ")
     _, message = await caller.refused("claude_create_session", prompt=HELLO, permissionMode="kind")
-    assert message.startswith("permissionMode 'kind'")
+    assert message.startswith("permissionMode: 'kind'")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "kind"})
     assert message.startswith("options.permissionMode 'kind'")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"cwd": "/no/such/place"})
@@ -147,7 +147,7 @@ async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller
 async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(default_permission_mode="heroic", default_cwd="/nowhere/at/all")
     code, message = await caller.refused("claude_code_query", prompt=HELLO)
-    assert (code, message.split()[0]) == ("INVALID_ARGUMENT", "CLAUDE_CODE_DEFAULT_PERMISSION_MODE")
+    assert (code, message.split()[0]) == ("INVALID_ARGUMENT", "CLAUDE_CODE_DEFAULT_PERMISSION_MODE:")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "bold"})
     assert message.split()[0] == "options.permissionMode"
     _, message = await caller.refused("claude_code", prompt=HELLO, permissionMode="bold")

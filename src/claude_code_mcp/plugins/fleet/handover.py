@@ -36,10 +36,11 @@ from ...core.state.session_records import SessionRecord
 from ...core.transcripts.transcript_lines import open_regular
 from ...core.transcripts.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
+from .leases import Holding
 from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcript_mirror import is_subagent, local_files
-from .transcripts import FleetUnavailable, SessionHolding, TranscriptStore
+from .transcripts import FleetUnavailable, TranscriptStore
 from .trees import TreeRef, TreeRefused, TreeStore
 
 log = logging.getLogger(__name__)
@@ -78,9 +79,7 @@ class Adoption:
         self._records = records
         self._database = database
 
-    async def adopt(
-        self, session_id: str, holding: SessionHolding, stores: Stores, cwd: str, check: CheckRecord
-    ) -> Adopted:
+    async def adopt(self, session_id: str, holding: Holding, stores: Stores, cwd: str, check: CheckRecord) -> Adopted:
         """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
 
         `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
@@ -189,7 +188,7 @@ def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...])
 class SessionHoldings(Protocol):
     """Who holds which session, as `leases.Holdings` has it."""
 
-    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> SessionHolding: ...
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding: ...
 
     async def arrived(self, holding: Any) -> object: ...
 

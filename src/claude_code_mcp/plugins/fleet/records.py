@@ -36,7 +36,7 @@ from . import names
 from .connection import FleetConnection
 from .leases import WRONG_SEQUENCE, Holding
 from .nats_client import BadRequestError, KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, NotFoundError
-from .transcripts import FleetUnavailable, LostSession, SessionHolding, answering
+from .transcripts import FleetUnavailable, LostSession, answering
 
 if TYPE_CHECKING:
     import sqlite3
@@ -131,7 +131,7 @@ class RecordStore:
         """Says how a person has called a session on this machine's disk."""
         self._bucket: KeyValue | None = None
 
-    async def put(self, record: SessionRecord, holding: SessionHolding) -> None:
+    async def put(self, record: SessionRecord, holding: Holding) -> None:
         """Writes the document of a session as it is now. LostSession if a later epoch has written it;
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
@@ -240,7 +240,7 @@ class RecordStore:
         options = SessionOptions.model_validate({**record.options.model_dump(), **values})
         return record.model_copy(update={"options": options})
 
-    async def take_over(self, session_id: str, holding: SessionHolding) -> SessionDocument:
+    async def take_over(self, session_id: str, holding: Holding) -> SessionDocument:
         """The document, which from now on no earlier epoch can replace. Raises as `read` and `put`."""
         document = await self.read(session_id)
         if document.epoch > holding.epoch:

@@ -29,10 +29,10 @@ from ...core.sessions.background_tasks import BackgroundTasks
 from ...core.state.session_marks import Mark, Marks
 from ...core.state.session_records import SessionRecord
 from ...core.transcripts.transcripts import Transcripts
-from .leases import HeldElsewhere, Ownership
+from .leases import HeldElsewhere, Holding, Ownership
 from .records import RecordStore, UnansweredQuestion
 from .transcript_mirror import LocalFiles, local_files, mirrored_entries
-from .transcripts import FleetUnavailable, LostSession, SessionHolding, TranscriptStore
+from .transcripts import FleetUnavailable, LostSession, TranscriptStore
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class FleetReplica:
         self,
         transcripts: TranscriptStore,
         records: RecordStore,
-        holding_of: Callable[[str], SessionHolding | None],
+        holding_of: Callable[[str], Holding | None],
         lost: Callable[[str], None],
         claim: Callable[[str, str], Awaitable[object]] | None = None,
         note_staying: Callable[[str, str], Awaitable[object]] | None = None,
@@ -327,7 +327,7 @@ class FleetReplica:
                 # The ids of all entries of a long conversation take megabytes; the next process reads them again.
                 self._transcripts.forget(session_id)
 
-    async def _step(self, session_id: str, copy: _Copy, holding: SessionHolding) -> None:
+    async def _step(self, session_id: str, copy: _Copy, holding: Holding) -> None:
         if copy.compare:
             await self._append_missing(session_id, copy, holding)
         elif copy.queue:
@@ -354,7 +354,7 @@ class FleetReplica:
                 copy.changed = True
                 raise
 
-    async def _append_missing(self, session_id: str, copy: _Copy, holding: SessionHolding) -> None:
+    async def _append_missing(self, session_id: str, copy: _Copy, holding: Holding) -> None:
         """Appends what the files have and the store has not."""
         files = copy.files
         assert files is not None

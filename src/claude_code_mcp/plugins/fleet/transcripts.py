@@ -22,11 +22,12 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ...core.errors import ClaudeCodeError, SessionBusy
 from . import names
 from .connection import FleetConnection
+from .leases import Holding
 from .nats_client import AckPolicy, APIError, ConsumerConfig, DeliverPolicy, NatsError, NotFoundError
 
 Entry = Mapping[str, Any]
@@ -47,17 +48,6 @@ class LostSession(SessionBusy):
 
 class FleetUnavailable(ClaudeCodeError):
     """NATS did not answer. It is not known whether what was asked for was done; asking again is safe."""
-
-
-class SessionHolding(Protocol):
-    """Who holds a session, as `leases.Holding` has it."""
-
-    @property
-    def session_id(self) -> str: ...
-
-    @property
-    def epoch(self) -> int:
-        """Grows each time that another machine takes the session over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +137,7 @@ class TranscriptStore:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    async def append(
-        self, session_id: str, entries: Sequence[Entry], *, holding: SessionHolding, path: str = ""
-    ) -> None:
+    async def append(self, session_id: str, entries: Sequence[Entry], *, holding: Holding, path: str = "") -> None:
         """Appends entries to a file of the conversation, in their order, without those that it has by their uuid.
 
         The first append of a holding shuts out all writers of earlier epochs. Raises LostSession if a later one writes;
@@ -158,13 +146,13 @@ class TranscriptStore:
         if entries:
             await self._append(session_id, holding.epoch, path, entries)
 
-    async def fence(self, session_id: str, holding: SessionHolding) -> None:
+    async def fence(self, session_id: str, holding: Holding) -> None:
         """Shuts out all writers of earlier epochs, without appending anything; raises as `append`."""
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
                 await self._writer(session_id, holding.epoch)
 
-    async def clear(self, session_id: str, path: str, *, holding: SessionHolding) -> None:
+    async def clear(self, session_id: str, path: str, *, holding: Holding) -> None:
         """All entries of one file so far count as gone; raises as `append`."""
         await self._append(session_id, holding.epoch, path, (), deleted=True)
 
@@ -182,7 +170,7 @@ class TranscriptStore:
             self._writers.pop(session_id, None)
 
     async def missing(
-        self, session_id: str, files: Mapping[str, Sequence[Entry]], *, holding: SessionHolding
+        self, session_id: str, files: Mapping[str, Sequence[Entry]], *, holding: Holding
     ) -> dict[str, list[Entry]]:
         """What the store lacks of the files of a conversation, by path, each in its order. Entries without a uuid are
         counted: as many of equal ones are missing as the file has more of them. Raises as `append`."""
