@@ -64,8 +64,8 @@ async def test_what_a_newer_machine_has_added_is_ignored_and_what_an_older_one_l
     ("changes", "reason"),
     [
         ({"version": 2, "written_by": "9.1"}, "in a different format, written by claude-code-mcp 9.1"),
-        ({"options": {"curfew": "22:00"}, "written_by": "9.1"}, r"does not know \(curfew\).*claude-code-mcp 9.1"),
-        ({"options": {"most_files": 0}}, r"does not know \(most_files\)"),
+        ({"options": {"curfew": "22:00"}, "written_by": "9.1"}, r"does not support \(curfew\).*claude-code-mcp 9.1"),
+        ({"options": {"most_files": 0}}, r"does not support \(most_files\)"),
         ({"record": {"version": 2}, "written_by": "9.1"}, "damaged, or in a different format.*claude-code-mcp 9.1"),
         ({"version": 2, "written_by": ...}, "written by another version of claude-code-mcp"),
     ],

@@ -85,7 +85,7 @@ async def test_other_families_name_their_own_fields(caller: ToolCaller) -> None:
     _, message = await caller.refused("claude_create_session", prompt=HELLO, permissionMode="kind")
     assert message.startswith("permissionMode: 'kind'")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "kind"})
-    assert message.startswith("options.permissionMode 'kind'")
+    assert message.startswith("options.permissionMode: 'kind'")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"cwd": "/no/such/place"})
     assert message.startswith("options.cwd: ")
 
@@ -149,9 +149,9 @@ async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: Start
     code, message = await caller.refused("claude_code_query", prompt=HELLO)
     assert (code, message.split()[0]) == ("INVALID_ARGUMENT", "CLAUDE_CODE_DEFAULT_PERMISSION_MODE:")
     _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "bold"})
-    assert message.split()[0] == "options.permissionMode"
+    assert message.split()[0] == "options.permissionMode:"
     _, message = await caller.refused("claude_code", prompt=HELLO, permissionMode="bold")
-    assert message.split()[0] == "permissionMode"
+    assert message.split()[0] == "permissionMode:"
     _, message = await caller.refused("claude_create_session", prompt=HELLO)
     assert message.startswith("CLAUDE_CODE_DEFAULT_CWD")
     _, message = await caller.refused("claude_create_session", prompt=HELLO, workingDirectory="/nowhere/else")
