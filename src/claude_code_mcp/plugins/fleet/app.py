@@ -1,5 +1,5 @@
-"""The composition of a fleet's parts: the ordinary server as a machine, and a gateway at the socket that the clients of
-this user share, and over HTTP."""
+"""Assembles a fleet's parts: the ordinary server as a machine, and a gateway on the user's shared socket and over
+HTTP."""
 
 import asyncio
 import contextlib
@@ -50,14 +50,14 @@ async def _nothing() -> None:
 
 
 _ASKS = {"sessions": _nothing, "metrics": _nothing, "hub": _nothing}
-"""What commands ask a shared server for, and a gateway has not."""
+"""Requests of commands to a shared server that a gateway does not support."""
 
 
 @asynccontextmanager
 async def machine_server(settings: Settings, name: str, replica: "SessionReplica") -> AsyncIterator[MachineParts]:
-    """The ordinary server, for callers of gateways, with an audit trail of its own that names it. Whoever has a token
-    of their own there must be known here too: by the same file of tokens, or the same issuer. Whoever signs in at a
-    gateway's own authorization server is believed where the settings have that too."""
+    """The ordinary server for callers of gateways, with a separate audit trail that names it. Callers with tokens must
+    be known here too, through the same tokens file or the same issuer. People who sign in at a gateway's own
+    authorization server are accepted if the settings here enable it too."""
     # Nobody signs in here: what the authorization server needs need not be installed.
     known = settings.model_copy(update={"oauth": False})
     listed = settings.http_tokens_file is not None or settings.oauth_issuer is not None
@@ -77,10 +77,10 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
 
 
 class GatewayPlace:
-    """The socket of this user's shared server, held for a gateway: `claude-code-mcp --shared` finds it there."""
+    """The socket of this user's shared server, held for a gateway so that `claude-code-mcp --shared` connects to it."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        """Raises InvalidArgument if a shared server runs there already. `arguments` are settings, as for `serve`."""
+        """Raises InvalidArgument if a shared server already runs there. `arguments` are settings, as for `serve`."""
         try:
             self.where, self._fingerprint = place.find_place(arguments, os.environ)
             found = place.take_lock(self.where)
@@ -97,7 +97,7 @@ class GatewayPlace:
         place.write_holder(self._lock, gateway=True)
 
     def opened(self) -> SharedSocket:
-        """Serves the socket; to be called once, on the event loop."""
+        """Serves the socket. Call it once, on the event loop."""
         shared = SharedSocket(self._listener, self.where)
         shared.settle_settings(
             Hello(directory=place.working_directory(), environment=dict(os.environ), fingerprint=self._fingerprint)
@@ -105,7 +105,7 @@ class GatewayPlace:
         return shared
 
     def close(self) -> None:
-        """Gives the place free for another server."""
+        """Releases the socket for another server."""
         self._listener.close()
         with contextlib.suppress(OSError):
             os.close(self._lock)
@@ -117,7 +117,7 @@ class GatewayConsoles:
     def __init__(
         self, gateway: Gateway, nats: Client, fleet: FleetView, receivers: "FleetReceivers | None" = None
     ) -> None:
-        """Without `receivers` nobody can be told elsewhere than on the page."""
+        """Without `receivers`, notifications appear only on the page."""
         self._receivers = receivers
         self._gateway = gateway
         self._nats = nats
@@ -129,7 +129,7 @@ class GatewayConsoles:
         return self._made[0] if self._made else None
 
     def open(self, address: Address, accounts: Accounts) -> Console | None:
-        """One for a server that listens there; None where the settings want none. Blocks on the disk."""
+        """The console of a server that listens there; None if the settings disable it. Blocks on the disk."""
         service = self._gateway.service
 
         def over_machines(still_signed_in: StillSignedIn) -> PageRoutes:
@@ -147,8 +147,7 @@ class GatewayConsoles:
         return console
 
     async def watched(self) -> dict[str, Any]:
-        """Whether the user of this gateway comes to see questions: a page of theirs is open, or questions are pushed
-        to them."""
+        """Whether the user of this gateway will see questions: a page is open, or questions are pushed."""
         if any(console.watched(LOCAL) for console in self._made):
             return {"watched": True}
         return {"watched": self._receivers is not None and (await self._receivers.read(LOCAL)).pushes_questions}
@@ -161,16 +160,16 @@ class GatewayConsoles:
 
 @dataclass(frozen=True, slots=True)
 class ServedGateway:
-    """A gateway while it serves clients."""
+    """A gateway that serves clients."""
 
     url: str | None
-    """Where it does over HTTP."""
+    """Its address over HTTP."""
     ended: Callable[[], Awaitable[None]]
-    """Returns when somebody has asked at the socket for its end."""
+    """Returns when a command on the socket requested its end."""
 
 
 def _probes(connection: FleetConnection, embedded: "Running | None") -> Probes:
-    """A gateway without NATS can serve no client. If this process runs the NATS server, a restart of both may help."""
+    """A gateway without NATS cannot serve clients. If this process runs the NATS server, restarting both may help."""
 
     async def problem() -> str | None:
         return None if await connection.answers() else "the fleet's NATS server does not respond"
@@ -188,9 +187,9 @@ async def serving_gateway(
     receivers: "FleetReceivers",
     embedded: "Running | None" = None,
 ) -> AsyncIterator[ServedGateway]:
-    """Serves clients of the fleet until the end of the block. `connection` has a key that may do everything. What
-    happens at the gateway itself, such as a sign-in, is in the audit trail of the `machine` in this process.
-    `receivers` are the keeper's, which sends to them. `embedded` is the fleet's own server in this process."""
+    """Serves clients of the fleet until the end of the block. `connection` has a key with all permissions. Events at
+    the gateway itself, such as sign-ins, go to the audit trail of the `machine` in this process. `receivers` are the
+    keeper's, which sends to them. `embedded` is the fleet's own NATS server in this process."""
     callers = await asyncio.to_thread(shared_callers, settings, http)
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)

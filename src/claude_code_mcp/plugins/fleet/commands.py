@@ -1,4 +1,4 @@
-"""`fleet`: the machines behind one address, for their operator; `runner`: being one of them."""
+"""`fleet`: commands for the operator of several machines behind one address. `runner`: run as one of the machines."""
 
 import argparse
 import asyncio
@@ -146,7 +146,7 @@ def _label(text: str) -> str:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """The settings; those of the fleet may be given as flags. Raises InvalidArgument if the extra is missing."""
+    """The settings; flags override those of the fleet. Raises InvalidArgument if the extra is missing."""
     try:
         from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
     except ImportError:
@@ -172,7 +172,7 @@ def directory_of(settings: Settings) -> Path:
 def _serve(
     act: Callable[[argparse.Namespace, Settings], Coroutine[Any, Any, None]], arguments: argparse.Namespace
 ) -> int:
-    """Runs one of the two until a signal comes, with a log on stderr."""
+    """Runs one of the two until a signal arrives, with a log on stderr."""
     from ...core.audit.session_log import log_to_stderr  # noqa: PLC0415
     from ...serving import on_signals  # noqa: PLC0415 - loads the MCP SDK
 
@@ -198,7 +198,7 @@ def _serve(
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs to the end. A refusal is raised as itself, out of the groups of the tasks that ended with it."""
+    """Runs to the end. An error is raised itself, not in the exception groups of tasks that ended with it."""
     try:
         return asyncio.run(work)
     except BaseExceptionGroup as group:
@@ -307,7 +307,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
-    """The connection of this machine, and its id; lets it in first, if it has a ticket."""
+    """The connection of this machine, and its id; joins the fleet first if there is a ticket."""
     from .host import join, machine_file  # noqa: PLC0415
     from .tickets import Ticket, connect_machine  # noqa: PLC0415
 
@@ -321,7 +321,7 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
 
 
 async def connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
-    """A connection with the key that this machine has, and its id. Raises InvalidArgument if it belongs to no fleet."""
+    """A connection with this machine's key, and its id. Raises InvalidArgument if it belongs to no fleet."""
     from .host import machine_file  # noqa: PLC0415
     from .tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
 
@@ -375,7 +375,7 @@ def _machine(arguments: argparse.Namespace, settings: Settings, machine_id: str,
 
 
 def _cli_version(settings: Settings) -> str:
-    """The version of Claude Code on this machine; empty if there is none. Blocks."""
+    """The version of Claude Code on this machine; empty if not installed. Blocks."""
     from ...core.claude.executable import find_executable, read_version, run_cli, version_text  # noqa: PLC0415
 
     try:
@@ -393,7 +393,7 @@ def _host_and_port(listen: str) -> tuple[str, int]:
 
 
 def _print_clients(url: str | None) -> None:
-    """How clients get there: with the same settings, since another set of them is another server."""
+    """Prints how clients connect: with the same settings, because other settings mean another server."""
     print("Clients of this user reach all machines through `claude-code-mcp --shared`, registered with:\n")
     print("  claude-code-mcp config claude-code --install\n")
     if url is not None:
@@ -407,7 +407,7 @@ Act = Callable[["FleetConnection", argparse.Namespace], Awaitable[int]]
 
 
 def _at_fleet(act: Act) -> Callable[[argparse.Namespace], int]:
-    """A command that needs a connection with the operator's key."""
+    """Runs a command that needs a connection with the operator's key."""
 
     def run(arguments: argparse.Namespace) -> int:
         settings = _settings(arguments)

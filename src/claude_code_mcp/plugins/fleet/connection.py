@@ -1,5 +1,5 @@
-"""One connection of this process to NATS: made once, kept over every interruption, with the buckets and streams of the
-fleet made if they are missing."""
+"""One NATS connection of this process: opened once, kept across interruptions, with the fleet's buckets and streams,
+created if missing."""
 
 import contextlib
 import logging
@@ -33,35 +33,34 @@ from .nats_client import (
 log = logging.getLogger(__name__)
 
 MACHINE_SECONDS = 5.0
-"""After which a machine that has not reported is gone. Its leases end with it."""
+"""Seconds without a report after which a machine is gone and its leases end."""
 MAX_REPORT = 64 << 10
-"""Bytes that a machine may report of itself."""
+"""Maximum size of a machine's report, in bytes."""
 _REQUEST_SECONDS = 5.0
 _CONNECT_SECONDS = 5
 _REFUSALS = 3
-"""How often in a row a key is refused before that is believed: a server that reads its keys anew just then refuses
-good ones too."""
+"""How many consecutive refusals of a key are ignored: a server that is reloading its keys refuses valid ones too."""
 _ATTEMPTS = 5
-"""To make the first connection, each after a longer pause: a server that lets in one machine after the other reads its
-keys anew all the time, and closes connections that are just being made."""
+"""Attempts to open the first connection, with growing pauses: a server that admits many machines reloads its keys
+constantly and closes connections that are being opened."""
 _RETRY_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
 _SILENT_SECONDS = 1.5
-"""After which a server that has not answered a ping is not waited for when a process ends."""
+"""Seconds after which a process that ends no longer waits for an unresponsive server."""
 _STREAM_DIFFERS = 10058
-"""What JetStream answers when a stream of this name has another configuration."""
+"""JetStream's error for a stream with this name and another configuration."""
 
 
 class FleetUnreachable(UpstreamUnavailable):
-    """The server of the fleet does not answer, or does not take the key."""
+    """The fleet's server does not answer or rejects the key."""
 
 
 class PlainText(InvalidArgument):
-    """The connection would be in the clear, and leave this machine."""
+    """The connection would be unencrypted and leave this machine."""
 
 
 class _KnownNoise(logging.Filter):
-    """Drops what asyncio says whenever the other side closes a connection that nats-py has made with TLS first."""
+    """Drops asyncio's messages about peers that close a connection which nats-py opened with TLS first."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "returning true from eof_received()" not in str(record.msg)
@@ -71,7 +70,7 @@ _KNOWN_NOISE = _KnownNoise()
 
 
 def require_tls(url: str, credentials: Mapping[str, Any]) -> None:
-    """Raises PlainText unless every address is `tls://` with its own context, or is on loopback."""
+    """Raises PlainText unless every address is `tls://` with its own context, or on loopback."""
     for address in url.split(","):
         parts = urlsplit(address if "://" in address else f"nats://{address}")
         if parts.hostname in ("localhost", "127.0.0.1", "::1"):
@@ -96,16 +95,17 @@ class FleetConnection:
     client: Client
     jetstream: JetStreamContext
     when_reconnected: list[Callable[[], None]] = field(default_factory=list)
-    """Called after each interruption: what was observed before it may not be true any more."""
+    """Called after each interruption: earlier observations may be outdated."""
     refused: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the server has refused the key of a connection that was open: it was revoked."""
+    """Set when the server rejected the key of an open connection: it was revoked."""
     _probe: _Probe = field(default_factory=_Probe)
 
     @contextlib.asynccontextmanager
     async def answering(
         self, callbacks: Mapping[str, Callable[[Msg], Awaitable[None]]], queue: str = ""
     ) -> AsyncIterator[None]:
-        """Has what comes on these subjects answered until the end of the block; the server knows when it begins."""
+        """Answers requests on these subjects until the end of the block, which begins when the server knows about
+        it."""
         subscriptions = [
             await self.client.subscribe(subject, queue=queue, cb=answer) for subject, answer in callbacks.items()
         ]
@@ -123,14 +123,14 @@ class FleetConnection:
         return self.client.requests.paused()
 
     async def flushed(self) -> None:
-        """Returns when the server has read everything that was sent before: subscriptions and messages alike."""
+        """Returns when the server has read everything that was sent before, subscriptions and messages."""
         # Twice: nats-py writes the ping of a flush to the socket at once, and what was sent before it in the next turn
         # of the loop. The first answer shows that all of it is written, the second that the server has read it.
         await self.client.flush()
         await self.client.flush()
 
     async def answers(self) -> bool:
-        """Whether the server answers a ping. Callers within a second share one answer, and wait for one ping."""
+        """Whether the server answers a ping. Calls within a second share one ping."""
         async with self._probe.alone:
             if self._probe.at is None or anyio.current_time() > self._probe.at + _PROBE_SECONDS:
                 try:
@@ -143,7 +143,7 @@ class FleetConnection:
             return self._probe.answered
 
     async def until_silent(self) -> None:
-        """Returns when the server does not answer any more."""
+        """Returns when the server stops answering."""
         while self.client.is_connected:
             try:
                 await self.client.flush(_SILENT_SECONDS)
@@ -152,20 +152,18 @@ class FleetConnection:
             await anyio.sleep(_RETRY_SECONDS)
 
     async def close(self) -> None:
-        """Ends the connection; what was published is delivered before, if the server answers."""
+        """Closes the connection; delivers published messages first if the server answers."""
         await self.client.drain()
 
     async def abandon(self) -> None:
-        """Ends the connection at once, whatever state it is in."""
+        """Closes the connection at once, in any state."""
         await self.client.close()
 
 
 async def connect(url: str, **credentials: Any) -> FleetConnection:
-    """Connects, and goes on trying after an interruption for as long as the process lives.
-
-    `credentials` are those of `nats.connect`. Raises FleetUnreachable if the first connection cannot be made, and
-    PlainText for an address in the clear beyond this machine.
-    """
+    """Connects and keeps reconnecting for as long as the process lives. `credentials` are those of `nats.connect`.
+    Raises FleetUnreachable if the first connection fails, and PlainText for an unencrypted address beyond this
+    machine."""
     require_tls(url, credentials)
     logging.getLogger("asyncio").addFilter(_KNOWN_NOISE)  # once, however often it is added
     when_reconnected: list[Callable[[], None]] = []
@@ -222,7 +220,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
 
 
 def _without_user(url: str) -> str:
-    """The address without a password that may stand in it."""
+    """The address without a password."""
     return ",".join(re.sub(r"//[^/@]*@", "//", address) for address in url.split(","))
 
 
@@ -232,9 +230,9 @@ async def follow_bucket(
     take: Callable[[KeyValue.Entry], None],
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Calls `take` with every entry of a bucket, and with each change (deletions too), until it is cancelled. It has
-    started when all entries are known. After an interruption all are read again. An entry that `take` fails on is
-    logged and left out."""
+    """Calls `take` with every entry of a bucket and with each change (including deletions), until cancelled. It has
+    started when all entries are known. Reads all entries again after an interruption. Entries on which `take` fails are
+    logged and skipped."""
     reconnected, known = anyio.Event(), False
 
     def note_reconnection() -> None:
@@ -279,8 +277,8 @@ async def follow_bucket(
 
 
 async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
-    """Makes every bucket and stream of the fleet that does not exist yet. The others stay as they are, but for the
-    length of the leases, which is that of this version."""
+    """Creates the fleet's missing buckets and streams. Existing ones stay unchanged, except for the lease length, which
+    is set to this version's."""
     js = connection.jetstream
     # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
     # all others. That excludes markers for what expired too: `machines.py` measures that itself.

@@ -1,8 +1,9 @@
-"""Requests of a gateway's clients at the machines: which machine answers, what it is asked, and what becomes of it.
+"""Routes requests of a gateway's clients to machines: which machine answers, what it is asked, and how answers are
+combined.
 
-Nothing is remembered: which machine holds a session is in the fleet's bucket, and what a machine gives out to be
-brought back (tasks, calls that wait for an answer) bears the machine's id. A session whose machine is gone is given to
-another one with its next message, before that is sent there.
+Stateless: the fleet's bucket says which machine holds a session, and everything a machine hands out to be returned
+later (tasks, calls that wait for an answer) contains the machine's id. A session whose machine is gone moves to another
+one with its next message, before the message is sent there.
 """
 
 import asyncio
@@ -52,37 +53,37 @@ log = logging.getLogger(__name__)
 
 Choose = Callable[[Sequence[Any], PlacementRequest], MachineIdentity]
 ReportPosition = Callable[[int, int], Awaitable[None]]
-"""Takes the position of a new session in the queue, from 1, and the length of the queue."""
+"""Receives the position of a new session in the queue, from 1, and the queue's length."""
 Place = Callable[[PlacementRequest, ReportPosition], Awaitable[MachineIdentity]]
-"""Chooses a machine for a new session, and waits for one if need be; takes what is to hear of its position."""
+"""Chooses a machine for a new session, waiting if needed; reports the position."""
 OnDisk = Callable[[Sequence[MachineIdentity]], Awaitable[MachineIdentity]]
-"""Which of the machines has a session on its disk that no machine ever held; any one of them if none has."""
+"""The machine that has a session on its disk that no machine ever held; any machine if none has it."""
 GiveAway = Callable[[MachineIdentity], Awaitable[str]]
-"""Has a machine give a session away; the id under which it goes on. Raises if it does not."""
+"""Makes a machine release a session; returns the id under which it continues. Raises on failure."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
 CONTINUES_HINT = "The next message continues it on another machine, with its history and the last saved files."
 HOLDER_ONLY_HINT = "Only the machine that has it can change its title, tag and marks, or delete it."
 _PINNED_HINT = "It is pinned to that machine and continues when the machine is back."
 _MAX_ABSENT = 2000
-"""Sessions of one principal on machines that are gone, of which the copies are read for a list."""
+"""Maximum number of a principal's sessions on offline machines whose copies are read for a list."""
 _WAITS_PAUSE = 15.0
-"""Seconds between two looks for waits for a usage limit that have ended."""
+"""Seconds between checks for usage-limit waits that have ended."""
 _TAKING_SECONDS = 27.0
-"""In twice which a machine takes a session over, with its tree; NATS lets it answer for a minute."""
+"""Half the seconds that a machine has to take over a session with its tree; NATS allows a minute for the answer."""
 
 
 class PinnedToMachine(UpstreamUnavailable):
-    """The machine of a session is gone, and no other one can go on with it: so this is no MachineUnavailable."""
+    """A session's machine is offline and no other one can continue it; therefore not a MachineUnavailable."""
 
 
 class Dispatch:
-    """Has machines answer the requests of all clients of one gateway."""
+    """Lets machines answer the requests of all clients of one gateway."""
 
     def __init__(
         self, connection: FleetConnection, fleet: FleetView, choose: Choose, place: Place | None = None
     ) -> None:
-        """Without `place` a new session is refused where `choose` refuses it."""
+        """Without `place`, a new session is refused where `choose` refuses it."""
         self._connection = connection
         self._fleet = fleet
         self._choose = choose
@@ -92,10 +93,10 @@ class Dispatch:
         self._moving: dict[str, MachineIdentity] = {}
         """Session → the machine that it is being moved to."""
         self.leaving = False
-        """Whether the gateway is about to end: what is cut off from then on goes on at its machine."""
+        """Whether the gateway is about to stop: requests that are cut off from then on continue on their machines."""
 
     async def answer(self, client: GatewayClient, context: Context) -> dict[str, Any]:
-        """The result of a request. Raises ClaudeCodeError, MCPError, or what NATS raises where that does not answer."""
+        """The result of a request. Raises ClaudeCodeError, MCPError, or NATS errors."""
         params = dict(context.params or {})
         if context.request is not None:
             params = _without_person(params)
@@ -128,7 +129,7 @@ class Dispatch:
             raise type(error)(" ".join([error.message, *notices]), **error.data) from error
 
     async def _machine(self, client: GatewayClient, context: Context, target: RequestRoute) -> MachineIdentity:
-        """The one machine that a request is for."""
+        """The single machine that a request is for."""
         machines = self.machines()
         match target.goal:
             case Goal.SESSION:
@@ -147,14 +148,14 @@ class Dispatch:
         return machines[0]
 
     def machines(self) -> Sequence[MachineIdentity]:
-        """Those that are there, at least one. Raises UpstreamUnavailable."""
+        """The machines that are online, at least one. Raises UpstreamUnavailable."""
         machines = self._fleet.machines()
         if not machines:
             raise UpstreamUnavailable("No machine of the fleet is connected.")
         return machines
 
     async def chosen(self, placement: PlacementRequest, key: str | None, report: ReportPosition) -> MachineIdentity:
-        """A machine for a new session: with a message key always the one that was chosen first for that key."""
+        """A machine for a new session; the same message key always gets the same machine."""
         if key is None:
             return await self._placed(placement, report)
         bucket = await self._connection.jetstream.key_value(names.KEYS)
@@ -195,7 +196,7 @@ class Dispatch:
         return self._present(holder, is_gone if holder else f"No machine holds session {session_id} at the moment.")
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
-        """Another machine for a session, once that has taken it over. Raises MachineUnavailable if it cannot."""
+        """Another machine for a session, after it took the session over. Raises MachineUnavailable if it cannot."""
         # A message to a session that is being moved goes on where that is to go.
         chosen = self._moving.get(session_id) or self._choose(self.machines(), PlacementRequest(principal))
         try:
@@ -230,8 +231,8 @@ class Dispatch:
         return self._present(holder, f"{gone} Machine {chosen.name} cannot take it over: {refused}"), Taken()
 
     async def continue_waiting(self) -> None:
-        """Has sessions whose machine is gone taken over when their wait for a usage limit ends, which the machine that
-        takes one then sees. Never returns."""
+        """Moves sessions of offline machines when their usage-limit wait ends; the new machine sees that. Never
+        returns."""
         while True:
             await asyncio.sleep(_WAITS_PAUSE)
             try:
@@ -251,7 +252,8 @@ class Dispatch:
                     log.info("session %s cannot continue after its usage limit yet: %s", found.session_id, refused)
 
     async def _answer_of(self, machine: MachineIdentity, request: bytes) -> bytes:
-        """What a machine answers that is to take a session; asked again if nothing comes: it answers as before."""
+        """The answer of a machine that is to take a session. Asks again without an answer, because the machine repeats
+        it."""
         ask = partial(self._connection.client.request, names.opening(machine.id), request, timeout=_TAKING_SECONDS)
         try:
             return (await ask()).data
@@ -259,7 +261,7 @@ class Dispatch:
             return (await ask()).data
 
     def _present(self, machine_id: str | None, gone: str) -> MachineIdentity:
-        """The machine of this id. Raises MachineUnavailable with the sentence `gone` if it is not there."""
+        """The machine with this id. Raises MachineUnavailable with the sentence `gone` if it is offline."""
         found = next((machine for machine in self.machines() if machine.id == machine_id), None)
         if found is None:
             raise MachineUnavailable(gone, machine=machine_id or "")
@@ -268,7 +270,8 @@ class Dispatch:
     async def _found_on_disk(
         self, client: GatewayClient, context: Context, session_id: str, machines: Sequence[MachineIdentity]
     ) -> MachineIdentity:
-        """The machine that lists the session, the most recent if several do; any one otherwise, which refuses it."""
+        """The machine that lists the session, the most recent of several; otherwise any machine, which will refuse
+        it."""
         if len(machines) == 1:
             return machines[0]
         params = {"uri": f"claude-sessions:///?text={session_id}", **_envelope(context)}
@@ -315,11 +318,9 @@ class Dispatch:
     async def move(
         self, principal: str, session_id: str, wanted: str, on_disk: OnDisk, give_away: GiveAway
     ) -> "SessionMove":
-        """Has a session go on at another machine: the one that has it gives it away, the other one takes it.
-
-        The holder changes by compare-and-swap: the machine, nobody, the other one. Whatever ends in between, the fleet
-        has everything of the session by then, and its next message goes on with it.
-        """
+        """Moves a session to another machine: its holder releases it, the other takes it. The holder changes by
+        compare-and-swap, from the machine to none to the other one. If anything fails in between, the fleet already has
+        all of the session, and its next message continues it."""
         asked_for, goal = session_id, self._goal(wanted, principal)
         source: MachineIdentity | None = None
         gone = f"No machine holds session {session_id} at the moment."
@@ -343,8 +344,8 @@ class Dispatch:
         return SessionMove(session_id, goal, f"It is on machine {goal.name} now.", taken)
 
     def _goal(self, wanted: str, principal: str) -> MachineIdentity:
-        """The machine that a session is to be moved to. Raises InvalidArgument for one that nobody knows,
-        MachineUnavailable for one that is gone, and what the choice of a machine raises."""
+        """The target machine. Raises InvalidArgument if it is unknown, MachineUnavailable if it is offline, and the
+        errors of choosing a machine."""
         machines = self.machines()
         if not any(wanted in (machine.id, machine.name) for machine in machines):
             for machine in self._fleet.gone():
@@ -356,7 +357,7 @@ class Dispatch:
     async def _given_to(
         self, goal: MachineIdentity, source: MachineIdentity | None, principal: str, session_id: str, gone: str
     ) -> Taken:
-        """Has the machine take the session; else the last one has it back, with all files where they were."""
+        """Makes the machine take the session; on failure the previous one gets it back, with all files in place."""
         try:
             machine, taken = await self.taken_over(principal, session_id, gone)
             if machine.id == goal.id:
@@ -390,13 +391,13 @@ class Dispatch:
         return _marked(result, machine)
 
     def _is_cancelled(self, context: Context) -> bool:
-        """Whether a request that ends here early is to end at its machine: if its client has cancelled it, over HTTP in
-        2026-07-28 also by closing the response. A client or a gateway that only goes away ends nothing."""
+        """Whether a request that ends early here must end on its machine: if its client cancelled it, over HTTP in
+        2026-07-28 also by closing the response. A client or gateway that merely disconnects ends nothing."""
         closed_to_cancel = context.request is not None and sdk.is_modern(context.protocol_version)
         return sdk.cancelled_by_client(context) or (closed_to_cancel and not self.leaving)
 
     async def _follow(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
-        """Subscribes a client with a handshake, or ends that; repeated at a machine whose connection was lost."""
+        """Subscribes a client with a handshake, or unsubscribes it; repeated on a machine whose connection was lost."""
         uri = str(target.params.get("uri"))
         if target.goal is Goal.ALL:
             result, at = await self._ask_all(client, context, target), ""
@@ -443,8 +444,7 @@ class Dispatch:
         return answers[0][1]
 
     async def absent(self, principal: str, wanted: Mapping[str, Any]) -> list[tuple[MachineIdentity, AbsentSession]]:
-        """The sessions of a principal that no machine which is there holds, each with the machine that has it, for a
-        list with these filters."""
+        """The sessions of a principal on offline machines, each with its machine, for a list with these filters."""
         machines = [*self._fleet.machines(), *self._fleet.gone()]
         names_of = {machine.id: machine for machine in machines}
         holdings = await self._fleet.absent(principal)
@@ -463,7 +463,7 @@ class Dispatch:
         ]
 
     async def leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
-        """A session that several machines list is listed by its holder alone, if that is among them."""
+        """Lists a session that several machines list only for its holder, if that is among them."""
         there = {machine.id for machine, _ in answers}
         for session_id in merged_results.repeated_sessions(answers):
             holder = await self._fleet.holder(session_id)
@@ -473,7 +473,7 @@ class Dispatch:
     async def _gather(
         self, client: GatewayClient, machines: Sequence[MachineIdentity], method: str, params: Mapping[str, Any]
     ) -> tuple[list[tuple[MachineIdentity, dict[str, Any]]], list[Silent]]:
-        """What each machine answers, and which do not. An error that all of them answer is raised."""
+        """The answers of all machines, and the machines without one. Raises an error that all of them return."""
         errors: list[MCPError] = []
 
         async def ask(machine: MachineIdentity) -> dict[str, Any] | Silent:
@@ -509,7 +509,7 @@ def _is_wanted(session: AbsentSession, wanted: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SessionMove:
-    """A session that was moved, or was there already."""
+    """A session that was moved, or was already there."""
 
     session_id: str
     machine: MachineIdentity
@@ -527,7 +527,8 @@ def _moved(context: Context, move: SessionMove) -> dict[str, Any]:
 
 
 def _marked(result: dict[str, Any], machine: MachineIdentity) -> dict[str, Any]:
-    """A machine's result with the machine in what is to be brought back to it, and in what is about a session."""
+    """A machine's result, with the machine's id in everything that will be returned to it and in everything about a
+    session."""
     if isinstance(result.get("requestState"), str):
         result["requestState"] = with_machine(machine.id, result["requestState"])
     if isinstance(result.get("taskId"), str):
@@ -539,7 +540,7 @@ def _marked(result: dict[str, Any], machine: MachineIdentity) -> dict[str, Any]:
 
 
 def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
-    """A result that tells, beside what it is about, what the session has lost with its last machine."""
+    """A result with the losses of the session on its previous machine."""
     structured = result.get("structuredContent")
     if isinstance(structured, dict):
         fields, notices = _losses(taken)
@@ -549,7 +550,7 @@ def _with_losses(result: dict[str, Any], taken: Taken) -> dict[str, Any]:
 
 
 def _losses(taken: Taken) -> tuple[dict[str, Any], list[str]]:
-    """What a session has lost with its last machine, as fields of a result and as sentences."""
+    """A session's losses on its previous machine, as result fields and as sentences."""
     named = {"withoutTree": taken.without_tree, "olderTree": taken.older_tree, "setupFailed": taken.setup_failed}
     fields: dict[str, Any] = {name: sentence for name, sentence in named.items() if sentence}
     notices = taken.notices()
@@ -561,8 +562,8 @@ def _losses(taken: Taken) -> tuple[dict[str, Any], list[str]]:
 
 
 async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that a machine lists up to the end of the page that is asked for: which of it is on that page is known
-    when all machines have answered."""
+    """All rows of a machine up to the end of the requested page: which ones belong to the page is known when all
+    machines have answered."""
     arguments = params.get("arguments") or {}
     page = merged_results.page_of(arguments)
     if page is None:
@@ -584,8 +585,8 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
 
 
 async def _report_progress(context: Context, step: int, message: str) -> None:
-    """Progress of a request, if its client wants to hear of it. What its machine tells later must be more: so it stays
-    below one."""
+    """Reports progress to the client, if it wants any. Stays below 1, because later reports from the machine must be
+    higher."""
     token = ((context.params or {}).get("_meta") or {}).get("progressToken")
     if token is not None:
         params = {"progressToken": token, "progress": 1 - 1 / (step + 1), "message": message}
@@ -593,7 +594,7 @@ async def _report_progress(context: Context, step: int, message: str) -> None:
 
 
 def _envelope(context: Context) -> dict[str, Any]:
-    """What a request of 2026-07-28 says of its client, for a request that the gateway makes on its behalf."""
+    """The client information of a 2026-07-28 request, for requests that the gateway makes on its behalf."""
     meta = (context.params or {}).get("_meta")
     kept = {key: value for key, value in meta.items() if key in _ENVELOPE} if isinstance(meta, Mapping) else {}
     return {"_meta": kept} if kept else {}

@@ -1,7 +1,5 @@
-"""What `doctor` checks on a machine of a fleet: its connection, its clock, versions, and the disks that the fleet uses.
-
-On a machine that belongs to none nothing is loaded and nothing is said.
-"""
+"""The checks of `doctor` on a machine of a fleet: its connection, clock, versions and disks. Does nothing on other
+machines."""
 
 import asyncio
 import shutil
@@ -24,24 +22,24 @@ if TYPE_CHECKING:
     from .machines import Machine
 
 _MAX_DIFFERENCE = 5.0
-"""Seconds between two clocks: budgets of a day and the times in lists are those of each machine."""
+"""Maximum difference of two clocks in seconds: daily budgets and times in lists use each machine's own clock."""
 _NEEDED_DISK = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """What was found out at the fleet."""
+    """The observed state of the fleet."""
 
     clock_ahead: float
-    """Seconds by which this machine's clock is ahead of that of the gateway, at least; negative if it is behind."""
+    """Seconds by which this machine's clock is ahead of the gateway's, at least; negative if behind."""
     gateway_version: str
     machines: "tuple[Machine, ...] | None"
-    """Those that are there; None where this machine's key may not see them."""
+    """The online machines; None if this machine's key may not see them."""
     gone: tuple[str, ...] = ()
 
 
 def check_fleet(settings: Settings) -> Iterator[Finding]:
-    """The checks, if this machine belongs to a fleet. Blocks, for some seconds where the fleet does not answer."""
+    """The checks, if this machine belongs to a fleet. Blocks, for some seconds if the fleet does not answer."""
     home = settings.state_dir / "fleet"
     is_host = (home / "server" / "server.json").exists()
     fleet = settings.section(FleetSettings)
@@ -73,7 +71,7 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
 
 
 def judged(state: FleetState) -> Iterator[Finding]:
-    """The findings on what was found out. Pure."""
+    """The findings for an observed state. Pure."""
     there = "" if state.machines is None else f"; {len(state.machines)} machines are connected"
     gone = f", {len(state.gone)} do not respond: {visible(', '.join(state.gone))}" if state.gone else ""
     yield Finding("fleet", True, f"it answers{there}{gone}", "")
@@ -139,7 +137,7 @@ async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool)
 
 
 def _check_disks(directories: list[Path]) -> Iterator[Finding]:
-    """The room for working trees that come here, and on the host for everything that the fleet stores."""
+    """Checks the space for working trees and, on the host, for the fleet's data."""
     for directory in directories:
         there = next(each for each in (directory, *directory.parents) if each.exists())
         free = shutil.disk_usage(there).free

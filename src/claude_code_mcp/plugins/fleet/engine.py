@@ -1,10 +1,8 @@
-"""The embedded NATS server: its certificate, its configuration, its start and its end.
+"""The embedded NATS server: its certificate, configuration, start and end.
 
 Writes are synced before they are acknowledged (`sync_interval: always`): with the default, acknowledged writes can be
-lost at a power cut.
-
-Clients trust the fleet's own authority alone, which a ticket brings, and expect the name `SERVER_NAME` whatever address
-they have connected to: an address behind NAT or a new one needs no new certificate.
+lost in a power cut. Clients trust only the fleet's own certificate authority, which is part of the ticket, and expect
+the name `SERVER_NAME` at any address: an address behind NAT or a new one needs no new certificate.
 """
 
 import asyncio
@@ -40,7 +38,7 @@ log = logging.getLogger(__name__)
 SERVER_NAME: Final = "fleet.claude-code-mcp.internal"
 _LIFETIME = datetime.timedelta(days=3650)
 _BACKDATED = datetime.timedelta(days=1)
-"""The clock of a machine may be behind that of the server."""
+"""A machine's clock may be behind the server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,12 @@ class ServerCertificate:
     certificate: Path
     key: Path
     authority: str
-    """The certificate of the authority (PEM), which is no secret."""
+    """The authority's certificate (PEM), which is not secret."""
 
 
 def server_certificate(directory: Path) -> ServerCertificate:
-    """The certificate of the server whose files are in `directory`, made with its authority if there is none.
-
-    The authority's own key is not kept: it signs one certificate, and nobody can make another. Raises OSError.
-    """
+    """The certificate of the server whose files are in `directory`, created with its authority if missing. The
+    authority's key is discarded after signing, so nobody can create another certificate. Raises OSError."""
     private_directory(directory)
     files = ServerCertificate(directory / "server.pem", directory / "server-key.pem", "")
     authority = directory / "authority.pem"
@@ -123,7 +119,7 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def client_context(authority: str) -> ssl.SSLContext:
-    """For a client that trusts this authority and no other."""
+    """For clients that trust only this authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority)
@@ -134,28 +130,28 @@ def client_context(authority: str) -> ssl.SSLContext:
 
 
 MAX_MESSAGE = 8 << 20
-"""Bytes of a message that the embedded server takes."""
+"""Maximum message size of the embedded server, in bytes."""
 _STOP_SECONDS = 2.0
-"""How long the server may take to end before it is killed. Nothing is lost then: its writes are synced."""
+"""Seconds until a server that does not stop is killed. Nothing is lost, because its writes are synced."""
 _LEFT_SECONDS = 10.0
 _RELOAD_SECONDS = 10.0
 _START_SECONDS = 60.0
 MAX_RESTARTS: Final = 5
 RESTART_WINDOW: Final = 600.0
-"""Seconds in which a server may be restarted MAX_RESTARTS times."""
+"""Seconds within which a server may be restarted MAX_RESTARTS times."""
 _RESTART_PAUSE = 0.5
-"""Seconds before a restart, for each one before it in the window."""
+"""Seconds before a restart, multiplied by the number of restarts within the window."""
 _INHERITED = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "TEMP", "TMP")
-"""Of our environment: nothing in it that is secret is the server's business."""
+"""The variables that the server inherits; it needs no secret."""
 _MAX_LINE = 64 << 10
 
 
 class EngineUnavailable(ClaudeCodeError):
-    """The NATS server is not installed, or did not start."""
+    """The NATS server is not installed or did not start."""
 
 
 def executable() -> str:
-    """The server's program: that of the wheel beside this interpreter, else the first on PATH."""
+    """The server's program: the one next to this interpreter, otherwise the first on PATH."""
     beside = Path(sys.executable).parent / ("nats-server.exe" if sys.platform == "win32" else "nats-server")
     found = str(beside) if beside.is_file() else shutil.which("nats-server")
     if found is None:
@@ -164,27 +160,25 @@ def executable() -> str:
 
 
 User = dict[str, Any]
-"""A user as the server's configuration has it: an nkey and its permissions."""
+"""A user in the server's configuration: an nkey and its permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfiguration:
-    """Of the embedded server. Anything but loopback needs a certificate and users."""
+    """The embedded server's configuration. Anything beyond loopback needs a certificate and users."""
 
     directory: Path
-    """Where its data and its configuration are kept."""
+    """The directory for its data and configuration."""
     host: str = "127.0.0.1"
     port: int = -1
-    """-1: any free one."""
+    """-1: any free port."""
     certificate: ServerCertificate | None = None
     users: Sequence[User] | None = None
-    """Who may do what; None: everybody everything."""
+    """Users and their permissions; None: everyone may do everything."""
 
     def text(self) -> str:
-        """The file. JSON is a part of the server's own format, and quotes whatever stands in a path.
-
-        Raises InvalidArgument for a server that would speak in the clear, or with everybody, beyond this machine.
-        """
+        """The configuration file. JSON is part of the server's own format and quotes anything in a path. Raises
+        InvalidArgument for a server beyond loopback without encryption or users."""
         if not _is_loopback(self.host) and (self.certificate is None or self.users is None):
             raise InvalidArgument(f"On {self.host} the fleet's server needs TLS and keys.", field="host")
         values: dict[str, Any] = {
@@ -213,16 +207,16 @@ def _is_loopback(host: str) -> bool:
 
 
 class Running:
-    """A server that is restarted after an unexpected end, with its data and at the same address."""
+    """A server that is restarted with its data, at the same address, if it exits unexpectedly."""
 
     def __init__(self, configuration: ServerConfiguration, file: Path) -> None:
         self.url = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """EngineUnavailable once the server has ended too often to be started again."""
+        """EngineUnavailable once the server has exited too often."""
         self._configuration = configuration
         self._file = file
         self._changing = anyio.Lock()
-        """Held while the server is started or reloads: neither meets the other half done."""
+        """Held while the server starts or reloads, so that the two never overlap."""
         self._output = ServerOutput()
         self._transport: asyncio.SubprocessTransport | None = None
 
@@ -243,8 +237,8 @@ class Running:
         return int(self.url.rsplit(":", 1)[1])
 
     async def reload(self, users: Sequence[User]) -> None:
-        """Gives the server other users. Connections of those that are no longer there have been closed when this
-        returns. Raises EngineUnavailable if the server refuses, and goes on as it was."""
+        """Gives the server new users. The connections of removed users are closed on return. Raises EngineUnavailable
+        if the server refuses; then it continues unchanged."""
         if sys.platform == "win32":
             raise EngineUnavailable("On Windows, key changes take effect only when `fleet up` is restarted.")
         async with self._changing:
@@ -322,7 +316,7 @@ class Running:
                     await self.stop()
 
     async def stop(self) -> None:
-        """Ends the server; kills it if it does not end in time."""
+        """Stops the server; kills it if it does not exit in time."""
         if self._transport is None:
             return
         if self._transport.get_returncode() is None:
@@ -343,15 +337,15 @@ def _write(configuration: ServerConfiguration) -> Path:
 
 @contextlib.asynccontextmanager
 async def running(directory: Path, port: int = -1) -> AsyncIterator[Running]:
-    """Runs a server on loopback that lets in everybody: for tests and trials."""
+    """Runs a server on loopback that admits everyone, for tests and trials."""
     async with running_server(ServerConfiguration(directory, port=port)) as server:
         yield server
 
 
 @contextlib.asynccontextmanager
 async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Running]:
-    """Runs a server until the end of the block, which begins when it accepts connections. The server is restarted if it
-    ends before. Raises EngineUnavailable. The caller is the only one that runs a server in this directory."""
+    """Runs a server until the end of the block, which begins when it accepts connections. Restarts it if it exits.
+    Raises EngineUnavailable. Only one caller may run a server in this directory."""
     file = await anyio.to_thread.run_sync(_write, configuration)
     # Before the start: two servers on one store would each let a machine hold the same session.
     await anyio.to_thread.run_sync(_end_left_behind, file)
@@ -372,7 +366,7 @@ async def running_server(configuration: ServerConfiguration) -> AsyncIterator[Ru
 
 
 def _end_left_behind(file: Path) -> None:
-    """Ends the server that a `fleet up` has left which was killed, and waits for its end. Blocks."""
+    """Stops a server left by a killed `fleet up` and waits for it. Blocks."""
     left, user = [], psutil.Process().username()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -392,19 +386,19 @@ def _end_left_behind(file: Path) -> None:
 
 
 class ServerOutput(asyncio.SubprocessProtocol):
-    """Reads what the server logs for as long as it runs: a full pipe would stop it."""
+    """Reads the server's log while it runs, because a full pipe would block it."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[str] = loop.create_future()
-        """The address, once connections are accepted; EngineUnavailable with the last line if it ends before."""
+        """The address, once connections are accepted; EngineUnavailable with the last line if it exits first."""
         self.ended: asyncio.Future[None] = loop.create_future()
         self._rest = b""
         self._url = ""
         self._reloaded: asyncio.Future[None] | None = None
 
     def expect_reload(self) -> "asyncio.Future[None]":
-        """Done when the server has read its configuration again; EngineUnavailable if that fails."""
+        """Done when the server has reloaded its configuration. Raises EngineUnavailable if that fails."""
         self._reloaded = asyncio.get_running_loop().create_future()
         return self._reloaded
 

@@ -1,7 +1,7 @@
-"""Metrics of a gateway for Prometheus: what each machine of the fleet reports, which are gone, and who waits.
+"""Prometheus metrics of a gateway: the machines' reports, offline machines and waiting sessions.
 
-What happens within sessions is counted by their machines, each at its own `/metrics`. Imports prometheus_client, so
-only gateways that serve over HTTP import this module.
+Machines count what happens in sessions, each at its own `/metrics`. Imports prometheus_client, so only gateways that
+serve HTTP import this module.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ _LABELS = ("machine", "id")
 
 
 class FleetMetrics(Collector):
-    """Looks at the fleet whenever it is rendered."""
+    """Reads the state of the fleet for each rendering."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class FleetMetrics(Collector):
         self._registry.register(self)
 
     def render(self) -> bytes:
-        """Everything in the text format of Prometheus."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

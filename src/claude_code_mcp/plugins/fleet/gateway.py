@@ -1,12 +1,12 @@
 """The gateway: an MCP server whose requests are answered by the machines of a fleet.
 
-It keeps nothing that is needed later: which machine holds a session is in the fleet's bucket, and what a machine gives
-out to be brought back (tasks, calls that wait for an answer) bears the machine's id. A client that loses one gateway
-goes on at another; sessions do not notice.
+Stateless: the fleet's bucket says which machine holds a session, and everything a machine hands out to be returned
+later (tasks, calls that wait for an answer) contains the machine's id. A client that loses one gateway continues at
+another; sessions do not notice.
 
-Requests pass as they are, as a middleware of the SDK's server, in front of its own handlers: there is no second
-definition of tools, tasks or resources here, and both revisions of the protocol are the machines'. What machines tell
-and ask during a request goes to the client that made it, on the stream of that request.
+Requests pass through unchanged, in a middleware of the SDK's server in front of its handlers: tools, tasks and
+resources are not defined again, and machines implement both protocol revisions. Notifications and questions of a
+machine during a request go to the client that made it, on that request's stream.
 """
 
 import asyncio
@@ -71,27 +71,27 @@ _ABOUT_MACHINES = (
 
 
 class GatewayService:
-    """What the HTTP transport needs of a service, where the service is at the machines."""
+    """What the HTTP transport needs from a service; the service itself is on the machines."""
 
     def __init__(self, settings: Settings, assigned: Callable[[str, Collection[str]], None]) -> None:
-        """`assigned` is called for a caller whose groups have changed."""
+        """`assigned` is called for a caller whose groups changed."""
         self.settings = settings
         self.own_addresses: list[str] = []
-        """Where the gateway itself is served."""
+        """The gateway's own addresses."""
         self._assigned = assigned
         self._tasks: set[asyncio.Task[Any]] = set()
         self._groups: dict[str, tuple[str, ...]] = {}
         self.audited: Callable[[AuditEvent], None] = lambda _: None
-        """Takes what the gateway itself has to tell; sessions are audited at their machines."""
+        """Receives the gateway's own audit events; machines audit their sessions."""
         self.learned: Callable[[Iterable[str]], None] = lambda _: None
-        """Takes secrets that must not appear in the log."""
+        """Receives secrets that must not appear in the log."""
 
     def audit(self, event: AuditEvent) -> None:
         self.audited(event)
 
     def start_task(self, work: Coroutine[Any, Any, Any], *, endless: bool = False) -> "asyncio.Task[Any]":
-        """Runs something in the background until it is done, or the gateway closes, also if it is `endless`. What it
-        fails with is logged."""
+        """Runs a task in the background until it is done or the gateway closes, also if it is `endless`. Failures are
+        logged."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -104,11 +104,11 @@ class GatewayService:
 
     @property
     def state(self) -> Database:
-        """Where the names of people are kept who sign in at a provider: in the gateway's own directory."""
+        """The gateway's own directory, which stores the names of people who sign in at a provider."""
         return database_in(self.settings.state_dir)
 
     async def admit(self, _: str, __: Collection[str]) -> str | None:
-        """Whether somebody is served is decided by each machine."""
+        """Each machine decides whether it serves a caller."""
         return None
 
     async def why_restart_for(self, _: str) -> str | None:
@@ -123,7 +123,7 @@ class GatewayService:
             self._assigned(name, groups)
 
     def groups_of(self, name: str) -> tuple[str, ...]:
-        """The groups that the caller's newest token has named; machines are told with each connection."""
+        """The groups in the caller's newest token; machines get them with each connection."""
         return self._groups.get(name, ())
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class GatewayService:
 
 
 class Gateway:
-    """One gateway, for any number of clients on any transport that serves an `McpServer`."""
+    """A gateway for any number of clients on any transport that serves an `McpServer`."""
 
     def __init__(
         self,
@@ -151,14 +151,14 @@ class Gateway:
         self._shared: dict[str, GatewayClient] = {}
         """By principal, for requests of 2026-07-28."""
         self._clients: set[GatewayClient] = set()
-        """Those with a handshake."""
+        """Clients with a handshake."""
         self.streams = OpenStreams(self._stream_opened)
         self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
-        """Around each call of a tool; a transport may end the call by leaving it."""
+        """Wraps each tool call; a transport can end the call by leaving it."""
         self.service = GatewayService(settings, self._assigned)
 
     def join_calls(self, running: RunningCalls) -> None:
-        """Requests a minute and shares are the machines' to judge; a call that runs ends with its caller."""
+        """Machines enforce rate limits and shares; a running call ends with its caller."""
         self.running_tool = running.running_tool
 
     # -- as a server --------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Gateway:
         await server.run(inbox, outbox, server.create_initialization_options())
 
     def server(self, _: ClientEnvironment | None = None) -> Server[Any]:
-        """A lowlevel server of the SDK that says of itself what the server of a machine says."""
+        """A low-level SDK server that describes itself like a machine's server."""
         # Never reached: the middleware is in front of them. They say what this server has.
         handlers = refusing_handlers(UpstreamUnavailable("No machine was called."))
         server = sdk.ChangingServer(
@@ -190,8 +190,8 @@ class Gateway:
         return server
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:
-        """A caller is one no more: its connections here end, and every machine ends what it has of them. Raises OSError
-        if machines that are away will not hear of it; it can then be called again."""
+        """A caller was removed: ends their connections here and everything they have on the machines. Raises OSError if
+        offline machines could not be notified; it can then be called again."""
         shared = self._shared.pop(name, None)
         for client in [*([shared] if shared is not None else []), *self._clients]:
             if client.principal == name:
@@ -211,7 +211,7 @@ class Gateway:
             )
 
     def _assigned(self, name: str, groups: Collection[str]) -> None:
-        """A caller is in other groups: what they may do changes at every machine."""
+        """A caller's groups changed: their permissions change on every machine."""
         self.service.start_task(self._notify_machines(assigning_request(name, groups), f"in which groups {name} is"))
 
     async def _notify_machines(self, request: bytes, what: str) -> None:
@@ -224,8 +224,8 @@ class Gateway:
         await asyncio.gather(*(notify(machine) for machine in self._fleet.machines()))
 
     async def follow_machines(self) -> None:
-        """Ends the connections to machines that are gone or were started again, until it is cancelled. Their silence
-        would show it too, but later, and who waits for one is told at once."""
+        """Closes connections to machines that are offline or were restarted, until cancelled. Their silence would show
+        it too, but later; waiting calls are notified at once."""
         runs = {machine.id: machine.run for machine in self._fleet.machines()}
         while True:
             await self._fleet.changed()
@@ -238,12 +238,12 @@ class Gateway:
             runs = present
 
     def leave(self) -> None:
-        """This gateway is about to end: its requests are cut off from now on, and not cancelled. To be called before
-        the transports are stopped."""
+        """Announces that this gateway is stopping: its requests are cut off, not cancelled. Call it before the
+        transports stop."""
         self.dispatch.leaving = True
 
     async def close(self) -> None:
-        """Ends every connection to a machine, and the tasks of this gateway."""
+        """Closes every connection to a machine, and this gateway's tasks."""
         self.leave()
         clients = (*self._clients, *self._shared.values())
         for client in clients:
@@ -314,7 +314,7 @@ class Gateway:
     # -- requests -----------------------------------------------------------------------------------------------
 
     async def _forward(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware: has machines answer."""
+        """Middleware: forwards requests to machines."""
         context = ctx  # the SDK says how the parameter is called
         if context.method in _OWN_METHODS:
             return await call_next(context)
@@ -346,7 +346,7 @@ class Gateway:
 
 
 def _refused(context: Context, error: ClaudeCodeError) -> dict[str, Any]:
-    """The error as a machine would answer it: a call of a tool has a refusal as its result. Raises MCPError for other
+    """The error in a machine's format: a tool call returns a refusal as its result. Raises MCPError for other
     requests."""
     if context.method != "tools/call":
         code = types.INVALID_PARAMS if isinstance(error, InvalidArgument) else types.INTERNAL_ERROR

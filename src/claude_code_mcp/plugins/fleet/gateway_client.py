@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 
 _FIRST_RETRY, _MAX_RETRY = 0.5, 30.0
 _UNUSED_SECONDS = 300.0
-"""After which a connection of a principal that nobody uses is closed."""
+"""Seconds after which an unused connection of a principal is closed."""
 MAX_FOLLOWED: Final = 1000
-"""Resources that one client may subscribe to."""
+"""Maximum number of resources that one client may subscribe to."""
 
 
 class GatewayClient:
-    """What machines see of a client: `ClientSide` of `machine_link.py`."""
+    """A client as machines see it: `ClientSide` of `machine_link.py`."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class GatewayClient:
         context: Context | None,
         can_push: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`groups` are those of the principal at the time. `context` is the first request of a client with a handshake,
-        whose connection this is for; None for all requests of a principal that have none. `can_push` says whether the
-        client now reads what is sent to it outside of a call."""
+        """`groups` are the principal's at that time. `context` is the first request of the client with a handshake that
+        owns this connection; None for all handshake-free requests of a principal. `can_push` says whether the client
+        now reads messages sent outside of a call."""
         self._nats = nats
         self.principal = principal
         self._groups = groups
@@ -58,21 +58,21 @@ class GatewayClient:
         self._can_push = can_push
         self._links: dict[str, asyncio.Future[MachineLink]] = {}
         self._connected: dict[MachineLink, str] = {}
-        """Those of `_links` that lead somewhere, also before the client was introduced there; with their machines."""
+        """Those of `_links` that are open, also before the client was introduced there, with their machines."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.followed: dict[str, str] = {}
-        """The resources that a client with a handshake has subscribed to, and at which machine (empty: at all)."""
+        """The resources that a client with a handshake is subscribed to, and on which machine (empty: all)."""
         self.calls: list[Context] = []
-        """Its requests at the moment."""
+        """Its current requests."""
         self._reachable = asyncio.Event()
 
     @property
     def connection(self) -> str | None:
-        """The id of its connection over HTTP."""
+        """The id of its HTTP connection."""
         return sdk.connection_id(self._context) if self._context is not None else None
 
     async def link(self, machine: MachineIdentity) -> MachineLink:
-        """The connection to a machine, opened if there is none. Raises MachineUnavailable."""
+        """The connection to a machine, opened if needed. Raises MachineUnavailable."""
         known = self._links.get(machine.id)
         if known is not None and known.done() and (known.exception() is not None or known.result().is_over):
             # It has ended, and its owner has not noticed yet: nothing must be sent there.
@@ -87,17 +87,18 @@ class GatewayClient:
 
     @property
     def open_links(self) -> list[MachineLink]:
-        """Those that are open now."""
+        """The open connections."""
         return [link.result() for link in self._links.values() if link.done() and link.exception() is None]
 
     def keep_links_to(self, present: Collection[str], ended: Collection[tuple[str, str]]) -> None:
-        """Ends the connections to all other machines, which are gone, and to processes of machines that have ended."""
+        """Closes the connections to all other machines, which are offline, and to processes of machines that have
+        exited."""
         for link, machine_id in self._connected.items():
             if machine_id not in present or (machine_id, link.run) in ended:
                 link.drop()
 
     async def _own(self, machine: MachineIdentity, opened: "asyncio.Future[MachineLink]") -> None:
-        """Opens a connection and keeps it until it ends, or is not used any more."""
+        """Opens a connection and keeps it until it ends or is unused."""
         try:
             async with open_link(self._nats, machine.id, machine.name, self.principal, self._groups(), self) as link:
                 self._connected[link] = machine.id
@@ -136,7 +137,7 @@ class GatewayClient:
         task.add_done_callback(self._tasks.discard)
 
     async def _introduce(self, link: MachineLink, context: Context) -> None:
-        """The handshake of the client, repeated at a machine."""
+        """Repeats the client's handshake on a machine."""
         announced = context.session.client_params
         assert announced is not None
         params = announced.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -150,8 +151,7 @@ class GatewayClient:
         return [uri for uri, at in self.followed.items() if at in ("", machine.id)]
 
     async def _reopen(self, machine: MachineIdentity) -> None:
-        """Opens a connection again on which the client expects to be notified of changes, as soon as the machine is
-        back."""
+        """Reopens a connection on which the client expects notifications, as soon as the machine is back."""
         pause = _FIRST_RETRY
         while self._follows_at(machine):
             await asyncio.sleep(pause)
@@ -161,7 +161,7 @@ class GatewayClient:
                 return
 
     async def _follow_again(self, link: MachineLink, machine: MachineIdentity) -> None:
-        """A connection that was lost had subscriptions. What has changed meanwhile is not known: each is announced."""
+        """After a lost connection with subscriptions: changes in between are unknown, so each resource is announced."""
         for uri in self._follows_at(machine):
             try:
                 await link.request("resources/subscribe", {"uri": uri})
@@ -170,19 +170,19 @@ class GatewayClient:
                 log.info("no longer watching %s on %s: %s", uri, machine.name, error.message)
 
     def close(self) -> None:
-        """The client has gone: its connections end, and with them its requests."""
+        """The client disconnected: its connections and requests end."""
         for task in list(self._tasks):
             task.cancel()
 
     async def closed(self) -> None:
-        """Returns when the connections of a client that was closed have ended."""
+        """Returns when the connections of a closed client have ended."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
     # -- what machines send -------------------------------------------------------------------------------------
 
     def stream_opened(self) -> None:
-        """The client may now read what is sent outside of a call, or another call has a stream."""
+        """The client can now receive messages outside of a call, or another call has a stream."""
         self._reachable.set()
 
     async def notify(self, method: str, params: JsonObject) -> None:
@@ -209,7 +209,7 @@ def _fail(link: "asyncio.Future[MachineLink]", problem: MachineUnavailable) -> N
 
 
 def _retrieve_exception(link: "asyncio.Future[MachineLink]") -> None:
-    """Keeps asyncio from logging a failure that nobody waits for any more."""
+    """Keeps asyncio from logging a failure that nothing waits for any more."""
     if not link.cancelled():
         link.exception()
 
@@ -227,7 +227,7 @@ _LIST_CHANGES = {
 
 
 class Listening:
-    """One stream of a client."""
+    """One `subscriptions/listen` stream of a client."""
 
     def __init__(self, fleet: FleetView, client: GatewayClient, context: Context, params: dict[str, Any]) -> None:
         self._fleet = fleet
@@ -241,11 +241,11 @@ class Listening:
         self._filter = ListenFilter({key: True for key in _LIST_CHANGES if wanted.get(key)})
         self._meta = {SUBSCRIPTION_ID_META_KEY: context.request_id}
         self._begun = asyncio.Event()
-        """Set when the client has the acknowledgement: nothing may come before it."""
+        """Set when the client has the acknowledgement, which must come first."""
         self._streams: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> dict[str, Any]:
-        """Serves the stream until its client goes away."""
+        """Serves the stream until its client disconnects."""
         await self._split()
         try:
             first = self._attach(self._fleet.machines())
@@ -265,7 +265,7 @@ class Listening:
                 await asyncio.wait(streams)
 
     async def _split(self) -> None:
-        """Which machine each resource and task is at; what is about all sessions is at all of them."""
+        """Splits resources and tasks by machine; anything about all sessions is on all machines."""
         uris, tasks = self._wanted.get("resourceSubscriptions"), self._wanted.get("taskIds")
         for uri in map(str, uris[:MAX_FOLLOWED] if isinstance(uris, list) else ()):
             session_id = session_of(uri)
@@ -278,7 +278,7 @@ class Listening:
                 self._filter.add("taskIds", task_id, machine)
 
     def _attach(self, machines: Sequence[MachineIdentity]) -> "list[asyncio.Future[None]]":
-        """Listens at every machine that is not listened to; the futures are done when it is known whether each does."""
+        """Listens on every machine not listened to yet; the futures are done when each result is known."""
         acknowledged = []
         for machine in machines:
             stream = self._streams.get(machine.id)
@@ -289,7 +289,7 @@ class Listening:
         return acknowledged
 
     async def _listen_at(self, machine: MachineIdentity, known: "asyncio.Future[None]") -> None:
-        """Listens for as long as the machine is there."""
+        """Listens for as long as the machine is online."""
         params = {**self._params, "notifications": self._filter.at(machine.id)}
 
         async def notified(notifications: list[Notification]) -> None:
@@ -326,7 +326,7 @@ class Listening:
 
 
 def _with_machine_in_task(machine: MachineIdentity, content: dict[str, Any]) -> dict[str, Any]:
-    """What a machine tells, with the machine in the id of a task."""
+    """A machine's notification, with the machine in the id of a task."""
     if isinstance(content.get("taskId"), str):
         return {**content, "taskId": with_machine(machine.id, content["taskId"])}
     return content

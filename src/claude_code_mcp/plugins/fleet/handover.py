@@ -52,23 +52,23 @@ _MAX_ATTEMPTS, _LET_GO_PAUSE = 200, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A session that is this machine's now."""
+    """A session that this machine now holds."""
 
     record: SessionRecord
     turn_lost: bool
-    """Whether a turn was running on the machine before, which ended with it (`machine_lost`)."""
+    """Whether a turn was running on the previous machine and ended with it (`machine_lost`)."""
     without_tree: str | None = None
-    """Why its working tree did not come along: it goes on in an empty directory."""
+    """Why its working tree is missing: it continues in an empty directory."""
     tree_behind: bool = False
-    """Whether its last turn has ended and its files were not saved since: the tree is that of before."""
+    """Whether its files were not saved after its last turn: the tree is from before that turn."""
     setup_failed: str = ""
-    """Why the set-up command of its repository was not run, or did not succeed."""
+    """Why the repository's set-up command was not run or failed."""
     superseded: str | None = None
-    """Where an older transcript of this machine was put that has entries which the fleet does not know."""
+    """The path of an older transcript of this machine with entries that the fleet does not have."""
 
 
 CheckRecord = Callable[[SessionRecord, SessionRecord | None], None]
-"""Refuses a record that another machine has written; it is also shown what this machine has of the session."""
+"""Rejects a record that another machine wrote; also receives this machine's data about the session."""
 
 
 class Adoption:
@@ -80,12 +80,12 @@ class Adoption:
         self._database = database
 
     async def adopt(self, session_id: str, holding: Holding, stores: Stores, cwd: str, check: CheckRecord) -> Adopted:
-        """Makes a session that this machine holds one that its server can resume in the directory `cwd`.
+        """Makes a session that this machine holds resumable in the directory `cwd`. `stores` are the session owner's on
+        this machine.
 
-        `stores` are those of the session's owner on this machine. Raises SessionNotFound if the fleet has no record of
-        it, as `RecordStore.whole_record` if its secrets cannot be had, PermissionDenied if `check` does not believe the
-        record, LostSession if another machine has a later epoch, FleetUnavailable if NATS does not answer; each of them
-        before anything is written here.
+        Raises SessionNotFound if the fleet has no record of it, the errors of `RecordStore.whole_record` if its secrets
+        are unavailable, PermissionDenied if `check` rejects the record, LostSession if another machine has a later
+        epoch, FleetUnavailable if NATS does not answer; each before anything is written here.
         """
         known = await asyncio.to_thread(stores.recorder.records.read, session_id)
         check(await self._records.whole_record(await self._records.read(session_id)), known)
@@ -139,8 +139,8 @@ class Adoption:
         return Adopted(record, lost, without_tree, behind, superseded=superseded)
 
     def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
-        """An older transcript of this machine may have lines of a turn that was cut off by the fence: they are put
-        aside, never lost and never mixed in."""
+        """An older transcript of this machine may have lines of a turn that the fence cut off: they are set aside,
+        never lost and never mixed in."""
         path = stores.transcripts.path_of(session_id)
         if path is None:
             return None
@@ -157,8 +157,8 @@ class Adoption:
 
 
 def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files: SessionFiles) -> None:
-    """Gives a session that has come here the names that it had. Titles and tags stand in its conversation too, if that
-    had left its machine. Blocks."""
+    """Restores a session's title, tag and marks. Title and tag are also in its conversation if that came from another
+    machine. Blocks."""
     entry = stores.catalogue.find(session_id)
     if called is None or entry is None:
         return
@@ -197,7 +197,7 @@ class SessionHoldings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A session that this machine has given away."""
+    """A session that this machine released."""
 
     session_id: str
     principal: str
@@ -205,7 +205,7 @@ class HandedOver:
 
 
 class SessionMover:
-    """Gives and takes sessions for one machine."""
+    """Releases and takes sessions for one machine."""
 
     def __init__(
         self,
@@ -225,14 +225,14 @@ class SessionMover:
         self._holdings = holdings
         self._hooks = hooks
         self._unsaved: dict[str, str] = {}
-        """Sessions whose turn has ended since their tree was saved, with their owners."""
+        """Sessions whose turn ended after their tree was saved, with their owners."""
         self._saving: dict[str, asyncio.Task[None]] = {}
         self.handed_over: set[str] = set()
-        """Sessions that were given away, until it is known that another machine has them: only then are they left out
-        of this machine's lists and costs."""
+        """Released sessions that no other machine has confirmed yet: until then they stay in this machine's lists and
+        costs."""
 
     async def save_tree(self, session_id: str, cwd: str, caller: Caller) -> TreeRef:
-        """Stores the session's tree as it is now, and names it in the session's next document; raises as
+        """Stores the session's current tree and refers to it in the session's next document. Raises the errors of
         `TreeStore.save`."""
         before = self._records.trees.get(session_id)
         git = Git(self._service.relocation.environment_of(caller).launcher.home, (cwd,))
@@ -251,7 +251,7 @@ class SessionMover:
     # -- after each turn ----------------------------------------------------------------------------------------------
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """As an observer of the service: the tree is saved after each turn, before the next one begins."""
+        """As an observer of the service: saves the tree after each turn, before the next one begins."""
         if isinstance(event, TurnStarted):
             # From the beginning: whenever this machine dies from now on, the files may be ahead of the tree.
             self._records.trees_behind.add(session_id)
@@ -261,14 +261,14 @@ class SessionMover:
                 self._saving[session_id] = self._service.start_task(self._save_trees(session_id))
 
     def act(self, act: AuditEvent) -> None:
-        """As an observer of the service: a session that was cancelled leaves for good."""
+        """As an observer of the service: a cancelled session is removed permanently."""
         if act.kind is AuditKind.CANCELLED and act.session_id is not None:
             found = [each.cwd for each in self._service.sessions(principal=None) if each.id == act.session_id]
             for cwd in found:
                 self._service.start_task(self._hooks.post_session(act.session_id, "cancelled", cwd))
 
     async def saved(self, session_id: str) -> None:
-        """Waits until the tree is saved of every turn that has ended, or could not be."""
+        """Waits until the trees of all ended turns are saved or could not be."""
         while (saving := self._saving.get(session_id)) is not None:
             await asyncio.wait([saving])
 
@@ -300,12 +300,10 @@ class SessionMover:
     async def give(
         self, session_id: str, caller: Caller, *, interrupt: bool = False, without_tree: bool = False
     ) -> HandedOver:
-        """Gives a session of this machine away: whoever claims it next has it.
-
-        Raises SessionBusy while a turn runs, unless it is to be interrupted; TreeRefused if its tree cannot be saved
-        exactly, unless it is to stay behind; LostSession if this machine does not hold it any more; InvalidArgument for
-        one that stays on its machine. Then it stays here.
-        """
+        """Releases a session of this machine: the next machine that claims it has it. Raises SessionBusy during a turn,
+        unless it is to be interrupted; TreeRefused if its tree cannot be saved exactly, unless it is to stay behind;
+        LostSession if this machine no longer holds it; InvalidArgument for a pinned session. In these cases it stays
+        here."""
         session = await self._service.find(session_id, caller=caller)
         if session.owner != caller.principal:
             raise PermissionDenied("Only its owner can move a session.", session_id=session.id)
@@ -344,8 +342,8 @@ class SessionMover:
         return HandedOver(session.id, session.owner, tree)
 
     async def _let_go(self, session_id: str) -> None:
-        """Forgets a session that was given away. Messages that waited for it are refused first, one after the other;
-        it is given away whatever they do."""
+        """Forgets a released session. Waiting messages are refused first, one by one; it is released whatever they
+        do."""
         for _ in range(_MAX_ATTEMPTS):
             try:
                 await self._service.relocation.let_go(session_id)
@@ -355,7 +353,7 @@ class SessionMover:
         log.warning("session %s was released while a caller here still waits for it", session_id)
 
     async def _copied(self, session_id: str) -> None:
-        """Waits until the fleet has everything. Not for ever: a session whose messages wait for this stays here."""
+        """Waits until the fleet has everything, up to a limit: a session with waiting messages stays here."""
         try:
             async with asyncio.timeout(_MAX_COPY):
                 await self._replica.complete(session_id)
@@ -372,12 +370,9 @@ class SessionMover:
         *,
         older_tree: bool = False,
     ) -> Adopted:
-        """Takes a session that was given away, or whose machine is gone, into this machine; its tree into `directory`.
-
-        `older_tree` takes the last tree that was saved where the latest could not be. Raises what `claim`,
-        `TreeStore.restore` and `Adoption.adopt` raise; the session is then free for others, and what was restored of
-        the tree stays.
-        """
+        """Takes a released session, or one of an offline machine, and its tree into `directory`. `older_tree` accepts
+        the last saved tree if the latest could not be saved. Raises the errors of `claim`, `TreeStore.restore` and
+        `Adoption.adopt`; the session is then free for others, and restored files stay."""
         holding = await self._holdings.claim(session_id, principal, taking=True)
         try:
             document = await self._records.read(session_id)

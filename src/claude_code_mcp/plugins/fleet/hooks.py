@@ -44,15 +44,15 @@ _WITHHELD = ("ANTHROPIC_", "CLAUDE_CODE_", "AWS_", "GOOGLE_", "AZURE_")
 
 
 class Hooks:
-    """The operator's hooks of one machine. Without a directory there are none, and nothing is run."""
+    """The operator's hooks on one machine. Without a directory there are none."""
 
     def __init__(self, directory: Path | None, environment: Mapping[str, str]) -> None:
         self._directory = directory
         self._environment = {name: value for name, value in environment.items() if not name.startswith(_WITHHELD)}
 
     async def checkout(self, session_id: str, ref: TreeRef, directory: str) -> bool:
-        """Has a checkout made in an empty directory; whether there is a hook for it. Raises TreeRefused if it fails:
-        what it has left in the directory stays there."""
+        """Runs the hook that creates a checkout in an empty directory; returns whether there is one. Raises TreeRefused
+        if it fails: its files stay in the directory."""
         program = await asyncio.to_thread(self._program, "checkout")
         if program is None:
             return False
@@ -71,8 +71,8 @@ class Hooks:
         return True
 
     async def post_session(self, session_id: str, reason: str, workspace: str) -> None:
-        """Has the hook run for a session that has left this machine. It raises nothing: whatever the hook does, the
-        session is gone."""
+        """Runs the hook for a session that left this machine. Never raises: the session is gone, whatever the hook
+        does."""
         try:
             program = await asyncio.to_thread(self._program, "post-session")
             if program is None:
@@ -97,7 +97,7 @@ class Hooks:
         return await run_program([program], directory, environment, b"", seconds, ChildOptions())
 
     def _program(self, name: str) -> str | None:
-        """The program of a hook. Raises TreeRefused for one that others than its owner may change."""
+        """The program of a hook. Raises TreeRefused if users other than its owner can change it."""
         if self._directory is None:
             return None
         path = os.path.join(os.path.realpath(self._directory), name)
@@ -120,10 +120,8 @@ NO_HOOKS: Final = Hooks(None, {})
 
 
 async def set_up(service: Service, caller: Caller, directory: str) -> str:
-    """Runs the set-up command of a tree that has just come to this machine; what went wrong, as a sentence, or nothing.
-
-    The session goes on in any case: whoever sends its next message is told.
-    """
+    """Runs the set-up command of a tree that just arrived on this machine; returns a sentence about a failure, or an
+    empty string. The session continues in any case: the sender of its next message sees the sentence."""
     command = await asyncio.to_thread(_command_in, directory)
     if not command:
         return ""

@@ -1,10 +1,9 @@
-"""The machine that a fleet is at home on: the embedded server, its keys and certificate, the keeper, and who is let in.
+"""The host of a fleet: the embedded server, its keys and certificate, the keeper, and admission of machines.
 
-Everything is in one directory, for one user: `machine.json` is this machine's own key, as every machine has one;
-`server/` is what only the host has. A second `fleet up` in the same directory is refused.
-
-`Enrolment` answers tickets and the operator in the process that runs the server, since it alone can change the server's
-keys. `join` is the other side of a ticket; `ask_operator` that of `fleet ticket` and `fleet remove`.
+Everything is in one directory, for one user: `machine.json` is this machine's own key, as on every machine; `server/`
+exists only on the host. A second `fleet up` in the same directory is refused. `Enrolment` answers tickets and the
+operator in the process that runs the server, because only that can change the server's keys. `join` is the other side
+of a ticket; `ask_operator` of `fleet ticket` and `fleet remove`.
 """
 
 import json
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 20.0
-"""A machine is let in when the server has its key: that is a change of the configuration, and a reload."""
+"""Admission takes a change of the server's configuration and a reload."""
 
 
 class Enrolment:
-    """Answers while `serving` runs. One change at a time: each is on the disk and at the server before the next."""
+    """Answers while `serving` runs. One change at a time: each is on disk and active before the next."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Enrolment:
             yield
 
     async def ticket(self) -> Ticket:
-        """A new ticket, which the server knows when this returns."""
+        """A new ticket, known to the server on return."""
         async with self._changing:
             ticket = await anyio.to_thread.run_sync(self._keys.issue, self._address, self._authority)
             await self._reload()
@@ -85,8 +84,8 @@ class Enrolment:
         return ticket
 
     async def remove(self, machine_id: str) -> None:
-        """Revokes a machine's key, closes its connections and forgets it. Its lease ends by itself, and with it its
-        sessions are free."""
+        """Revokes a machine's key, closes its connections and forgets it. Its lease expires, which frees its
+        sessions."""
         async with self._changing:
             await anyio.to_thread.run_sync(self._keys.remove, machine_id)
             await self._reload()
@@ -156,7 +155,7 @@ _REFUSALS: dict[str, type[ClaudeCodeError]] = {
 
 
 async def _ask(connection: FleetConnection, subject: str, **arguments: Any) -> dict[str, Any]:
-    """One request. Raises what it was refused with, and FleetUnreachable if nobody answers."""
+    """Sends one request. Raises the refusal, or FleetUnreachable without an answer."""
     try:
         message = await connection.client.request(subject, json.dumps(arguments).encode(), timeout=_REQUEST_SECONDS)
     except (NatsError, OSError, TimeoutError) as problem:
@@ -170,16 +169,14 @@ async def _ask(connection: FleetConnection, subject: str, **arguments: Any) -> d
 
 
 async def ask_operator(connection: FleetConnection, verb: str, **arguments: Any) -> dict[str, Any]:
-    """Has `fleet up` do something; for the operator's key."""
+    """Sends a request to `fleet up`; needs the operator's key."""
     return await _ask(connection, names.operating(verb), **arguments)
 
 
 async def join(ticket: Ticket, file: Path, name: str) -> MachineKey:
-    """Turns a ticket into this machine's own key, kept in `file`.
-
-    The key is on the disk before it is sent. If the answer was lost, the same call finds that the key works. Raises
-    PermissionDenied for a ticket that was used or has expired, InvalidArgument if the machine belongs to a fleet.
-    """
+    """Exchanges a ticket for this machine's own key, stored in `file`. The key is on disk before it is sent; if the
+    answer was lost, a repeated call finds that the key works. Raises PermissionDenied for a used or expired ticket,
+    InvalidArgument if the machine belongs to a fleet."""
     key = await anyio.to_thread.run_sync(MachineKey.load, file)
     if key is not None and key.admitted and key.ticket_id == ticket.id:
         return key  # the same command again, as a service manager gives it
@@ -219,13 +216,14 @@ _MAX_FILE = 64 << 10
 
 
 def machine_file(directory: Path) -> Path:
-    """Where a machine keeps its key."""
+    """The file of a machine's key."""
     return directory / "machine.json"
 
 
 @contextmanager
 def only_process(file: Path, refusal: str) -> Iterator[None]:
-    """Is the only process in this block, of all that name this file. Raises InvalidArgument with the refusal."""
+    """Ensures that this is the only process in the block, of all that use this file. Raises InvalidArgument with the
+    refusal."""
     lock = filelock.FileLock(private_directory(file.parent) / file.name, mode=0o600)
     try:
         lock.acquire(blocking=False)
@@ -239,7 +237,7 @@ def only_process(file: Path, refusal: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A fleet that is up."""
+    """A running fleet."""
 
     server: Running
     connection: FleetConnection
@@ -247,9 +245,9 @@ class Host:
     enrolment: Enrolment
     kept: "Kept"
     machine: MachineKey
-    """Of this machine, which is let in."""
+    """This machine, which is admitted."""
     address: str
-    """Where other machines reach the server."""
+    """The server's address for other machines."""
 
     @property
     def ownership(self) -> OwnershipBucket:
@@ -257,7 +255,7 @@ class Host:
 
 
 def outward_address() -> str:
-    """The address of this machine by which others probably reach it; loopback if there is no network. Sends nothing."""
+    """The address by which other machines probably reach this one; loopback without a network. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address for documents: only the route is looked up
@@ -270,12 +268,10 @@ def outward_address() -> str:
 async def hosting(
     directory: Path, *, host: str, port: int, address: str | None = None, name: str | None = None
 ) -> AsyncIterator[Host]:
-    """Runs the server of a fleet and all that belongs to it until the end of the block.
-
-    `address` is HOST or HOST:PORT as other machines reach it; unset, `host`, or for all interfaces the address of this
-    machine. `name` is how people call this machine; unset, its host name. Raises InvalidArgument if a fleet is up in
-    this directory, EngineUnavailable if the server does not start.
-    """
+    """Runs the server of a fleet and its services until the end of the block. `address` is HOST or HOST:PORT for other
+    machines; default: `host`, or for all interfaces the address of this machine. `name` is this machine's display name;
+    default: its host name. Raises InvalidArgument if a fleet is up in this directory, EngineUnavailable if the server
+    does not start."""
     home = directory / "server"
     with only_process(home / "lock", "The fleet is already up on this machine."):
         certificate, keys, machine = await anyio.to_thread.run_sync(
@@ -310,7 +306,7 @@ def _prepare(directory: Path, home: Path, name: str) -> tuple[ServerCertificate,
 
 
 def _note_address(home: Path, url: str, machine: MachineKey, file: Path) -> None:
-    """For the commands on this machine, and for its own runner."""
+    """Stores the address for commands on this machine and its own runner."""
     replace_file(home / "server.json", json.dumps({"url": url}).encode())
     MachineKey(url, machine.authority, machine.seed, machine.ticket_id, admitted=True).save(file)
 
@@ -343,7 +339,7 @@ async def _serving(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a keeper has, for the gateway beside it."""
+    """What a keeper provides to the gateway next to it."""
 
     ownership: OwnershipBucket
     receivers: "FleetReceivers"
@@ -351,8 +347,8 @@ class Kept:
 
 @asynccontextmanager
 async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[Kept]:
-    """Makes the stores if they are missing, and is the keeper until the end of the block: what stands beside every
-    gateway, whoever runs the server. `seed` is the secret of the operator's key."""
+    """Creates missing stores and runs the keeper until the end of the block, next to every gateway, whoever runs the
+    server. `seed` is the operator key's secret."""
     from .push_receivers import FleetReceivers  # noqa: PLC0415 - loads the console, which other commands do not need
 
     await create_stores(connection, replicas)
@@ -365,7 +361,7 @@ async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> 
 
 
 async def connect_to_host(directory: Path) -> FleetConnection:
-    """Connects with the operator's key to the fleet that is up on this machine. Raises FleetUnreachable."""
+    """Connects with the operator's key to the fleet on this machine. Raises FleetUnreachable."""
 
     def read() -> tuple[str, str, str]:
         home = directory / "server"

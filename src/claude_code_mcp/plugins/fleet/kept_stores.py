@@ -31,11 +31,11 @@ from .ownership import OwnershipBucket
 log = logging.getLogger(__name__)
 
 RESPONSES: Final = {"max": 1, "expires": "1m"}
-"""A key may answer what it was asked, once."""
+"""A key may send one answer to each request that it receives."""
 
 
 def machine_permissions(machine_id: str) -> dict[str, Any]:
-    """Of a machine's key."""
+    """The permissions of a machine's key."""
     return {
         "publish": {
             "allow": [
@@ -49,7 +49,7 @@ def machine_permissions(machine_id: str) -> dict[str, Any]:
 
 
 def ticket_permissions(ticket_id: str) -> dict[str, Any]:
-    """Of the key in a ticket, which does nothing but ask for a machine's own."""
+    """The permissions of a ticket's key, which can only ask for a machine key."""
     return {
         "publish": {"allow": [names.joining(ticket_id)]},
         "subscribe": {"allow": [f"{names.inbox(ticket_id)}.>"]},
@@ -68,12 +68,12 @@ class SubjectAccess:
     """What a subject of the stores belongs to."""
 
     session_id: str | None
-    """The session that the machine must hold; None for what is found by a name that nobody can guess."""
+    """The session that the machine must hold; None for entries found by an unguessable name."""
     writable: bool = True
 
 
 def access_to(subject: str) -> SubjectAccess | None:
-    """What is needed to read or write a subject of the stores; None if no machine may, or if it has wildcards."""
+    """What is required to read or write a subject of the stores; None if no machine may, or if it has wildcards."""
     tokens = subject.split(".")
     if not all(_PLAIN_TOKEN.fullmatch(token.removeprefix("$")) for token in tokens):
         return None
@@ -92,7 +92,7 @@ def access_to(subject: str) -> SubjectAccess | None:
 
 
 def _session_in(name: str) -> str | None:
-    """The session at the beginning of an object's name, which NATS writes in base64."""
+    """The session at the beginning of an object's name, which NATS base64-encodes."""
     try:
         found = _LEADING_SESSION.fullmatch(base64.urlsafe_b64decode(name).decode())
     except (binascii.Error, ValueError):
@@ -101,23 +101,23 @@ def _session_in(name: str) -> str | None:
 
 
 def refused_headers(headers: dict[str, str] | None) -> bool:
-    """Whether a message would do more than to be stored: a roll-up of a stream removes everything else in it."""
+    """Whether a message does more than store data: a roll-up removes everything else from a stream."""
     return any(name.lower() == "nats-rollup" and value != "sub" for name, value in (headers or {}).items())
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """A request to JetStream's API that a machine may make, if it may use these subjects."""
+    """A request to JetStream's API that a machine may make if it may use these subjects."""
 
     subjects: list[str]
     writes: bool
     body: bytes
-    """Written anew from what was checked: two readers of one JSON text can find different things in it."""
+    """Serialized again from what was checked, because two parsers can read different things from one JSON text."""
 
 
 def store_request(path: list[str], body: bytes, inbox: str) -> StoreRequest | None:
-    """A request of a machine; None if no machine may make it. `path` is what follows `$JS.API` in its subject; `inbox`
-    is the only place to which messages may be delivered."""
+    """A machine's request; None if no machine may make it. `path` follows `$JS.API` in its subject; `inbox` is the only
+    permitted delivery subject."""
     try:
         length = 3 if path[1] == "MSG" else 2
         verb, stream, rest = ".".join(path[:length]), path[length : length + 1], path[length + 1 :]
@@ -146,8 +146,7 @@ _CONSUMER_KEYS = frozenset(
 
 
 def _consumed(request: dict[str, Any], rest: list[str], inbox: str) -> list[str]:
-    """What a consumer would read. Raises ValueError for one that would deliver elsewhere, or that says more than is
-    understood here."""
+    """What a consumer would read. Raises ValueError for one that delivers elsewhere or has unknown fields."""
     config = request["config"]
     if not set(config) <= _CONSUMER_KEYS:
         raise ValueError("cannot be parsed")
@@ -173,7 +172,7 @@ _REQUESTS: Final[dict[str, tuple[frozenset[str], Callable[[dict[str, Any], list[
     "CONSUMER.DELETE": (frozenset(), _nothing),
     "CONSUMER.MSG.NEXT": (frozenset({"batch", "expires", "no_wait", "max_bytes", "idle_heartbeat"}), _nothing),
 }
-"""Request → the keys that its body may have, and the subjects that it is about."""
+"""Request → the keys its body may have, and the subjects it concerns."""
 
 
 # -- the keeper -------------------------------------------------------------------------------------------------------
@@ -181,17 +180,17 @@ _REQUESTS: Final[dict[str, tuple[frozenset[str], Callable[[dict[str, Any], list[
 
 _API, _PUT, _REPORT = "api", "put", "report"
 _HOLDER_SECONDS = 2.0
-"""How long a holder that was looked up is believed. The fence of each store does not depend on it."""
+"""How long a looked-up holder is cached. The fence of each store does not depend on it."""
 _MAX_HOLDERS = 100_000
 _QUEUE = "keepers"
 
 
 class KeptJetStream(JetStreamContext):
-    """JetStream for a machine: everything goes to the keeper, its lease on a way of its own, where it does not wait
-    behind a tree that is being stored."""
+    """JetStream for a machine: everything goes through the keeper; its lease has a separate path, so that it does not
+    wait behind a tree that is being stored."""
 
     def __init__(self, client: Client, machine_id: str, timeout: float, *, reports_itself: bool = False) -> None:
-        """`reports_itself`: the machine writes its lease itself, so that it outlives every keeper; its key may then
+        """`reports_itself`: the machine writes its lease itself, so that it survives without a keeper; its key may then
         write there."""
         super().__init__(client, prefix=f"fleet.keeper.{names.token(machine_id)}.{_API}", timeout=timeout)
         self._lease = names.entry(names.MACHINES, machine_id)
@@ -213,13 +212,13 @@ class KeptJetStream(JetStreamContext):
 
 
 class StoreKeeper:
-    """Passes on what machines ask of JetStream for the sessions that they hold. Any number may run."""
+    """Forwards JetStream requests of machines for sessions that they hold. Any number may run."""
 
     def __init__(self, connection: FleetConnection, bucket: OwnershipBucket) -> None:
         self._connection = connection
         self._bucket = bucket
         self._holders: dict[tuple[str, str], float] = {}
-        """Session and machine → until when it is believed that the machine holds it."""
+        """Session and machine → until when the machine is cached as the holder."""
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

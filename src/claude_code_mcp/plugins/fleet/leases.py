@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 RENEWAL_SECONDS = 1.5
 PAUSE_SECONDS = 1.25
-"""How long before its end at NATS a lease counts as lapsed: the time to stop processes, and for clocks that differ."""
+"""How long before its end at NATS a lease counts as lapsed: time to stop processes, and for clock differences."""
 _ATTEMPT_SECONDS = 2.0
-"""How long an acknowledgement is waited for. Nearly as long as the lease stands after the renewal before: with less, a
-server that is slow, and not away, would never be heard."""
+"""How long to wait for an acknowledgement: nearly as long as the previous renewal is valid. A shorter time would never
+succeed with a server that is slow but not gone."""
 _RETRY_SECONDS = 0.2
 WRONG_SEQUENCE = (10071, 10164)
-"""What JetStream answers to a write that expects another revision."""
+"""JetStream's error for a write that expects another revision."""
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
 
 
@@ -50,11 +50,11 @@ class HeldElsewhere(SessionBusy):
 
 
 class StillArriving(SessionBusy):
-    """The session was given to this machine, which has not taken it yet: what is on its disk is not the session."""
+    """The session was given to this machine, which has not taken it yet: the files on its disk are not current."""
 
 
 class LeaseLapsed(UpstreamUnavailable):
-    """This machine cannot reach the fleet, so that it may neither take a session nor write to one."""
+    """This machine cannot reach the fleet, so it may neither take sessions nor write to them."""
 
 
 class MachineInUse(SessionBusy):
@@ -63,7 +63,7 @@ class MachineInUse(SessionBusy):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A session in the hands of a machine. The epoch grows with each change of hands, the revision with each write."""
+    """A session held by a machine. The epoch grows with each change of holder, the revision with each write."""
 
     session_id: str
     machine: str
@@ -72,19 +72,17 @@ class Holding:
     revision: int
     arriving: bool = False
     """Whether the machine was given the session and has not finished taking it: until then it must not be used there,
-    and a gateway asks for the rest of it, whoever has begun it."""
+    and any gateway may request the rest."""
     stays: bool = False
-    """Whether the session is the machine's own: nobody else can take it, whether or not the machine is there."""
+    """Whether the session is pinned to the machine: no other can take it, whether or not the machine is online."""
     run: str = ""
-    """The process of the machine that has claimed it, and below the number of that claim in the process."""
+    """The process of the machine that claimed it, and below the number of that claim in the process."""
     number: int = 0
 
 
 def suspend_aware_clock() -> float:
-    """Seconds on a clock that nobody sets and that goes on while the machine is suspended.
-
-    `time.monotonic` stands still in a suspended Linux or macOS.
-    """
+    """Seconds of a clock that cannot be set and that runs while the machine is suspended. `time.monotonic` stops in a
+    suspended Linux or macOS."""
     if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS, where this clock goes on during sleep, unlike `time.monotonic`
@@ -93,7 +91,7 @@ def suspend_aware_clock() -> float:
 
 
 class FencingClock:
-    """How long a lease stands, by this machine's clock alone. Pure: no I/O, no event loop."""
+    """How long a lease is valid, by this machine's clock only. Pure: no I/O, no event loop."""
 
     def __init__(
         self,
@@ -119,12 +117,9 @@ class FencingClock:
 
 
 class MachineLease:
-    """This machine's entry in the bucket of machines, renewed for as long as `kept` runs.
-
-    The value is what the machine reports of itself, so that a report and a renewal are one message. `standing` is
-    answered from the clock, without an await: after a freeze the first question finds the lapse, whether or not the
-    event loop has run a timer meanwhile.
-    """
+    """This machine's entry in the bucket of machines, renewed while `kept` runs. Its value is the machine's report, so
+    a report and a renewal are one message. `standing` uses the clock, without an await: after a freeze the first call
+    notices the lapse, whether or not the event loop ran a timer."""
 
     def __init__(
         self,
@@ -135,11 +130,11 @@ class MachineLease:
     ) -> None:
         self.machine_id = names.token(machine_id)
         self.lapsed: Callable[[], None] = lambda: None
-        """Called once at each lapse, in the call that finds it. It must not block."""
+        """Called once at each lapse, by the call that notices it. Must not block."""
         self.regained: Callable[[], Awaitable[None]] = _nothing
-        """Awaited after renewals, beside the next ones, never twice at once; again after a failure."""
+        """Awaited after renewals, concurrently with the next ones, never twice at once; repeated after a failure."""
         self.lapses = 0
-        """How often the lease has lapsed. What was confirmed before the latest lapse no longer counts."""
+        """How often the lease lapsed. Confirmations from before the latest lapse no longer count."""
         self._connection = connection
         self._report = report
         self._clock = clock or FencingClock()
@@ -152,7 +147,7 @@ class MachineLease:
 
     @property
     def standing(self) -> bool:
-        """Whether the lease stands now."""
+        """Whether the lease is valid now."""
         if self._held and self._clock.remaining <= 0:
             self._held = False
             self.lapses += 1
@@ -167,10 +162,8 @@ class MachineLease:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Takes the lease, then renews it until the end of the block, and gives it up.
-
-        Raises LeaseLapsed if it cannot be taken, and MachineInUse, also later, if another process has this id.
-        """
+        """Takes the lease, renews it until the end of the block, and releases it. Raises LeaseLapsed if it cannot be
+        taken, and MachineInUse, also later, if another process has this id."""
         in_use: list[MachineInUse] = []
         await self._renew(adopt=True)
         async with anyio.create_task_group() as tasks:
@@ -211,7 +204,7 @@ class MachineLease:
                 self._renew_now.set()
 
     async def _settle(self) -> None:
-        """A lapse is over only when every session was confirmed; what fails is tried after the next renewal."""
+        """A lapse is over only when every session is confirmed; failures are retried after the next renewal."""
         while True:
             await self._renewed.wait()
             self._renewed = anyio.Event()  # before the call: a renewal during it may have ended another lapse
@@ -223,16 +216,14 @@ class MachineLease:
                 self.renew_now()
 
     async def _watch(self) -> None:
-        """Looks when the lease would lapse. The timer of the event loop may be late after a suspension; every question
-        to `standing` looks too."""
+        """Wakes when the lease would lapse. The timer may be late after a suspension; every call of `standing` checks
+        too."""
         while True:  # noqa: ASYNC110 - it is time that is waited for
             await anyio.sleep(max(self._clock.remaining, _RETRY_SECONDS) if self.standing else RENEWAL_SECONDS)
 
     async def _renew(self, *, adopt: bool) -> None:
-        """One renewal. `adopt` allows an entry that this process did not write or did not hear the end of.
-
-        Raises LeaseLapsed if NATS does not answer, MachineInUse if somebody else has written the entry.
-        """
+        """One renewal. `adopt` accepts an entry that this process did not write or whose acknowledgement was lost.
+        Raises LeaseLapsed if NATS does not answer, MachineInUse if another process wrote the entry."""
         sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
         try:
             revision = await self._write(self._revision)
@@ -283,7 +274,7 @@ class MachineLease:
         _ = self.standing  # counts the lapse and pauses, unless that was done before
 
     async def _give_up(self) -> None:
-        """Removes the entry, so that others need not wait for its end. Nothing of this machine may run any more."""
+        """Removes the entry, so that others need not wait for its expiry. Nothing of this machine may run any more."""
         stood = self.standing
         self._leaving = True
         self._drop()
@@ -303,21 +294,22 @@ async def _nothing() -> None:
 
 
 class Turns(Protocol):
-    """What runs on this machine, as far as the lease is concerned."""
+    """The running turns of this machine, for the lease."""
 
     def pause(self) -> None:
-        """Stops (not kills) the processes of every session that is bound to the lease. Called before the lease ends,
-        without an await; it must not block."""
+        """Suspends (does not kill) the processes of every session bound to the lease. Called before the lease ends,
+        without an await; must not block."""
 
     async def resume(self, holding: Holding) -> None:
-        """The session is still ours, with the same epoch: its processes go on."""
+        """The session is still ours, with the same epoch: its processes resume."""
 
     async def end(self, holding: Holding) -> None:
-        """Another machine has the session with a newer epoch: its processes are killed, and nothing more is written."""
+        """Another machine holds the session with a newer epoch: its processes are killed and nothing more is
+        written."""
 
 
 class Ownership(Protocol):
-    """The holders of all sessions, changed by compare-and-swap alone. `ownership.py` has the two ways to it."""
+    """The holders of all sessions, changed only by compare-and-swap. `ownership.py` has both implementations."""
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -325,19 +317,19 @@ class Ownership(Protocol):
     async def claim(
         self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
     ) -> Holding:
-        """Takes the session with the next epoch. Raises HeldElsewhere, or PermissionDenied for another principal, and
-        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving. One that
-        `stays` is the machine's own from then on."""
+        """Takes the session with the next epoch. Raises HeldElsewhere, PermissionDenied for another principal, and
+        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving. A session
+        that `stays` is pinned to the machine from then on."""
 
     async def arrived(self, holding: Holding) -> Holding:
-        """The machine has all of the session. Raises HeldElsewhere if another machine, or nobody, has it now."""
+        """The machine has all of the session. Raises HeldElsewhere if another machine, or none, holds it now."""
 
     async def confirm(self, holding: Holding) -> Holding:
-        """Writes the holding again with the same epoch, which defeats a take-over that has begun. Raises HeldElsewhere
-        if one is done."""
+        """Rewrites the holding with the same epoch, which defeats a take-over in progress. Raises HeldElsewhere if one
+        is done."""
 
     async def release(self, holding: Holding) -> None:
-        """Gives the session up; does nothing if it is held by another machine already."""
+        """Releases the session; does nothing if another machine holds it already."""
 
 
 class Holdings:
@@ -351,18 +343,18 @@ class Holdings:
         self._confirmed: dict[str, int] = {}
         """Session → the number of lapses when it was last confirmed."""
         self._staying: set[str] = set()
-        """Sessions of which the fleet knows that they stay here."""
+        """Sessions that the fleet knows to be pinned here."""
         self._locks: dict[str, anyio.Lock] = {}
         lease.lapsed = turns.pause
         lease.regained = self._confirm_all
 
     @property
     def lapses(self) -> int | None:
-        """How often this machine's lease has lapsed; None while it does not stand."""
+        """How often this machine's lease lapsed; None while it is not valid."""
         return self._lease.lapses if self._lease.standing else None
 
     def valid(self, holding: Holding) -> bool:
-        """Whether this machine may write to the session now. No await: ask it directly before the act."""
+        """Whether this machine may write to the session now. No await: call it directly before the write."""
         current = self._held.get(holding.session_id)
         # `standing` first: it is what finds a lapse, and with it a newer number of lapses.
         return (
@@ -373,30 +365,25 @@ class Holdings:
         )
 
     def held(self, session_id: str) -> Holding | None:
-        """The holding by which this machine writes a session, whether or not it may just now; None without one."""
+        """The holding with which this machine writes a session, whether or not it may now; None without one."""
         return self._held.get(session_id)
 
     async def holder(self, session_id: str) -> Holding | None:
-        """The machine that has the session, as the fleet knows it."""
+        """The machine that holds the session, according to the fleet."""
         return await self._ownership.read(session_id)
 
     async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding:
-        """Takes a session that no living machine holds; the holding that there is if it is ours already. With `taking`
-        it is one that was given to this machine, and stays arriving until `arrived`.
-
-        Raises HeldElsewhere, LeaseLapsed, PermissionDenied if the session is another principal's, and StillArriving.
-        """
+        """Takes a session that no living machine holds; returns the existing holding if it is already ours. With
+        `taking`, the session was given to this machine and stays arriving until `arrived`. Raises HeldElsewhere,
+        LeaseLapsed, PermissionDenied if the session is another principal's, and StillArriving."""
         # One at a time: a second claim would take the session from the first with a newer epoch.
         async with self._alone(session_id):
             return await self._claim(session_id, principal, taking)
 
     async def note_staying(self, session_id: str, principal: str) -> None:
-        """Has the fleet know that a session stays on this machine, so that gateways find it there and nobody takes it.
-        It is not held by the lease, and is not paused with that.
-
-        Never raises: the session is on this machine, whatever the fleet says, and goes on here. What could not be noted
-        is tried again with the next call; gateways look for it on the disks of all machines until then.
-        """
+        """Tells the fleet that a session is pinned to this machine, so that gateways find it here and no machine takes
+        it. It is not bound to the lease and not paused with it. Never raises: the session continues here in any case.
+        Failures are retried by the next call; until then gateways look for it on the disks of all machines."""
         async with self._alone(session_id):
             if session_id in self._staying or not self._lease.standing:
                 return
@@ -409,8 +396,8 @@ class Holdings:
                 self._staying.add(session_id)
 
     async def arrived(self, holding: Holding) -> Holding:
-        """Everything of a session that was taken is on this machine's disk: from now on it goes on here. Raises
-        HeldElsewhere and LeaseLapsed."""
+        """Everything of a taken session is on this machine's disk: from now on it continues here. Raises HeldElsewhere
+        and LeaseLapsed."""
         async with self._alone(holding.session_id):
             current = self._held.get(holding.session_id)
             if current is None or current.epoch != holding.epoch:
@@ -423,7 +410,7 @@ class Holdings:
 
     @asynccontextmanager
     async def _alone(self, session_id: str) -> AsyncIterator[None]:
-        """Within the block nothing else claims or confirms the session here."""
+        """Within the block, nothing else here claims or confirms the session."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             async with lock:
@@ -460,7 +447,7 @@ class Holdings:
             )
 
     async def release(self, holding: Holding) -> None:
-        """Gives a session up. From the call on nothing may be written to it here, whether or not NATS answers."""
+        """Releases a session. From the call on nothing may be written to it here, whether or not NATS answers."""
         current = self._held.get(holding.session_id)
         if current is None or current.epoch != holding.epoch:
             return
@@ -472,8 +459,8 @@ class Holdings:
         return self._confirmed.get(session_id) == self._lease.lapses
 
     async def _confirm_all(self) -> None:
-        """Confirms what was not confirmed since the latest lapse, one after the other. Renewals go on meanwhile: after
-        another lapse it begins anew, and while the lease does not stand it leaves the rest to the next renewal."""
+        """Confirms what was not confirmed since the latest lapse, one by one. Renewals continue meanwhile: after
+        another lapse it starts over, and while the lease is not valid it leaves the rest to the next renewal."""
         while self._lease.standing:
             unconfirmed = [each for each in self._held.values() if not self._is_confirmed(each.session_id)]
             if not unconfirmed:
@@ -502,7 +489,7 @@ class Holdings:
 
     async def _confirm(self, holding: Holding) -> Holding:
         """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldElsewhere, and
-        LeaseLapsed while the lease does not stand: what is stored then confirms nothing, for a machine that reads it
+        LeaseLapsed while the lease is not valid: what is stored then confirms nothing, because a machine that reads it
         can take the session before the next renewal is stored."""
         self._check_standing()
         lapses = self._lease.lapses

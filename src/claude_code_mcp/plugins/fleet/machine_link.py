@@ -1,9 +1,9 @@
-"""A gateway's connection to one machine, on behalf of one client: requests there, and everything that comes back.
+"""A gateway's connection to one machine, on behalf of one client.
 
-Messages pass as they are: what a client and a machine say to each other in the protocol, whatever its revision and
-extensions, is not translated on the way. Ids are the link's own, since the machines behind one client know nothing of
-each other. What a machine sends with the id of a request goes to whoever made that request (`Exchange`), the rest to
-the client's connection (`ClientSide`).
+Messages pass through unchanged: nothing that a client and a machine say to each other in the protocol is translated,
+whatever its revision and extensions. Ids are the link's own, because the machines behind one client do not know each
+other. Messages from a machine with the id of a request go to the request's sender (`Exchange`), all others to the
+client's connection (`ClientSide`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ JsonObject = Mapping[str, Any]
 _OPENING_SECONDS = 5.0
 _TAKEN_IN_A_ROW = 64
 _MAX_WAITING = 10_000
-"""Notifications that wait for the client of one request; from then on the machine is held back."""
+"""Maximum number of notifications waiting for the client of one request; beyond that the machine is throttled."""
 
 
 class MachineUnavailable(UpstreamUnavailable):
@@ -41,10 +41,10 @@ class MachineUnavailable(UpstreamUnavailable):
 
 
 class ClientSide(Protocol):
-    """The client of a gateway, as a machine reaches it."""
+    """The client of a gateway, as machines reach it."""
 
     async def notify(self, method: str, params: JsonObject) -> None:
-        """Tells the client something that belongs to none of its requests."""
+        """Sends the client a notification that belongs to none of its requests."""
 
     async def request(self, exchange: "Exchange | None", method: str, params: JsonObject) -> JsonObject:
         """Asks the client, on the stream of one of its requests if the question belongs to one. Raises MCPError."""
@@ -52,36 +52,36 @@ class ClientSide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What a machine tells during a request."""
+    """A machine's notification during a request."""
 
     method: str
     params: dict[str, Any]
     line: bytes
-    """The whole notification as it came, without a line break."""
+    """The complete notification as received, without a line break."""
 
 
 Notified = Callable[[list[Notification]], Awaitable[None]]
 
 
 class Exchange:
-    """One request at a machine until it is answered. Everything of it is taken by the task that made it."""
+    """One request to a machine until it is answered. Only the task that made it reads from it."""
 
     def __init__(self, context: Any = None) -> None:
         self.context = context
-        """The request of the client that this one is for; whatever the client's side needs to reach it."""
+        """The client's request that this one serves; whatever the client's side needs to reach it."""
         self._waiting: deque[Notification] = deque()
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._outcome: dict[str, Any] | Exception | None = None
 
     def settle(self, outcome: dict[str, Any] | Exception) -> None:
-        """The result has come, or never will; the first one counts."""
+        """The result has arrived, or never will; the first one counts."""
         if self._outcome is None:
             self._outcome = outcome
             self._arrived.set()
             self._room.set()
 
     async def put(self, notification: Notification) -> None:
-        """Takes a notification; waits while too many are not taken."""
+        """Adds a notification; waits while too many are pending."""
         while len(self._waiting) >= _MAX_WAITING and self._outcome is None:
             self._room.clear()
             await self._room.wait()
@@ -89,8 +89,8 @@ class Exchange:
         self._arrived.set()
 
     async def result(self, notified: Notified) -> dict[str, Any]:
-        """Passes notifications on, in their order and as many at once as there are, until the result is there. Raises
-        MCPError for an error that the machine answered, MachineUnavailable if the machine was lost."""
+        """Passes notifications on, in order and in batches, until the result arrives. Raises MCPError for an error from
+        the machine, MachineUnavailable if the machine was lost."""
         while True:
             # The outcome is looked at first: notifications before it are in the queue by then.
             outcome = self._outcome
@@ -108,18 +108,18 @@ class Exchange:
 
 
 class MachineLink:
-    """An open connection to a machine. Made by `open_link`; used by any task of its loop."""
+    """An open connection to a machine. Created by `open_link`; used by any task of its loop."""
 
     def __init__(self, machine_name: str, wire: Wire, client: ClientSide, run: str = "") -> None:
         self._name = machine_name
         self.run = run
-        """Which process of the machine it leads to (`Machine.run`)."""
+        """The process of the machine that it leads to (`Machine.run`)."""
         self._wire = wire
         self._client = client
         self._last_id = 0
         self._exchanges: dict[int, Exchange] = {}
         self._asked: dict[str | int, asyncio.Task[None]] = {}
-        """What the machine asks the client at the moment, by the id of its request."""
+        """The machine's current questions to the client, by request id."""
         self.ended = asyncio.Event()
         """Set when the connection is over."""
 
@@ -129,11 +129,11 @@ class MachineLink:
         return self._wire.ended
 
     def drop(self) -> None:
-        """The machine is gone, whether or not the connection shows it yet: every open request fails."""
+        """The machine is offline, whether or not the connection shows it yet: every open request fails."""
         self._wire.fail("The machine is offline.")
 
     async def unused(self, seconds: float) -> None:
-        """Returns when there was no request for so long."""
+        """Returns when there was no request for this long."""
         last = -1
         while self._exchanges or last != self._last_id:
             last = self._last_id
@@ -147,11 +147,9 @@ class MachineLink:
         notified: Notified | None = None,
         is_wanted: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """The result of a request, as the machine gave it. What the machine tells meanwhile goes to `notified`. When
-        this is cancelled, the machine is told to cancel the request, unless it `is_wanted` that it goes on.
-
-        Raises MCPError for an error of the machine's, MachineUnavailable if the machine is lost before it answers.
-        """
+        """The machine's result of a request. Notifications in between go to `notified`. On cancellation, the machine is
+        told to cancel the request, unless it `is_wanted` to continue. Raises MCPError for an error from the machine,
+        MachineUnavailable if the machine is lost before it answers."""
         self._last_id += 1
         number, exchange = self._last_id, Exchange(context)
         # Before it is sent: the answer may come at any time from then on.
@@ -184,7 +182,7 @@ class MachineLink:
     # -- what comes ---------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """Takes what the machine sends until the connection ends; then every open request has failed."""
+        """Handles the machine's messages until the connection ends; then every open request has failed."""
         reason = "The connection was closed."
         try:
             taken = 0
@@ -238,7 +236,7 @@ class MachineLink:
             exchange.settle(MCPError(error.get("code", 0), str(error.get("message", "")), error.get("data")))
 
     async def _ask(self, exchange: Exchange | None, id_: str | int, method: str, params: dict[str, Any]) -> None:
-        """Passes a question of the machine on to the client, and the answer back. Cancelled when it is withdrawn."""
+        """Passes a question of the machine to the client and returns the answer. Cancelled when it is withdrawn."""
         try:
             answer: dict[str, Any] = {"result": await self._client.request(exchange, method, params)}
         except MCPError as error:
@@ -257,11 +255,8 @@ async def _drop(_: list[Notification]) -> None:
 async def open_connection(
     nats: Client, machine_id: str, machine_name: str, opening: Callable[[str], bytes]
 ) -> AsyncIterator[tuple[Wire, str]]:
-    """A connection to a machine, until the end of the block, and the process of that machine (`Machine.run`); `opening`
-    makes the request for it from its id.
-
-    Raises MachineUnavailable if the machine does not answer or refuses.
-    """
+    """A connection to a machine until the end of the block, and the process of that machine (`Machine.run`); `opening`
+    builds the request for it from its id. Raises MachineUnavailable if the machine does not answer or refuses."""
     id_ = secrets.token_hex(16)
     sends, receives = names.to_machine(machine_id, id_), names.to_gateway(machine_id, id_)
     async with open_wire(nats, sends=sends, receives=receives) as wire:
@@ -280,10 +275,8 @@ async def open_connection(
 async def open_link(
     nats: Client, machine_id: str, machine_name: str, principal: str, groups: Collection[str], client: ClientSide
 ) -> AsyncIterator[MachineLink]:
-    """A connection of a principal to the MCP server of a machine, until the end of the block.
-
-    Raises MachineUnavailable if the machine does not answer or refuses.
-    """
+    """A connection of a principal to a machine's MCP server until the end of the block. Raises MachineUnavailable if
+    the machine does not answer or refuses."""
     opening = partial(opening_request, principal=principal, groups=groups)
     async with open_connection(nats, machine_id, machine_name, opening) as (wire, run):
         link = MachineLink(machine_name, wire, client, run)

@@ -1,10 +1,9 @@
-"""A machine's door for gateways: each connection over NATS is a client of the ordinary MCP server.
+"""A machine's interface to gateways: each connection over NATS is a client of the ordinary MCP server.
 
-A gateway asks for a connection at `names.opening`, and says whose it is: one for MCP, or one for a request at its
-console (`page_link.py`). The machine believes it: who may publish there
-is decided by NATS permissions. The caller has the directory and the environment of this machine's server, as callers
-over HTTP have. What the server sends bears the id of the request that it belongs to, so that the gateway can pass it
-on to whoever made that request.
+A gateway requests a connection at `names.opening` and names its principal: a connection for MCP, or for one request to
+its console (`page_link.py`). The machine trusts it, because NATS permissions decide who may publish there. The caller
+has the directory and environment of this machine's server, like callers over HTTP. Messages from the server carry the
+id of the request that they belong to, so that the gateway can pass them to its sender.
 """
 
 import json
@@ -39,21 +38,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = 1
-"""Of what travels between gateways and machines; both sides must have the same."""
+"""The protocol version between gateways and machines; both sides must have the same."""
 MAX_CONNECTIONS: Final = 1024
 _SHARES = 4
-"""The part of a machine's connections that one principal may have, unless it is the machine's own user."""
+"""The share of a machine's connections that one principal may have, except for the machine's own user."""
 _MAX_NAME = 1000
 _CONNECTION, _PAGE, _END_CALLER, _ASSIGN, _TAKE = "connection", "page", "end_caller", "assign", "take"
 
 
 def opening_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
-    """Asks a machine for a connection of a principal, who is in these groups at the gateway."""
+    """Asks a machine for a connection of a principal with these groups at the gateway."""
     return _opening(_CONNECTION, connection_id, principal, groups)
 
 
 def page_request(connection_id: str, principal: str, groups: Collection[str] = ()) -> bytes:
-    """Asks a machine for a connection for one request of a principal at a gateway's console."""
+    """Asks a machine for a connection for one request of a principal to a gateway's console."""
     return _opening(_PAGE, connection_id, principal, groups)
 
 
@@ -63,30 +62,30 @@ def _opening(ask: str, connection_id: str, principal: str, groups: Collection[st
 
 
 def ending_request(principal: str, removal: NotedRemoval | None = None) -> bytes:
-    """Tells a machine that a principal is none any more: everything of theirs ends. `removal`: as it was noted for the
-    machines that are away."""
+    """Tells a machine that a principal was removed: everything of theirs ends. `removal`: as recorded for offline
+    machines."""
     asked = {"ask": _END_CALLER, "protocol": PROTOCOL, "principal": principal}
     return json.dumps({**asked, **({"removal": asdict(removal)} if removal is not None else {})}).encode()
 
 
 def assigning_request(principal: str, groups: Collection[str]) -> bytes:
-    """Tells a machine in which groups a principal is now."""
+    """Tells a machine a principal's current groups."""
     return json.dumps({"ask": _ASSIGN, "protocol": PROTOCOL, "principal": principal, "groups": [*groups]}).encode()
 
 
 def taking_request(session_id: str, principal: str) -> bytes:
-    """Asks a machine to take a session over whose machine is gone."""
+    """Asks a machine to take over a session whose machine is offline."""
     return json.dumps({"ask": _TAKE, "protocol": PROTOCOL, "principal": principal, "session": session_id}).encode()
 
 
 def run_in(reply: bytes) -> str:
-    """Which process of a machine has opened a connection (`Machine.run`); empty if it does not say."""
+    """The process of a machine that opened a connection (`Machine.run`); empty if unknown."""
     run = json_text.decode(reply).get("run")
     return run if isinstance(run, str) else ""
 
 
 def refusal_in(reply: bytes) -> str:
-    """Why a machine refuses what was asked; empty if it does not."""
+    """Why a machine refuses a request; empty if it does not."""
     try:
         return str(json_text.decode(reply).get("refused") or "")
     except (ValueError, AttributeError):
@@ -95,19 +94,19 @@ def refusal_in(reply: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a session has lost with its last machine, for the caller whose message goes on with it."""
+    """What a session lost with its previous machine, for the caller whose message continues it."""
 
     lost_turn: str = ""
-    """Of the turn that was running there; empty if none was."""
+    """About the turn that was running there; empty if none was."""
     without_tree: str = ""
-    """Why its working tree did not come along; empty if it did."""
+    """Why its working tree is missing; empty if it is not."""
     older_tree: str = ""
-    """In what the tree is older than the conversation; empty if it is not."""
+    """How the tree is older than the conversation; empty if it is not."""
     setup_failed: str = ""
-    """Why the set-up command of the repository was not run, or did not succeed; empty otherwise."""
+    """Why the repository's set-up command was not run or failed; empty otherwise."""
 
     def notices(self) -> list[str]:
-        """Each of them as a sentence, that of the turn first."""
+        """Each of them as a sentence, the turn first."""
         without = (
             f"The session continues in an empty directory because its files could not be moved: {self.without_tree}"
             if self.without_tree
@@ -117,21 +116,21 @@ class Taken:
 
 
 def taken_in(reply: bytes) -> Taken:
-    """What a machine says that has taken a session over."""
+    """The report of a machine that took a session over."""
     answer = json_text.decode(reply)
     return Taken(**{name: str(answer.get(name) or "") for name in Taken.__slots__})
 
 
 TakeSession = Callable[[str, str], Awaitable[Taken]]
-"""Takes a session of a principal over; raises ClaudeCodeError if that cannot be."""
+"""Takes a session of a principal over. Raises ClaudeCodeError if that is impossible."""
 CallerEnded = Callable[[str, NotedRemoval], Awaitable[None]]
-"""Notes that the removal of a principal was done here."""
+"""Records that a principal's removal was carried out here."""
 AnswerPage = Callable[[Wire, str], Awaitable[None]]
-"""Answers one request of a principal at the console of a gateway."""
+"""Answers one request of a principal to a gateway's console."""
 
 
 class MachineService(Protocol):
-    """What is asked about callers."""
+    """What the service must provide about callers."""
 
     async def admit(self, principal: str, groups: Collection[str], /) -> str | None: ...
 
@@ -152,7 +151,7 @@ class MachineBackend(Protocol):
 
 
 class _Refused(Exception):
-    """What was asked is not done; the text says why."""
+    """The request is refused; the text is the reason."""
 
 
 async def serve_machine(
@@ -167,9 +166,9 @@ async def serve_machine(
     most: int = MAX_CONNECTIONS,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves gateways until it is cancelled. Then every connection ends; sessions go on. It has started when gateways
-    can reach it. `take` is called for a session whose machine is gone, when its next message is to be sent here. `run`
-    is that of the machine's reports."""
+    """Serves gateways until cancelled. Then every connection ends; sessions continue. It has started when gateways can
+    reach it. `take` is called for a session of an offline machine when its next message will be sent here. `run` is the
+    one in the machine's reports."""
     async with anyio.create_task_group() as tasks:
         door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, run, most)
         subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
@@ -183,7 +182,7 @@ async def serve_machine(
 
 
 class _Door:
-    """Answers what gateways ask of one machine."""
+    """Answers the gateways' requests to one machine."""
 
     def __init__(
         self,
@@ -207,10 +206,10 @@ class _Door:
         self._opened = json.dumps({"run": run}).encode()
         self._most = most
         self._open: dict[str, str] = {}
-        """By each open connection, whose it is."""
+        """The principal of each open connection."""
 
     async def asked(self, message: Msg) -> None:
-        """In a task for each: who is admitted may be looked up on the disk, and others do not wait for that."""
+        """In a separate task for each request: admission may read the disk, and others do not wait for that."""
         self._tasks.start_soon(self._answer, message)
 
     async def _answer(self, message: Msg) -> None:
@@ -291,7 +290,7 @@ class _Door:
 
 
 def _read(data: bytes) -> dict[str, Any]:
-    """What a gateway asks for. Raises _Refused for what cannot be understood."""
+    """Parses a gateway's request. Raises _Refused if it is invalid."""
     try:
         asked = json.loads(data)
         if asked.get("protocol") != PROTOCOL:
@@ -317,14 +316,14 @@ def _read(data: bytes) -> dict[str, Any]:
 
 
 def _described(asked: Mapping[str, Any]) -> str:
-    """What was asked, for whom, and by which connection or of which session, for the log."""
+    """A description of the request for the log: the principal, and the connection or session."""
     fields = ("principal", "connection", "session")
     return ", ".join([str(asked.get("ask")), *(f"{field} {asked[field]}" for field in fields if field in asked)])
 
 
 @contextmanager
 def _acting_as(principal: str) -> "Iterator[None]":
-    """Within the block, and in the tasks that are begun in it, requests are those of the principal."""
+    """Within the block, and in tasks started in it, requests are the principal's."""
     if principal == LOCAL:  # the user of the machine, who needs no token anywhere
         yield
         return
@@ -341,8 +340,8 @@ async def _nothing() -> None:
 
 
 class _GatewayClient(LineConnection):
-    """The connection as the server's transport sees it: each line to the gateway begins with the id of the request that
-    it belongs to, if it belongs to one, and a tab."""
+    """The connection as the server's transport sees it: each line to the gateway begins with the id of its request, if
+    it has one, and a tab."""
 
     def __init__(self, wire: Wire, principal: str) -> None:
         super().__init__()
@@ -375,7 +374,7 @@ class _GatewayClient(LineConnection):
 
 
 class _WireOutput:
-    """Where lines to the gateway go."""
+    """The destination of lines to the gateway."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -390,4 +389,4 @@ class _WireOutput:
             raise ConnectionError(broken.message) from None
 
     async def close(self) -> None:
-        """Nothing is left to do: the connection is closed by whoever opened it."""
+        """Does nothing: the opener closes the connection."""

@@ -1,8 +1,8 @@
-"""The machines of a fleet: what each reports of itself, and which are there.
+"""The machines of a fleet: their reports, and which are online.
 
-A machine's report is the value of its lease, so that a machine that cannot renew is gone with everything it said. What
-the operator decides about a machine (its name, its key, that it is drained) is in another bucket, which no machine may
-write: a drained machine is passed over whether or not it agrees.
+A machine's report is the value of its lease, so a machine that cannot renew disappears with its report. The operator's
+data about a machine (its name, its key, whether it is drained) is in another bucket that no machine may write: a
+drained machine is skipped whether or not it agrees.
 """
 
 import json
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _MAX_REPOSITORIES = 500
 _MAX_TEXT = 200
 GRACE_SECONDS = 0.5
-"""How long after the end of a lease at NATS a machine counts as gone, at the latest."""
+"""How long after the end of its lease at NATS a machine counts as offline, at the latest."""
 _ATTEMPTS = 8
 
 
@@ -40,14 +40,14 @@ class MachineNotFound(ClaudeCodeError):
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that is alive, as it reports itself."""
+    """An online machine, according to its report."""
 
     id: str
     name: str
     version: str
-    """Of claude-code-mcp."""
+    """The version of claude-code-mcp."""
     cli_version: str
-    """Of Claude Code; empty if the machine has none."""
+    """The version of Claude Code; empty if not installed."""
     labels: frozenset[str]
     capacity: int
     sessions: int
@@ -55,22 +55,22 @@ class Machine:
     draining: bool
     repositories: tuple[str, ...]
     run: str = ""
-    """Tells this process of the machine from those before it. Connections to an earlier one lead nowhere."""
+    """Distinguishes this process of the machine from earlier ones. Connections to earlier ones lead nowhere."""
 
     @property
     def free_slots(self) -> int:
-        """How many more sessions it takes."""
+        """How many more sessions it accepts."""
         return max(0, self.capacity - self.sessions)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for a report or for people."""
+        """The fields, for reports."""
         return {**asdict(self), "labels": sorted(self.labels)}
 
     @classmethod
     def from_json(cls, machine_id: str, value: Mapping[str, Any]) -> Self:
-        """A machine as it was reported, within bounds: it is a claim of that machine. The id is that of the key, which
-        the machine cannot choose. What is missing or not known is what another version reports otherwise: the machine
-        is seen, and not chosen, since its version differs or it says nothing of it. Raises ValueError."""
+        """A machine from its report, within bounds, because the report is a claim. The id is derived from the key, so
+        the machine cannot choose it. Fields that other versions lack or add are tolerated: the machine is visible but
+        not chosen, because its version differs. Raises ValueError."""
         try:
             return cls(
                 id=machine_id,
@@ -97,14 +97,14 @@ def _text(value: object) -> str:
 
 @dataclass
 class MachineReport:
-    """What this machine reports with each renewal of its lease; measured anew each time."""
+    """What this machine reports with each renewal of its lease, measured each time."""
 
     machine: Machine
-    """What does not change by itself. Replace it, and have the lease renewed, to report something else at once."""
+    """The constant part. Replace it and renew the lease to report a change at once."""
     count_sessions: Callable[[], int] = field(default=lambda: 0)
 
     def measure(self) -> Machine:
-        """The machine now. A few lines of /proc are read, which never waits."""
+        """The machine's current report. Reads a few lines of /proc, which never blocks."""
         found = memory.machine()
         return replace(
             self.machine, sessions=self.count_sessions(), free_memory=found.available if found is not None else 0
@@ -116,7 +116,7 @@ class MachineReport:
 
 @dataclass(frozen=True)
 class FleetMember:
-    """A machine that was let in, whether it is there or not."""
+    """An admitted machine, whether or not it is online."""
 
     id: str
     name: str
@@ -126,19 +126,19 @@ class FleetMember:
 
     @property
     def run(self) -> str:
-        """Of a machine that is not there none is known."""
+        """Unknown for a machine that is offline."""
         return ""
 
 
 class Members:
-    """The machines that were let in; for keys that may write them."""
+    """The admitted machines; for keys that may write them."""
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
 
     @classmethod
     async def opened(cls, connection: FleetConnection) -> Self:
-        """Those of a fleet."""
+        """The members of a fleet."""
         return cls(await connection.jetstream.key_value(names.MEMBERS))
 
     async def all(self) -> list[FleetMember]:
@@ -153,12 +153,12 @@ class Members:
         return sorted(found, key=lambda member: (member.name, member.id))
 
     async def add(self, member: FleetMember) -> None:
-        """Lets a machine in."""
+        """Admits a machine."""
         await self._bucket.put(names.token(member.id), _member_value(member))
 
     async def drain(self, machine_id: str, draining: bool, name: str = "") -> FleetMember:
-        """Passes the machine over from now on, or no longer. One that is no member yet, as at an operator's own NATS,
-        becomes one of this name; without a name InvalidArgument is raised for it."""
+        """Drains the machine, or accepts sessions again. A machine that is not a member yet, as on an operator's own
+        NATS, becomes one with this name; without a name, raises InvalidArgument."""
         for _ in range(_ATTEMPTS):
             try:
                 entry = await self._bucket.get(names.token(machine_id))
@@ -181,7 +181,7 @@ class Members:
 
 
 def _member(machine_id: str, value: bytes) -> FleetMember:
-    """What another version has added is left out, and what is missing has its default."""
+    """Ignores fields of other versions; missing ones have their defaults."""
     known = {each.name for each in fields(FleetMember)}
     found = {name: value for name, value in json.loads(value).items() if name in known}
     return FleetMember(**{"name": machine_id, **found, "id": machine_id})
@@ -192,25 +192,23 @@ def _member_value(member: FleetMember) -> bytes:
 
 
 class Membership:
-    """All machines that are alive, followed from both buckets without polling; for keys that may read them.
-
-    A machine whose lease ends is gone within half a second after it ended at NATS. While NATS does not answer nothing
-    is known: after the time of a lease no machine is alive.
-    """
+    """All online machines, followed in both buckets without polling; for keys that may read them. A machine is removed
+    within half a second after its lease ended at NATS. While NATS does not answer nothing is known: after the length of
+    a lease no machine is online."""
 
     def __init__(self, connection: FleetConnection) -> None:
         self.changed = anyio.Event()
-        """Set when a machine came, went or reports something new; then replaced by a new one."""
+        """Set when a machine comes, goes or reports something new; then replaced."""
         self._connection = connection
         self._alive: dict[str, tuple[Machine, float]] = {}
         """With the time at which each is gone unless it reports again."""
         self._members: dict[str, FleetMember] = {}
         self._removed: set[str] = set()
-        """Those that the operator has removed: their leases end by themselves, a moment later."""
+        """Machines that the operator removed: their leases expire a moment later."""
         self._earliest = anyio.Event()
 
     def machines(self) -> list[Machine]:
-        """Those that are alive now, by name."""
+        """The online machines, by name."""
         now = time.monotonic()
         alive = [
             self._judged(machine)
@@ -220,18 +218,18 @@ class Membership:
         return sorted(alive, key=lambda machine: (machine.name, machine.id))
 
     def was_removed(self, machine_id: str) -> bool:
-        """Whether the operator has removed a machine of this id."""
+        """Whether the operator removed a machine with this id."""
         return machine_id in self._removed
 
     def gone(self) -> list[FleetMember]:
-        """Those that were let in and are not there."""
+        """Admitted machines that are offline."""
         alive = {machine.id for machine in self.machines()}
         return sorted(
             (member for member in self._members.values() if member.id not in alive), key=lambda member: member.name
         )
 
     def find(self, name: str) -> FleetMember:
-        """The machine of this id, or the only one of this name, alive or not. Raises MachineNotFound."""
+        """The machine with this id, or the only one with this name, online or not. Raises MachineNotFound."""
         alive = {machine.id: FleetMember(machine.id, machine.name) for machine in self.machines()}
         known = {**alive, **self._members}
         found = [known[name]] if name in known else [member for member in known.values() if member.name == name]
@@ -248,7 +246,7 @@ class Membership:
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[Self]:
-        """Follows the machines until the end of the block, which begins when all that are there are known."""
+        """Follows the machines until the end of the block, which begins when all online ones are known."""
         async with anyio.create_task_group() as tasks:
             try:
                 await tasks.start(follow_bucket, self._connection, names.MEMBERS, self._member_changed)
@@ -289,7 +287,7 @@ class Membership:
         self.changed = anyio.Event()
 
     async def _expire(self) -> None:
-        """NATS says nothing when a lease ends (see `connection.create_stores`): a timer for the next end."""
+        """NATS does not report the end of a lease (see `connection.create_stores`): a timer for the next one."""
         while True:
             now = time.monotonic()
             ended = [machine_id for machine_id, (_, end) in self._alive.items() if end <= now]

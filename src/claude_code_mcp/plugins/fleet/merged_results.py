@@ -1,7 +1,4 @@
-"""One answer of the answers of many machines.
-
-Every row says its machine, and a machine that gave no answer is named.
-"""
+"""Merges the answers of many machines. Every row names its machine, and machines without an answer are listed."""
 
 import json
 import math
@@ -24,12 +21,12 @@ from .routing import MachineIdentity
 
 JsonObject = Mapping[str, Any]
 Absent = Sequence[tuple[MachineIdentity, AbsentSession]]
-"""Sessions of machines that are gone, each with its machine."""
+"""Sessions of offline machines, each with its machine."""
 Answers = Sequence[tuple[MachineIdentity, dict[str, Any]]]
 Structured = Sequence[tuple[MachineIdentity, Any]]
-"""What machines have answered as data; anything at all, since a machine may have answered it."""
+"""Structured answers of machines; not trusted to have any particular shape."""
 MAX_PER_MACHINE: Final = 500
-"""Rows that a machine lists at once."""
+"""Maximum number of rows that a machine lists at once."""
 USUAL_ROWS = 50
 _MAX_COMPLETIONS = 100
 _UNANSWERED = "unanswered"
@@ -50,7 +47,7 @@ _LINE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A machine that gave no answer, and why."""
+    """A machine without an answer, and the reason."""
 
     machine: MachineIdentity
     reason: str
@@ -61,15 +58,15 @@ class Silent:
 
 
 def repeated_sessions(answers: Structured) -> set[str]:
-    """The ids of sessions that more than one machine lists: one that was taken over is also on the disk of the machine
-    before."""
+    """The ids of sessions that several machines list: one that was taken over is also on its previous machine's
+    disk."""
     counted = Counter(str(row.get("sessionId")) for _, answer in answers for row in _session_rows(answer))
     return {session_id for session_id, count in counted.items() if count > 1}
 
 
 def leave_to(holder: str, session_id: str, answers: Structured) -> None:
-    """Takes the rows of a session out of the answers of all machines but its holder; of one that no machine holds,
-    those of the fleet's copy, which knows less than a disk."""
+    """Removes a session's rows from the answers of all machines except its holder; for a session without a holder, the
+    rows of the fleet's copy, which has less data than a disk."""
     for machine, answer in answers:
         is_other = machine.id != holder if holder else not machine.id
         if is_other and (rows := _session_rows(answer)):
@@ -77,12 +74,12 @@ def leave_to(holder: str, session_id: str, answers: Structured) -> None:
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list. What is none is left out: a machine may have answered anything."""
+    """The objects in a list; anything else is skipped."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def number(value: Any) -> float:
-    """A number of a machine's answer; 0 for what is none."""
+    """A number in a machine's answer; 0 if it is not a number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else 0
 
 
@@ -96,8 +93,8 @@ def _session_rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[MachineIdentity, dict[str, Any]]]:
-    """What machines that are gone would list of these sessions, as far as the fleet's copy tells: everything from the
-    offset on, up to the limit, of the newest of all of them."""
+    """What offline machines would list of these sessions, from the fleet's copies: from the offset up to the limit,
+    newest first."""
     newest = sorted(((session, machine) for machine, session in absent), key=lambda pair: -pair[0].last_used)
     answers: list[tuple[MachineIdentity, dict[str, Any]]] = [
         (machine, {"sessions": [{**dump(listed_session(absent_row(session))), "machineGone": True}]})
@@ -109,7 +106,7 @@ def absent_answers(absent: Absent, offset: int, limit: int) -> list[tuple[Machin
 
 
 def absent_row(session: AbsentSession) -> SessionRow:
-    """A session of a machine that is gone, as that would list it."""
+    """The row of a session on an offline machine."""
     return SessionRow(
         session_id=session.session_id,
         project_directory=session.directory or None,
@@ -134,8 +131,8 @@ def merged_tool(
     silent: Sequence[Silent],
     absent: Sequence[tuple[MachineIdentity, dict[str, Any]]] = (),
 ) -> dict[str, Any]:
-    """The result of a call about all sessions. Refused where every machine refused. `absent` is what is listed of
-    machines that are gone."""
+    """The result of a call about all sessions. Refused if every machine refused. `absent` are the rows of offline
+    machines."""
     accepted = [(machine, answer) for machine, answer in answers if not answer.get("isError")]
     if not accepted and answers:
         return answers[0][1]
@@ -175,7 +172,7 @@ def page_of(arguments: JsonObject) -> tuple[int, int] | None:
 
 
 def list_query(uri: str) -> dict[str, Any] | None:
-    """What the resource with the list of sessions is asked for; None for another resource, or what machines refuse."""
+    """The query of the session list resource; None for another resource or an invalid query."""
     address, _, query = uri.partition("?")
     if address != "claude-sessions:///":
         return None
@@ -197,8 +194,8 @@ def _text_of(answer: JsonObject) -> str:
 
 
 def merged_sessions(answers: Answers, offset: int, limit: int) -> dict[str, Any]:
-    """A page of the sessions of all machines: pinned ones first, then the newest. Each machine was asked for everything
-    up to the end of the page."""
+    """A page of the sessions of all machines: pinned ones first, then the newest. Each machine returned everything up
+    to the end of the page."""
     rows = _rows(answers)
     rows.sort(key=lambda row: str(row.get("timestamp") or row.get("createdAt") or ""), reverse=True)
     rows.sort(key=lambda row: not row.get("pinned"))  # stable: the newest stay first
@@ -214,7 +211,7 @@ def _rows(answers: Answers) -> list[dict[str, Any]]:
 
 
 def merged_costs(answers: Answers) -> dict[str, Any]:
-    """The costs of all machines: each line says its machine, the total is that of all."""
+    """The costs of all machines: each line names its machine; the total covers all."""
     lines = [{**line, "machine": machine.name} for machine, answer in answers for line in objects(answer.get("lines"))]
     merged: dict[str, Any] = {"lines": lines}
     if answers:
@@ -240,7 +237,7 @@ def merged_costs(answers: Answers) -> dict[str, Any]:
 
 
 def _errors(answers: Answers) -> dict[str, Any]:
-    """What a machine could not read, which is not the same as that it is not there."""
+    """What a machine could not read, which is not the same as missing data."""
     errors = [(machine, error) for machine, answer in answers if (error := _object(answer.get("error")))]
     if not errors:
         return {}
@@ -252,8 +249,8 @@ def _errors(answers: Answers) -> dict[str, Any]:
 
 
 def merged_contents(uri: str, first: JsonObject, contents: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
-    """The contents of a resource about all sessions: the list, or the costs. Of the list, each machine has given its
-    page: the machines turn theirs together. `first` is the answer of one machine, with all that is beside contents."""
+    """The contents of a resource about all sessions: the list, or the costs. Each machine returned its page of the
+    list. `first` is the answer of one machine, with all other fields."""
     merged = merged_costs(contents) if "costs" in uri.partition("?")[0] else _merged_page(contents)
     if silent:
         merged[_UNANSWERED] = [each.row for each in silent]
@@ -273,7 +270,7 @@ def _merged_page(answers: Answers) -> dict[str, Any]:
 
 
 def json_of(answer: JsonObject) -> dict[str, Any]:
-    """The object in the text of a resource's contents; an empty one if there is none."""
+    """The object in a resource's text content; empty without one."""
     for content in objects(answer.get("contents")):
         with suppress(ValueError, TypeError):
             value = json_text.decode(str(content.get("text")))
@@ -283,7 +280,7 @@ def json_of(answer: JsonObject) -> dict[str, Any]:
 
 
 def merged_resources(answers: Answers, silent: Sequence[Silent]) -> dict[str, Any]:
-    """The resources of all machines. Those that every machine has are listed once; the others say their machine."""
+    """The resources of all machines. Those that every machine has are listed once; the others name their machine."""
     listed: dict[str, dict[str, Any]] = {}
     for machine, answer in answers:
         for resource in objects(answer.get("resources")):
@@ -300,7 +297,7 @@ def merged_resources(answers: Answers, silent: Sequence[Silent]) -> dict[str, An
 
 
 def merged_completions(answers: Answers) -> dict[str, Any]:
-    """The values that any machine offers, each once."""
+    """The values that any machine offers, without duplicates."""
     completions = [_object(answer.get("completion")) for _, answer in answers]
     offered = [each for completion in completions if isinstance(each := completion.get("values"), list)]
     unique = [*dict.fromkeys(value for values in offered for value in values if isinstance(value, str))]

@@ -307,8 +307,8 @@ class FleetRoutes:
     async def _listed(
         self, machine: MachineIdentity, user: WebUser, query: Mapping[str, str], wanted: int
     ) -> dict[str, Any]:
-        """Everything that a machine lists up to the end of the page that is asked for: which of it is on that page is
-        known when all machines have answered."""
+        """All rows of a machine up to the end of the requested page: which ones belong to the page is known when all
+        machines have answered."""
         rows: list[Any] = []
         page: dict[str, Any] = {}
         first: dict[str, Any] = {}
