@@ -340,6 +340,57 @@ def test_what_answers_first_on_stdio_loads_little_of_the_core() -> None:
     assert ours <= {"core.processes"} | ON_THE_FAST_WAY
 
 
+def private_imports(module: Module) -> list[str]:
+    """The private names that a module imports from other modules of ours."""
+    return [
+        f"{module.name} imports {alias.name} of {_ours(_source_of(node, module))}"
+        for node in statements_in(module.tree)
+        if isinstance(node, ast.ImportFrom) and _is_ours(_source_of(node, module))
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.startswith("__")
+    ]
+
+
+def private_definitions(module: Module) -> set[str]:
+    """The private functions and attributes that the code of a module defines."""
+    found: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return {name for name in found if name.startswith("_") and not name.endswith("__")}
+
+
+def private_uses(module: Module) -> set[str]:
+    """The private attributes that a module uses of objects other than its own."""
+    return {
+        node.attr
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and ast.unparse(node.value) not in {"self", "cls", "super()"}
+    } - {*private_definitions(module), "_replace"}  # which named tuples have
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    assert [wrong for module in MODULES.values() for wrong in private_imports(module)] == []
+
+
+def test_plugins_use_nothing_private_of_what_they_extend() -> None:
+    private = set().union(*(private_definitions(module) for module in MODULES.values() if module.plugin is None))
+    wrong = {name: private_uses(module) & private for name, module in MODULES.items() if module.plugin is not None}
+    assert {name: used for name, used in wrong.items() if used} == {}
+
+
+def test_private_access_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("from ...core.sessions.registry import _directory\ndef f(service): return service._sessions\n")
+    module = Module("plugins.push.settings", path)
+    assert private_imports(module) == ["plugins.push.settings imports _directory of core.sessions.registry"]
+    assert private_uses(module) == {"_sessions"}
+
+
 def test_the_root_imports_nothing_of_ours() -> None:
     assert all_imports()[""] == set()
 
