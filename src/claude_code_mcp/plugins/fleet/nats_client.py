@@ -83,13 +83,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 SEND_SECONDS: Final = 5.0
-"""How long a message waits for a server that does not read."""
+"""How long to wait for a server that does not read."""
 CLOSE_SECONDS: Final = 1.0
 """How long `close` waits for the server to read the last messages, and again for the client's tasks to end."""
 DRAIN_SECONDS: Final = 1.5
 """How long `drain` waits for the server to read the last messages."""
 _CANCEL_PAUSE = 0.05
-"""Between two cancellations of a task that has dropped the first."""
+"""Time between two cancellations of a task that ignored the first."""
 _MAX_PAUSE = 1.0
 """How long a pause waits for open requests."""
 
@@ -144,10 +144,10 @@ _check_private_names(nats.aio.client.Client)
 
 
 class OpenRequests:
-    """Counts the requests of a client that wait for their answers, and can pause new ones.
+    """Counts the requests of a client that wait for answers, and can pause new ones.
 
-    A machine may send nothing to a gateway but replies to its requests. A server that reloads its keys forgets the
-    open requests, and drops the replies. So keys are reloaded while no request is open.
+    A machine may send a gateway nothing but replies to its requests. A server that reloads its keys forgets open
+    requests and drops the replies, so keys are reloaded while no request is open.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class OpenRequests:
 
     @contextlib.asynccontextmanager
     async def counted(self) -> AsyncIterator[None]:
-        """Around a request: waits while requests are paused."""
+        """Wraps a request: waits while requests are paused."""
         while self._paused is not None:
             await self._paused.wait()
         self._open += 1
@@ -170,7 +170,7 @@ class OpenRequests:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No request is open within the block; but one without an answer for a second may lose it."""
+        """No request is open within the block, except that one without an answer for a second may lose it."""
         async with self._pausing:
             paused = self._paused = anyio.Event()
             try:
@@ -185,7 +185,7 @@ class OpenRequests:
 
 
 class Client(nats.aio.client.Client):
-    """A NATS client that reconnects after every error, and that is dead once it is closed."""
+    """A NATS client that reconnects after every error and stays closed once it is closed."""
 
     _state = nats.aio.client.Client.DISCONNECTED
 
@@ -206,7 +206,7 @@ class Client(nats.aio.client.Client):
     # -- what others call -----------------------------------------------------------------------------------------
 
     async def connect(self, *args: Any, **kwargs: Any) -> None:
-        """As nats-py's; a client that could not connect is closed, and keeps no socket."""
+        """Like nats-py's; a client that could not connect is closed and leaves no socket open."""
         try:
             await super().connect(*args, **kwargs)
         except BaseException:
@@ -215,7 +215,7 @@ class Client(nats.aio.client.Client):
             raise
 
     async def flush(self, timeout: float = SEND_SECONDS) -> None:
-        """As nats-py's, with a fraction of a second as well."""
+        """Like nats-py's, but also accepts a fraction of a second."""
         await super().flush(timeout)  # type: ignore[arg-type]
 
     async def request(
@@ -226,8 +226,8 @@ class Client(nats.aio.client.Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """As nats-py's, but the limit covers everything that the request waits for, a pause of the requests included:
-        nats-py's begins only when the request is sent. Raises NatsTimeoutError."""
+        """Like nats-py's, but the time limit covers everything, including a pause of requests: nats-py's begins when
+        the request is sent. Raises NatsTimeoutError."""
         try:
             async with asyncio.timeout(timeout), self.requests.counted():
                 return await super().request(subject, payload, timeout, old_style, headers)
@@ -308,7 +308,7 @@ class Client(nats.aio.client.Client):
         self._check_wanted()
 
     def _check_wanted(self) -> None:
-        """Raises CancelledError in an attempt to connect of which nats-py has dropped the cancellation."""
+        """Raises CancelledError in a connection attempt whose cancellation nats-py dropped."""
         task = asyncio.current_task()
         if self.is_closed or (task in self._own_tasks and task is not None and task.cancelling()):
             self._abort_transport()
@@ -360,7 +360,7 @@ class Client(nats.aio.client.Client):
             log.debug("the connection was interrupted while it was closed: %s", failure)
 
     def _abort(self) -> list[asyncio.Task[Any]]:
-        """Drops everything that the client holds; returns its tasks, which are cancelled. Waits for nothing."""
+        """Drops everything that the client holds; returns its cancelled tasks. Does not wait."""
         self._abort_transport()
         self._pending, self._pending_data_size = [], 0
         tasks: list[Any] = [*self._own_tasks]
@@ -391,7 +391,7 @@ class Client(nats.aio.client.Client):
                     writer.transport.abort()
 
     async def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
-        """Waits for tasks that were cancelled, and cancels them again: nats-py drops cancellations."""
+        """Waits for cancelled tasks, cancelling them repeatedly because nats-py drops cancellations."""
         loop = asyncio.get_running_loop()
         limit = loop.time() + CLOSE_SECONDS
         while tasks and loop.time() < limit:

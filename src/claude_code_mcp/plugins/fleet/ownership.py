@@ -34,13 +34,14 @@ from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, 
 log = logging.getLogger(__name__)
 
 FIRST_CLAIM_SECONDS = 1.0
-"""How long a machine whose lease has ended can come back before its sessions may be taken."""
+"""How long a machine whose lease expired can come back before its sessions may be taken."""
 RETURN_SECONDS = 2.0
-"""The same after NATS was away: then every lease has ended, and all machines come back at once."""
+"""The same after NATS was unavailable: then every lease has expired, and all machines come back at once."""
 MAX_REQUESTED = 500
-"""Sessions that a machine may ask about at once."""
+"""Maximum number of sessions in one request of a machine."""
 MAX_HELD = 3000
-"""Sessions in the answer to a machine that asks which it holds: one message, and most servers take 1 MiB."""
+"""Maximum number of sessions in the answer to a machine that asks what it holds: one message, and most servers accept 1
+MiB."""
 _ATTEMPTS = 8
 _REQUEST_SECONDS = 5.0
 _CLAIM_SECONDS = RETURN_SECONDS + _REQUEST_SECONDS
@@ -49,18 +50,18 @@ _UNSEAL = ".unseal"
 
 
 class OwnershipBucket:
-    """The holders themselves, for a key that may write all of them: that of a gateway or a keeper."""
+    """The holders themselves, for a key that may write all of them: a gateway's or a keeper's."""
 
     def __init__(self, sessions: KeyValue, machines: KeyValue) -> None:
         self._sessions = sessions
         self._machines = machines
         self._missing: dict[str, float] = {}
-        """Machine → since when it is known to have no lease."""
+        """Machine → since when it has no lease."""
         self._reconnected = -RETURN_SECONDS
         self._seen: frozenset[str] = frozenset()
-        """The machines that were there when somebody last looked."""
+        """The machines that were online at the last check."""
         self._followed: dict[str, dict[str, Holding]] = {}
-        """Principal → session → holder, as `follow` has last read it."""
+        """Principal → session → holder, as last read by `follow`."""
         self._all_known = anyio.Event()
 
     @classmethod
@@ -77,8 +78,8 @@ class OwnershipBucket:
         self._reconnected = time.monotonic()
 
     def note_present(self, alive: Collection[str], late: float = 0.0) -> None:
-        """These machines are there now. Who is not any more has its time to come back from the end of its lease on, and
-        not only from the first message to one of its sessions; `late`: so many seconds after that end it is noted."""
+        """Records that these machines are online now. The return period of a missing machine starts at the end of its
+        lease, not at the first message to one of its sessions; `late`: seconds between that end and this call."""
         for machine_id in alive:
             self._missing.pop(machine_id, None)
         for machine_id in self._seen.difference(alive):
@@ -86,8 +87,8 @@ class OwnershipBucket:
         self._seen = frozenset(alive)
 
     async def follow(self, connection: FleetConnection) -> None:
-        """Keeps all holders in memory until it is cancelled, for `not_held_by`. Who holds a session is decided from the
-        bucket itself, never from these."""
+        """Keeps all holders in memory until cancelled, for `not_held_by`. Decisions about holders use the bucket
+        itself."""
 
         def take(entry: KeyValue.Entry) -> None:
             found = None
@@ -107,8 +108,8 @@ class OwnershipBucket:
             self._all_known.set()
 
     async def not_held_by(self, alive: Collection[str], principal: str | None) -> list[Holding]:
-        """The sessions of a principal, or of all, that none of these machines has, those first whose holder has changed
-        last; needs `follow`. Raises TimeoutError while they are not known yet."""
+        """The sessions of a principal, or of all, that none of these machines holds, most recent changes first; needs
+        `follow`. Raises TimeoutError while they are unknown."""
         with anyio.fail_after(_REQUEST_SECONDS):
             await self._all_known.wait()
         wanted = self._followed.values() if principal is None else [self._followed.get(principal, {})]
@@ -118,7 +119,7 @@ class OwnershipBucket:
         return sorted(absent, key=lambda holding: holding.revision, reverse=True)
 
     async def held_by(self, machine_id: str) -> list[Holding]:
-        """The sessions that a machine holds and has all of, the newest first, MAX_HELD at most. Reads all holders."""
+        """The sessions that a machine holds completely, newest first, at most MAX_HELD. Reads all holders."""
         watcher: Any = await self._sessions.watchall(ignore_deletes=True)
         held = []
         try:
@@ -189,15 +190,15 @@ class OwnershipBucket:
         raise LeaseLapsed(f"The holder of session {session_id} changes faster than it can be read.")
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
-        """Gives a session to a machine, which has yet to take it; None if it is the machine's already, which then
-        keeps its epoch: whoever gives it twice takes it from nobody. Raises as `claim`."""
+        """Gives a session to a machine, which has yet to take it; None if it is already the machine's, which keeps its
+        epoch. Giving it twice is harmless. Raises the errors of `claim`."""
         found = await self.last(session_id)
         if found is not None and (found.machine, found.principal) == (machine_id, principal):
             return None
         return await self.claim(session_id, principal, machine_id, taking=True)
 
     async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        """A session that nobody has is the machine's again which has just given it away, and has all of it."""
+        """Returns a session without a holder to the machine that has just released it and still has all of it."""
         found = await self.last(session_id)
         if found is None or found.machine or found.principal != principal:
             raise HeldElsewhere(found or Holding(session_id, "", 0, principal, 0))
@@ -208,11 +209,11 @@ class OwnershipBucket:
             raise HeldElsewhere(found) from None
 
     async def confirm(self, holding: Holding) -> Holding:
-        """Writes a holding again with its epoch. Raises HeldElsewhere if another machine, or nobody, has it now."""
+        """Rewrites a holding with its epoch. Raises HeldElsewhere if another machine, or none, holds it now."""
         return await self._write_again(holding)
 
     async def arrived(self, holding: Holding) -> Holding:
-        """As `confirm`, and the session is no longer arriving."""
+        """Like `confirm`, and the session is no longer arriving."""
         return await self._write_again(holding, arriving=False)
 
     async def _write_again(self, holding: Holding, *, arriving: bool | None = None) -> Holding:
@@ -228,7 +229,7 @@ class OwnershipBucket:
         raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
 
     async def release(self, holding: Holding) -> None:
-        """Gives a session up; its epoch stays, so that the next holder has a newer one."""
+        """Releases a session; its epoch stays, so that the next holder gets a newer one."""
         for _ in range(_ATTEMPTS):
             found = await self.last(holding.session_id)
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
@@ -241,7 +242,8 @@ class OwnershipBucket:
         raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
 
     async def _check_gone(self, found: Holding, machine_id: str) -> None:
-        """Returns if the holder's lease has been gone for long enough, or it is nobody or the machine itself."""
+        """Returns if the holder's lease has been gone for long enough, or if there is no holder or it is the machine
+        itself."""
         if found.machine in ("", machine_id):
             return
         if await self._alive(found.machine):
@@ -273,7 +275,7 @@ class OwnershipBucket:
         return True
 
     async def last(self, session_id: str) -> Holding | None:
-        """The holder; without a machine if the last one has given the session up, None if there never was one."""
+        """The holder; without a machine if the last one released the session, None if there never was one."""
         try:
             entry = await self._sessions.get(names.token(session_id))
         except KeyNotFoundError:
@@ -281,7 +283,7 @@ class OwnershipBucket:
         return _stored_holding(session_id, entry)
 
     async def _write(self, holding: Holding, before: Holding | None) -> Holding:
-        """Stores a holding unless somebody has written since `before`."""
+        """Stores a holding unless it was changed since `before`."""
         value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
         value |= {mark: True for mark in ("arriving", "stays") if getattr(holding, mark)}
         value |= {"run": holding.run, "number": holding.number} if holding.run else {}
@@ -307,18 +309,16 @@ def _stored_holding(session_id: str, entry: KeyValue.Entry) -> Holding:
 
 
 Verb = Callable[[str, dict[str, Any]], Awaitable[Any]]
-"""Takes the machine that asks, and its arguments; the result is sent as JSON."""
+"""Receives the requesting machine and its arguments; the result is sent as JSON."""
 
 
 class NotAddressed(Exception):
-    """What was asked is for another keeper, which answers it."""
+    """Another keeper must answer this request."""
 
 
 class Keeper:
-    """Does for machines what their keys do not let them do, after checking that it is theirs to do.
-
-    Any number of keepers may run; each request is answered by one of them.
-    """
+    """Does for machines what their keys do not permit, after checking that it concerns their own sessions. Any number
+    of keepers may run; one of them answers each request."""
 
     def __init__(
         self,
@@ -328,8 +328,9 @@ class Keeper:
         verbs: Mapping[str, Verb] | None = None,
         verbs_for_all: Mapping[str, Verb] | None = None,
     ) -> None:
-        """`seed` is the secret of the operator's key; from it follows the key that secrets are sealed for. `verbs` are
-        answered beside its own; `verbs_for_all` every keeper hears, and one that raises NotAddressed is silent."""
+        """`seed` is the operator key's secret, from which the key for sealed secrets is derived. `verbs` are answered
+        in addition to its own; every keeper receives `verbs_for_all`, and one that raises NotAddressed does not
+        answer."""
         self._connection = connection
         self._bucket = bucket
         self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: secrets of sessions", "sha256"))
@@ -446,7 +447,7 @@ class Keeper:
         return b64encode(bytes(self._secret.public_key)).decode()
 
     async def _clock(self, _: str, __: dict[str, Any]) -> Any:
-        """For `doctor`: what time it is here, and of which version this is."""
+        """For `doctor`: this machine's time and version."""
         return {"time": time.time(), "version": __version__}
 
     async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
@@ -461,8 +462,8 @@ class Keeper:
 
 
 class RequestExpired(UpstreamUnavailable):
-    """The keeper found a request after its deadline. The machine no longer waits for the answer, and may have asked
-    again or given up: the request must not change anything."""
+    """The keeper received a request after its deadline. The machine no longer waits for the answer and may have retried
+    or given up: the request must not change anything."""
 
 
 _DEADLINE = "Fleet-Deadline"
@@ -470,7 +471,7 @@ _CLOCK_TOLERANCE = 1.0
 
 
 def _has_expired(message: Msg) -> bool:
-    """Whether the deadline of a request has passed, by the keeper's clock; a request without a deadline has none."""
+    """Whether a request's deadline has passed, by the keeper's clock; False without a deadline."""
     try:
         return time.time() > float((message.headers or {})[_DEADLINE]) + _CLOCK_TOLERANCE
     except (KeyError, ValueError):
@@ -478,10 +479,10 @@ def _has_expired(message: Msg) -> bool:
 
 
 class KeptOwnership:
-    """The holders as a machine reaches them: by asking the keeper.
+    """The holders as machines access them: through the keeper.
 
-    Requests carry a deadline on the keeper's clock, which is known from its answers: a keeper that was frozen finds
-    them late. Keepers whose clocks differ cost one more request.
+    Requests carry a deadline on the keeper's clock, which is known from its answers: a keeper that was frozen
+    recognizes late requests. Keepers with different clocks cost one more request.
     """
 
     def __init__(self, connection: FleetConnection, machine_id: str, run: str = "") -> None:
@@ -501,7 +502,7 @@ class KeptOwnership:
     async def claim(
         self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
     ) -> Holding:
-        """As OwnershipBucket.claim; for this machine alone."""
+        """Like OwnershipBucket.claim, for this machine only."""
         if machine_id != self._machine_id:
             raise ValueError("a machine can claim sessions only for itself")
         if self._ahead is None:
@@ -512,24 +513,23 @@ class KeptOwnership:
         return _holding(await self.ask("claim", session_id=session_id, principal=principal, **marks))
 
     async def held(self) -> list[Holding]:
-        """As OwnershipBucket.held_by; of this machine."""
+        """Like OwnershipBucket.held_by, for this machine."""
         return [_holding(each) for each in await self.ask("held")]
 
     async def confirm(self, holding: Holding) -> Holding:
-        """As OwnershipBucket.confirm."""
+        """Like OwnershipBucket.confirm."""
         return _holding(await self.ask("confirm", **_fields(holding)))
 
     async def arrived(self, holding: Holding) -> Holding:
-        """As OwnershipBucket.arrived."""
+        """Like OwnershipBucket.arrived."""
         return _holding(await self.ask("arrived", **_fields(holding)))
 
     async def release(self, holding: Holding) -> None:
-        """As OwnershipBucket.release."""
+        """Like OwnershipBucket.release."""
         await self.ask("release", **_fields(holding))
 
     async def ask(self, verb: str, seconds: float = _CLAIM_SECONDS, /, **arguments: Any) -> Any:
-        """One request to the keeper. Raises what the keeper has refused it with, and LeaseLapsed if none answers in so
-        many seconds."""
+        """Sends one request to the keeper. Raises the keeper's refusal, and LeaseLapsed if none answers in time."""
         answer = await self._ask_once(verb, seconds, arguments)
         if answer.get("error") == RequestExpired.__name__:
             answer = await self._ask_once(verb, seconds, arguments)  # its clock is known now
@@ -557,9 +557,9 @@ class KeptOwnership:
 class KeptSecrets:
     """Secrets of sessions, sealed for the keeper, which opens them for the machine that holds the session.
 
-    Neither NATS nor another machine can read them. The keeper runs beside the gateway, which has seen them when the
-    session was begun. Of several keepers the one opens them whose key they were sealed for. Asking raises LeaseLapsed
-    if no keeper answers.
+    Neither NATS nor another machine can read them. The keeper runs next to the gateway, which saw them when the session
+    was created. Of several keepers, only the one with the matching key opens them. Raises LeaseLapsed if no keeper
+    answers.
     """
 
     def __init__(self, connection: FleetConnection, machine_id: str) -> None:
@@ -567,14 +567,14 @@ class KeptSecrets:
         self._key: PublicKey | None = None
 
     async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
-        """The secrets as they may stand in a store of the fleet."""
+        """The secrets in the form in which the fleet's stores may contain them."""
         if self._key is None:
             self._key = PublicKey(b64decode(await self._keeper.ask("sealing_key")))
         return seal_for(self._key, session_id, secrets)
 
     async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]:
-        """The secrets of a session that this machine holds. Raises InvalidArgument for what was sealed for another
-        session or by another fleet, PermissionDenied if this machine does not hold it."""
+        """The secrets of a session that this machine holds. Raises InvalidArgument if they were sealed for another
+        session or fleet, PermissionDenied if this machine does not hold the session."""
         own = PrivateKey.generate()  # for this answer alone: it passes through NATS as well
         key = b64encode(bytes(own.public_key)).decode()
         answer = await self._keeper.ask("unseal", session_id=session_id, sealed=sealed, key=key)
@@ -582,19 +582,19 @@ class KeptSecrets:
 
 
 def seal_for(key: PublicKey, session_id: str, secrets: Mapping[str, Any]) -> str:
-    """Secrets of a session, or of whatever else has this name: the id of the key that they are for, and an X25519
-    sealed box (libsodium). That names its session, so that it cannot pass for the one of another session."""
+    """Seals secrets for a session or another name: the id of the key, and an X25519 sealed box (libsodium). The box
+    contains the name, so that it cannot be used for another one."""
     content = json.dumps({"session": session_id, "secrets": secrets}).encode()
     return f"{key_id(key)}.{b64encode(SealedBox(key).encrypt(content)).decode()}"
 
 
 def key_id(key: PublicKey) -> str:
-    """What the text of a sealed secret begins with, before a point."""
+    """The prefix of a sealed secret, before a point."""
     return hashlib.sha256(bytes(key)).hexdigest()[:16]
 
 
 def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]:
-    """The secrets that were sealed for this key and name. Raises InvalidArgument."""
+    """Opens secrets that were sealed for this key and name. Raises InvalidArgument."""
     try:
         content = json.loads(SealedBox(key).decrypt(b64decode(sealed.partition(".")[2], validate=True)))
         if content["session"] != session_id:
@@ -616,13 +616,13 @@ def _fields(holding: Holding) -> dict[str, Any]:
 
 
 def _holding(fields: Mapping[str, Any]) -> Holding:
-    """A holding as the keeper tells it; what a keeper of another version adds is left out."""
+    """A holding from the keeper's answer; fields of other versions are ignored."""
     return Holding(**{name: value for name, value in fields.items() if name in Holding.__slots__})
 
 
 def _own_holding(machine_id: str, arguments: dict[str, Any]) -> Holding:
-    """The holding that a machine names. It is compared with the bucket afterwards; the machine is the asking one,
-    whatever the request says."""
+    """The holding that a machine names. It is compared with the bucket afterwards; the machine is always the requesting
+    one."""
     return Holding(
         names.token(str(arguments["session_id"])),
         machine_id,

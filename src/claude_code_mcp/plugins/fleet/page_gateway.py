@@ -54,16 +54,16 @@ from .records import AbsentSession
 from .routing import FleetView, MachineIdentity, PlacementRequest, directory_in
 
 _ROWS_OF_ONE = 200
-"""That a machine lists at once."""
+"""Rows that one machine lists at once."""
 _CANCELLED_AGAIN = 1.0
-"""Seconds after which a task that goes on is cancelled once more."""
+"""Seconds after which a task that is still running is cancelled again."""
 _MAX_ROWS = 200
 _MAX_STREAMS = 100
-"""Of one principal."""
+"""Per principal."""
 _WAITING = 64
-"""Parts of streams that wait for the page; from then on the machines are held back."""
+"""Parts of streams that wait for the page; beyond that the machines are throttled."""
 _LIST_EVENTS = (b"event: session\n", b"event: session-gone\n", b"event: list-gap\n")
-"""What is passed on of machines other than that of the session which is followed."""
+"""Events that are passed on from machines other than the one with the followed session."""
 
 
 class FleetRoutes:
@@ -149,7 +149,7 @@ class FleetRoutes:
         return Response(content, answered.status, headers, media_type=answered.media_type)
 
     async def _json(self, machine: MachineIdentity, user: WebUser, asked: PageRequest) -> dict[str, Any]:
-        """What a machine answers, if it does what it is asked. Raises MachineUnavailable with its reason if not."""
+        """A machine's answer, if it carries out the request. Otherwise raises MachineUnavailable with its reason."""
         async with self.ask(machine, user, asked) as answered:
             content = await answered.whole()
         try:
@@ -167,7 +167,7 @@ class FleetRoutes:
         asked: PageRequest,
         read: "Callable[[MachineIdentity], Awaitable[dict[str, Any]]] | None" = None,
     ) -> tuple[list[tuple[MachineIdentity, dict[str, Any]]], list[Silent]]:
-        """What each machine answers, and which do not; those that are gone are among these."""
+        """The answers of all machines, and the machines without one, including offline ones."""
         machines = self._fleet.machines()
         read = read or (lambda machine: self._json(machine, user, asked))
 
@@ -185,7 +185,7 @@ class FleetRoutes:
     # -- one session --------------------------------------------------------------------------------------------
 
     async def _machine_of(self, user: WebUser, session_id: str) -> MachineIdentity:
-        """RequestRefused (MACHINE_GONE) while the machine that holds it is not there."""
+        """Raises RequestRefused (MACHINE_GONE) while the machine that holds it is offline."""
         try:
             return await self._dispatch.holder(session_id, partial(self._on_disk, user, session_id))
         except MachineUnavailable as gone:
@@ -211,7 +211,7 @@ class FleetRoutes:
         return answer({**details, "session": _rows([(machine, {"rows": [details.get("session")]})], "rows")[0]})
 
     async def _send(self, request: Request, user: WebUser) -> Response:
-        """A message to a session whose machine is gone has another one go on with it."""
+        """Sends a message. If the session's machine is offline, another one continues it."""
         session_id, asked, taken = session_id_of(request), await _as_asked(request), Taken()
         try:
             machine = await self._dispatch.holder(session_id, partial(self._on_disk, user, session_id))
@@ -323,7 +323,7 @@ class FleetRoutes:
         return {**page, "sessions": rows, "attention": first.get("attention"), "total": first.get("total")}
 
     async def _list(self, route: ListRoute, request: Request, user: WebUser) -> Response:
-        """The rows of all machines. Those that do not answer are named: what they have is not known to be nothing."""
+        """The rows of all machines. Machines without an answer are listed, because their rows are unknown."""
         answers, silent = await self._of_all(user, await _as_asked(request))
         rows = _rows(answers, route.field)
         if route.sorted_by:
@@ -397,11 +397,11 @@ class _FleetStream:
         self._user = user
         self._still_signed_in = still_signed_in
         self._parts: asyncio.Queue[tuple[MachineIdentity, bytes] | None] = asyncio.Queue(_WAITING)
-        """None: something is to be looked at."""
+        """None: a change must be checked."""
         self._over = self._to_check = False
 
     def look(self) -> None:
-        """Has it look whether the sign-in still stands."""
+        """Checks whether the sign-in is still valid."""
         self._to_check = True
         with contextlib.suppress(asyncio.QueueFull):  # then it comes by anyway
             self._parts.put_nowait(None)
@@ -457,7 +457,7 @@ class _FleetStream:
                     return
 
     async def _has_moved(self, session_id: str | None, followed: MachineIdentity | None) -> bool:
-        """Whether a machine that is there holds the session, and it is not the one that is followed."""
+        """Whether an online machine other than the followed one holds the session."""
         try:
             holder = await self._fleet.holder(session_id) if session_id is not None else None
         except (NatsError, TimeoutError):
@@ -487,13 +487,13 @@ class _FleetStream:
 
 
 def _processes(machines: Sequence[MachineIdentity]) -> list[tuple[str, str]]:
-    """One that was started again is another: streams of the one before lead nowhere."""
+    """A restarted machine counts as another: streams of its earlier process lead nowhere."""
     return [(machine.id, machine.run) for machine in machines]
 
 
 async def _end_all(tasks: Collection[asyncio.Future[None]]) -> None:
-    """Cancels tasks until they have ended. Once is not enough: on Python 3.11 `asyncio.wait_for`, by which NATS asks,
-    drops a cancellation that comes together with the answer, and the task would follow its machine for ever."""
+    """Cancels tasks until they have ended. Once is not enough: on Python 3.11 `asyncio.wait_for`, which the NATS client
+    uses, drops a cancellation that arrives together with the answer, and the task would follow its machine forever."""
     pending = {*tasks}
     while pending:
         for task in pending:
@@ -508,7 +508,7 @@ _OF_A_MOVE = ("action", "wait", "confirm")
 
 
 def _reachable(handler: Handler) -> Handler:
-    """The handler, which says so when the fleet's server does not answer."""
+    """Wraps a handler that reports if the fleet's server does not answer."""
 
     async def handle(request: Request, user: WebUser) -> Response:
         try:
@@ -520,7 +520,7 @@ def _reachable(handler: Handler) -> Handler:
 
 
 async def _as_asked(request: Request) -> PageRequest:
-    """The request for a machine, as it came but for what only the gateway knows."""
+    """The request for a machine: unchanged, except for what only the gateway knows."""
     body = await body_of(request) if "content-type" in request.headers else None
     query = {name: value for name, value in request.query_params.items() if name != "machine"}
     return PageRequest(request.method, str(request.scope["path"]), query, body)
@@ -531,7 +531,7 @@ def _is_gone(problem: MachineUnavailable) -> RequestRefused:
 
 
 def _machine_rows(fleet: FleetView) -> list[dict[str, Any]]:
-    """Every machine of the fleet, also those that are gone, by name."""
+    """Every machine of the fleet, including offline ones, by name."""
     rows = [_machine_row(machine, True) for machine in fleet.machines()]
     return sorted([*rows, *(_machine_row(machine, False) for machine in fleet.gone())], key=_by_name)
 
@@ -549,7 +549,7 @@ def _by_name(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _rows(answers: Sequence[tuple[MachineIdentity, Any]], name: str) -> list[dict[str, Any]]:
-    """The rows of all machines, each with its machine. What is no row is left out: a machine may have said anything."""
+    """The rows of all machines, each with its machine. Invalid rows are skipped, because machines are not trusted."""
     return [
         {"machineGone": False, **row, "machine": machine.name, "machineId": machine.id}
         for machine, page in answers
@@ -558,14 +558,14 @@ def _rows(answers: Sequence[tuple[MachineIdentity, Any]], name: str) -> list[dic
 
 
 def _absent_row(session: AbsentSession) -> dict[str, Any]:
-    """A session of a machine that is gone, as that would list it; what the page knew of its work is over."""
+    """The row of a session on an offline machine; what the page knew about its work is outdated."""
     over = {"needs": None, "asks": None, "unanswered": None, "machineGone": True}
     return {**page_row(absent_row(session)), **over}
 
 
 def _with_machine(data: bytes, machine: MachineIdentity, *, everything: bool) -> tuple[bytes, set[str]]:
-    """The events of a machine with the machine in the rows of the list, and the sessions that those are about. Of a
-    machine whose session is not followed the list is passed on alone."""
+    """A machine's events with the machine in the rows of the list, and the sessions they are about. From machines
+    without the followed session, only the list is passed on."""
     if everything and not any(kind in data for kind in _LIST_EVENTS):
         return data, set()
     shown, sessions = [], set()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FACTS = "/facts"
-"""Below `/api`: what a machine says of itself to the console of a gateway."""
+"""Below `/api`: what a machine reports about itself to a gateway's console."""
 _CREDENTIAL = "fleet"
 _USER = "claude_code_mcp.user"
 _CONTENT = frozenset({"application/json", "text/event-stream", "text/csv; charset=utf-8"})
@@ -51,7 +51,7 @@ _MAX_ANSWER = 64 << 20
 
 
 def machine_pages(server: McpServer, find_hub: "Callable[[], Hub | None]") -> ASGIApp:
-    """What a machine serves to the consoles of gateways; each request has its user in its scope."""
+    """The routes that a machine serves to the consoles of gateways; each request has its user in its scope."""
 
     async def signed_in(_: WebUser) -> bool:
         return True  # the gateway looks, and ends the request
@@ -73,7 +73,7 @@ def machine_pages(server: McpServer, find_hub: "Callable[[], Hub | None]") -> AS
 
 
 async def answer_page(wire: Wire, principal: str, pages: ASGIApp) -> None:
-    """Answers the one request of a connection."""
+    """Answers the single request of a connection."""
     try:
         head, body = await wire.line(), await wire.line()
         if head is None or body is None:
@@ -104,7 +104,7 @@ def _scope(asked: Mapping[str, Any], principal: str, has_body: bool) -> Scope:
 
 
 async def _received(wire: Wire, body: list[bytes]) -> Message:
-    """The body, once; then that the gateway is gone, when it is."""
+    """The body, once; then the gateway's disconnection when it happens."""
     if body:
         return {"type": "http.request", "body": body.pop(), "more_body": False}
     try:
@@ -129,18 +129,18 @@ async def _sent(wire: Wire, message: Message) -> None:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What a machine is asked. `body` is None for one without."""
+    """A request to a machine. `body` is None without one."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
     after: str | None = None
-    """The last event that a stream has seen."""
+    """The last event that a stream has received."""
 
 
 class PageAnswer:
-    """The answer of a machine while it comes."""
+    """A machine's answer while it arrives."""
 
     def __init__(self, wire: Wire, status: int, headers: Mapping[str, str], lost: Callable[[str], Exception]) -> None:
         self._wire = wire
@@ -176,10 +176,8 @@ class PageAnswer:
 async def ask_page(
     nats: Client, machine: MachineIdentity, user: WebUser, groups: Collection[str], asked: PageRequest
 ) -> AsyncIterator[PageAnswer]:
-    """The answer of a machine to a request of somebody, until the end of the block.
-
-    Raises MachineUnavailable if it does not answer, or refuses to serve them.
-    """
+    """A machine's answer to a user's request, until the end of the block. Raises MachineUnavailable if it does not
+    answer or refuses to serve the user."""
 
     def lost(reason: str) -> MachineUnavailable:
         return MachineUnavailable(

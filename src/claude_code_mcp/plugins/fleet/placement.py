@@ -26,33 +26,33 @@ from .machines import Machine
 from .routing import PlacementRequest
 
 MEMORY_OF_A_SESSION = 160 << 20
-"""Bytes that a machine must have free for one more session."""
+"""Bytes of free memory that a machine needs for one more session."""
 _RESERVED_SECONDS = 2 * RENEWAL_SECONDS + 0.5
-"""By then a machine has reported the session that was sent to it."""
+"""Seconds after which a machine has certainly reported a session that was sent to it."""
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a session needs of its machine."""
+    """The requirements of a session."""
 
     version: str
-    """Of claude-code-mcp, that of the gateway: another one may speak differently."""
+    """The gateway's version of claude-code-mcp, because others may use another protocol."""
     machine: str | None = None
-    """The id or the name of the only machine that will do."""
+    """The id or name of the only acceptable machine."""
     labels: frozenset[str] = frozenset()
-    """The machine must have all of them."""
+    """Labels that the machine must all have."""
     allowed_labels: frozenset[str] | None = None
-    """By the caller's policy: the machine must have one of them. None: any machine."""
+    """From the caller's policy: the machine must have one of these labels. None: any machine."""
     repository: str | None = None
-    """The machine that has it is preferred."""
+    """A machine that already has this repository is preferred."""
     cli_version: str | None = None
-    """Of Claude Code, if only that one will do."""
+    """The required version of Claude Code, if any."""
 
 
 class NoMachine(LimitReached):
     """No machine can take the session now. `reasons` has one for each machine; `waiting_helps` says whether a machine
-    is only full or short of memory, so that another time may do."""
+    is only full or short of memory, so that a later attempt may succeed."""
 
     def __init__(self, reasons: dict[str, str], waiting_helps: bool) -> None:
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "the fleet has no machine"
@@ -94,7 +94,7 @@ def _version(machine: Machine) -> str:
 
 
 def _never_fits(machine: Machine, demand: Demand) -> str | None:
-    """Why the machine will not do however long one waits."""
+    """Why waiting for this machine never helps."""
     missing = demand.labels - machine.labels
     checks = (
         (
@@ -123,24 +123,24 @@ def _never_fits(machine: Machine, demand: Demand) -> str | None:
 
 @dataclass
 class FairQueue:
-    """Those who wait for a machine, first come first served for each principal, and the principals in turn.
+    """The queue for machines: first come, first served for each principal, and the principals in turn.
 
-    However many sessions one principal asks for, each other waits for at most one of them between two of its own, and
-    finds room: a principal may have as many in the queue as there are places left. A machine that becomes free goes to
-    the first in this order that fits on it.
+    However many sessions one principal requests, every other principal waits for at most one of them between two of its
+    own, and finds room: a principal may have as many entries as there are free places. A free machine goes to the first
+    entry in this order that fits.
     """
 
     longest: int = 2_000
-    """Every step of the queue is looked at for all that wait, and all are told."""
+    """Every step checks all waiting entries and notifies all of them."""
     _waiting: dict[str, deque[tuple[str, Demand]]] = field(default_factory=dict)
-    """Principal → what it waits for. The order of the principals is the order of their turns."""
+    """Principal → its waiting demands. The order of principals is the order of their turns."""
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def add(self, ticket: str, principal: str, demand: Demand) -> int:
-        """Queues a demand and returns its position, from 1. Raises LimitReached if the principal has as many in the
-        queue as there are places left: whoever asks for everything gets half, and leaves the rest to others."""
+        """Queues a demand and returns its position, from 1. Raises LimitReached if the principal has as many entries as
+        there are free places: a single principal can take at most half of the queue."""
         if any(ticket == queued for queued, _ in self._in_turn()):
             raise InvalidArgument(f"{ticket} is already queued")
         own, all_of_them = len(self._waiting.get(principal, ())), len(self)
@@ -152,7 +152,7 @@ class FairQueue:
         return self.position(ticket)
 
     def position(self, ticket: str) -> int:
-        """The place of a demand, from 1. Raises InvalidArgument if it does not wait."""
+        """The position of a demand, from 1. Raises InvalidArgument if it is not queued."""
         for number, (queued, _) in enumerate(self._in_turn(), 1):
             if queued == ticket:
                 return number
@@ -163,7 +163,7 @@ class FairQueue:
         return [ticket for ticket, _ in self._in_turn()]
 
     def remove(self, ticket: str) -> None:
-        """Takes a demand out; does nothing if it does not wait. The turn of its principal stays where it is."""
+        """Removes a demand; does nothing if it is not queued. The turn of its principal does not change."""
         for principal, demands in self._waiting.items():
             for item in demands:
                 if item[0] == ticket:
@@ -173,8 +173,8 @@ class FairQueue:
                     return
 
     def next(self, machines: Sequence[Machine]) -> tuple[str, Machine] | None:
-        """Takes out the first demand that fits on a machine now, with that machine; None if none fits. Afterwards all
-        other principals that wait have their turn before the one that was served."""
+        """Takes out the first demand that fits on a machine now, with that machine; None if none fits. All other
+        waiting principals then have their turn before the one that was served."""
         refused: set[Demand] = set()  # most demands are alike: each kind is looked at once
         for ticket, demand in list(self._in_turn()):
             if demand in refused:
@@ -192,19 +192,20 @@ class FairQueue:
         return None
 
     def _in_turn(self) -> Iterator[tuple[str, Demand]]:
-        """All that wait in the order in which they will be served: one of each principal, then the second of each."""
+        """All waiting demands in the order in which they will be served: one of each principal, then the second of
+        each."""
         columns = [list(demands) for demands in self._waiting.values()]
         for row in range(max(map(len, columns), default=0)):
             yield from (column[row] for column in columns if row < len(column))
 
 
 def choose_machine(machines: Sequence[Machine], request: PlacementRequest) -> Machine:
-    """A machine of this very version for a new session. Raises NoMachine with the reason for each machine."""
+    """A machine with exactly this version for a new session. Raises NoMachine with the reason for each machine."""
     return choose(machines, demand_of(request))
 
 
 def demand_of(request: PlacementRequest) -> Demand:
-    """What a request needs: a machine of this very version, beside what it says itself."""
+    """The requirements of a request: its own, and a machine with exactly this version."""
     return Demand(version=__version__, machine=request.machine, labels=request.labels)
 
 
@@ -215,7 +216,7 @@ def demand_of(request: PlacementRequest) -> Demand:
 class _Waiting:
     position: int = 0
     machine: Machine | None = None
-    """The one that was chosen, once there is one."""
+    """The chosen machine, once there is one."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -229,7 +230,7 @@ class PlacementQueue:
         longest_wait: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`machines` are those that are there now; `changed` returns when one of them reports something new."""
+        """`machines` returns the online machines; `changed` returns when one of them reports something new."""
         self._machines = machines
         self._changed = changed
         self._longest_wait = longest_wait
@@ -244,11 +245,9 @@ class PlacementQueue:
         return len(self._queue)
 
     async def place(self, request: PlacementRequest, report: ReportPosition) -> Machine:
-        """The machine for a new session, at once or when it is its turn; `report` hears of every position on the way.
-
-        Raises NoMachine where waiting does not help, and LimitReached if the queue is full or no machine has become
-        free in time.
-        """
+        """The machine for a new session, at once or when it is its turn; `report` receives every position on the way.
+        Raises NoMachine if waiting does not help, and LimitReached if the queue is full or no machine became free in
+        time."""
         demand = demand_of(request)
         try:
             machine = choose(self._counted(), demand)
@@ -309,7 +308,7 @@ class PlacementQueue:
             self._serve()
 
     def _serve(self) -> None:
-        """Gives every machine that is free to the next whom it fits, and everybody their position. Awaits nothing."""
+        """Assigns every free machine to the next fitting demand and reports all positions. Awaits nothing."""
         while (found := self._queue.next(self._counted())) is not None:
             ticket, machine = found
             self._waiting[ticket].machine = self._reserve(machine)
@@ -325,7 +324,7 @@ class PlacementQueue:
         return machine
 
     def _counted(self) -> list[Machine]:
-        """The machines, with the sessions that are on their way to them."""
+        """The machines, including sessions that are on their way to them."""
         now = self._now()
         self._reserved = [each for each in self._reserved if each[1] > now]
         coming = [machine_id for machine_id, _ in self._reserved]

@@ -1,4 +1,4 @@
-"""The plug-in: several machines behind one address."""
+"""The fleet plug-in: several machines behind one address."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence

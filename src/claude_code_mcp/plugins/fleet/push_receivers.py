@@ -60,16 +60,16 @@ from .ownership import KeptOwnership, NotAddressed, OwnershipBucket, Verb, key_i
 log = logging.getLogger(__name__)
 
 _CLEAR = ("id", "kind", "device", "created_at")
-"""The fields of a receiver that are in the clear. All others are sealed: also those that a kind brings with it."""
+"""The unencrypted fields of a receiver. All others are sealed, including those specific to a kind."""
 _ATTEMPTS = 8
 _AT_ONCE = 4
-"""Requests to one receiver at the same time. Of each by itself: one that hangs keeps nobody else's news waiting."""
+"""Concurrent requests to one receiver. Counted per receiver, so that one that hangs does not delay others."""
 _MAX_PER_MINUTE = 60
-"""Notices to one receiver: a machine whose key was stolen can make up any number."""
+"""Maximum notifications per minute to one receiver: a machine whose key was stolen can forge any number."""
 _MAX_SENT = 10_000
-"""Deliveries that are remembered, so that one whose answer was lost is not sent again."""
+"""Deliveries to remember, so that one whose answer was lost is not repeated."""
 _PUSH_SECONDS = 30.0
-"""In which the keeper answers a try: longer than one takes."""
+"""Seconds within which the keeper answers an attempt; longer than one takes."""
 _MAX_TITLE = 80
 _MAX_BODY = 300
 _MAX_AHEAD = 7 * 86_400.0
@@ -78,40 +78,41 @@ _OF_NO_SESSION = frozenset({"budget"})
 
 
 class FleetReceivers:
-    """The receivers of a fleet's people, as one gateway and its keeper use them: `ReceiverBook` of
-    `plugins/push/push_routes.py`. Methods raise UpstreamUnavailable for what is damaged, and what NATS raises."""
+    """The receivers of a fleet's users, for one gateway and its keeper: `ReceiverBook` of
+    `plugins/push/push_routes.py`. Methods raise UpstreamUnavailable for damaged data, and NATS errors."""
 
     def __init__(self, connection: FleetConnection, ownership: OwnershipBucket, seed: str) -> None:
-        """`seed` is the secret of the operator's key; from it follow the key that receivers are sealed for, and the one
-        by which push services know this gateway."""
+        """`seed` is the operator key's secret, from which the key for sealed receivers and the key that identifies this
+        gateway to push services are derived."""
         self._connection = connection
         self._ownership = ownership
         self._secret = PrivateKey(hmac.digest(seed.encode(), b"claude-code-mcp: push receivers", "sha256"))
         self._vapid = DerivedKey(seed.encode())
         self.base = ""
-        """The address of the page, to which notices lead."""
+        """The address of the page that notifications link to."""
         self.knows: Callable[[str], bool] | None = None
-        """Whether a principal may still sign in: one who was removed is told nothing. None before there is a console,
-        which knows it; until then nobody is told anything, and machines try again."""
+        """Whether a principal may still sign in: removed principals get no notifications. None until there is a
+        console, which knows; until then nothing is sent, and machines retry."""
         self.private: Collection[str] = ()
-        """Principals whose receivers may be in the networks of this machine."""
+        """Principals whose receivers may be in private networks of this machine."""
         self._status: dict[str, Status] = {}
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """By receiver, while something is sent to it."""
+        """By receiver, while something is being sent to it."""
         self._notices = MinuteLimit(
             lambda _: _MAX_PER_MINUTE, sentence="One receiver gets at most {most} notifications per minute"
         )
         self._sending: OrderedDict[tuple[str, str], asyncio.Task[PushReply]] = OrderedDict()
-        """By receiver and delivery: under way, or done. A try that failed is taken out again."""
+        """By receiver and delivery: in progress or done. Failed attempts are removed."""
 
     # -- for people -----------------------------------------------------------------------------------------------
 
     async def read(self, principal: str) -> Preferences:
-        """What a principal has chosen. A receiver of another gateway has no more of its address than where it is."""
+        """A principal's preferences. Of another gateway's receiver, only the gateway is known."""
         return self._preferences(principal, (await self._document(principal))[0])
 
     async def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
-        """Changes it, by compare-and-swap: two gateways lose nothing of each other's. Raises what `change` raises."""
+        """Changes the preferences by compare-and-swap, so that two gateways do not overwrite each other. Raises
+        whatever `change` raises."""
         bucket = await self._bucket()
         for _ in range(_ATTEMPTS):
             document, revision = await self._document(principal)
@@ -128,7 +129,7 @@ class FleetReceivers:
         raise UpstreamUnavailable("Your receivers change faster than they can be written.")
 
     def forget(self, _principal: str, receiver_id: str) -> None:
-        """A receiver is removed. What waits for it at a machine ends with its next try."""
+        """Removes a receiver. Notifications queued for it at a machine end with their next attempt."""
         self._status.pop(receiver_id, None)
 
     def may_reach_private(self, principal: str) -> bool:
@@ -141,7 +142,7 @@ class FleetReceivers:
         return self._vapid.public if is_installed() else None
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
-        """Sends a notice now; returns what went wrong, None if nothing did."""
+        """Sends a notification now; returns the problem, or None."""
         document, _ = await self._document(principal)
         row = next((row for row in (document or {}).get("receivers", ()) if row["id"] == receiver.id), None)
         if row is None or not self._is_ours(row):
@@ -156,17 +157,17 @@ class FleetReceivers:
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """What any keeper answers."""
+        """Requests that any keeper answers."""
         return {"receivers": self._chosen}
 
     @property
     def verbs_for_all(self) -> Mapping[str, Verb]:
-        """What every keeper hears, and the one answers whose it is."""
+        """Requests that every keeper receives and only the responsible one answers."""
         return {"push": self._push}
 
     async def _principal(self, machine_id: str, arguments: Mapping[str, Any]) -> str:
-        """Whose session this is: of a session that is looked up, and PermissionDenied unless the machine holds it. Of a
-        budget, which is no session's, the machine says whose it is."""
+        """The principal of a session or budget. A session is looked up: PermissionDenied unless the machine holds it.
+        For a budget, which belongs to no session, the machine's claim counts."""
         session_id = str(arguments["session_id"])
         if not session_id:
             return str(arguments["principal"])
@@ -219,13 +220,13 @@ class FleetReceivers:
         return {"status": reply.status, "retry_after": reply.retry_after}
 
     def _tried(self, key: tuple[str, str], trying: "asyncio.Task[PushReply]") -> None:
-        """A try that has failed, however, is forgotten: the next one is another. Runs before its result is seen."""
+        """Forgets a failed attempt, so that the next one counts as new. Runs before its result is used."""
         failed = trying.cancelled() or trying.exception() is not None or not trying.result().ok
         if failed and self._sending.get(key) is trying:
             del self._sending[key]
 
     async def _send(self, principal: str, receiver: Receiver, base: str, notice: Notice, delivery_id: str) -> PushReply:
-        """One try. SendFailed if there is no answer."""
+        """One attempt. Raises SendFailed without an answer."""
         try:
             request = await asyncio.to_thread(request_for, receiver, notice, base, self._vapid, delivery_id)
             async with self._rooms.setdefault(receiver.id, asyncio.Semaphore(_AT_ONCE)):
@@ -244,7 +245,7 @@ class FleetReceivers:
         return await self._connection.jetstream.key_value(names.PUSH)
 
     async def _document(self, principal: str) -> tuple[dict[str, Any] | None, int]:
-        """What is kept for a principal, None for nothing, and its revision."""
+        """The stored document of a principal, None without one, and its revision."""
         try:
             entry = await (await self._bucket()).get(_key(principal))
         except KeyNotFoundError as error:
@@ -290,7 +291,7 @@ def _key(principal: str) -> str:
 
 
 def _subject(principal: str, receiver_id: str) -> str:
-    """What a sealed receiver says that it is of: it cannot pass for another person's."""
+    """The name in a sealed receiver, which prevents its use for another person."""
     return f"push {receiver_id} {principal}"
 
 
@@ -299,8 +300,8 @@ def _damaged() -> UpstreamUnavailable:
 
 
 def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
-    """A notice as a machine claims it, within bounds: of its session or of none, and of no other kind than machines
-    have. Raises ValueError or TypeError."""
+    """A notification as claimed by a machine, within bounds: about its session or none, and only of kinds that machines
+    send. Raises ValueError or TypeError."""
     kind, question = value["kind"], value.get("question_id")
     at, expires_at = float(value["at"]), float(value["expires_at"])
     if kind not in (_KINDS if session_id else _OF_NO_SESSION) or not abs(expires_at - time.time()) < _MAX_AHEAD:
@@ -310,23 +311,23 @@ def _notice_in(value: Mapping[str, Any], session_id: str) -> Notice:
 
 
 class MachinePush(Push):
-    """`Push` of a machine: what people have chosen is asked of the keeper, which also makes each try. Budgets are each
-    machine's own: their warnings name it."""
+    """`Push` of a machine: preferences come from the keeper, which also makes each attempt. Budgets are each machine's
+    own: their warnings name it."""
 
     def __init__(self, service: Service, keeper: KeptOwnership, directory: Path, machine: str) -> None:
-        """`machine` is how people call this machine."""
+        """`machine` is this machine's display name."""
         super().__init__(service, directory)
         self._keeper = keeper
         self.budget_title = f"Budget on {machine}"
         service.broker.add_audience(self._expects)
 
     async def principals(self) -> Collection[str]:
-        """Everybody who has a session on this machine: who has receivers is not told to machines."""
+        """Everyone with a session on this machine: machines do not know who has receivers."""
         return await self._service.relocation.environment_of(LOCAL_CALLER).stores.library.owners()
 
     async def chosen_for(self, principal: str, session_id: str) -> Preferences:
-        """Nothing for a session that this machine does not hold any more; of none, what the principal has chosen.
-        UpstreamUnavailable if no keeper answers so that it is understood."""
+        """The preferences for a session; none if this machine no longer holds it. Without a session, those of the
+        principal. Raises UpstreamUnavailable without a usable answer of a keeper."""
         try:
             chosen = await self._keeper.ask("receivers", session_id=session_id, principal=principal)
         except PermissionDenied:
@@ -351,10 +352,10 @@ class MachinePush(Push):
         return PushReply(int(answer["status"]), None if wait is None else float(wait))
 
     async def remove_ended(self, principal: str, receiver_id: str) -> None:
-        """The keeper has done it."""
+        """The keeper has already done it."""
 
     async def _expects(self, question: Question) -> bool:
-        """Whether somebody with a receiver may still come to see a question. While that cannot be known, they may."""
+        """Whether a person with a receiver may still see a question. True while that is unknown."""
         try:
             return (await self.chosen_for("", question.session_id)).pushes_questions
         except UpstreamUnavailable:

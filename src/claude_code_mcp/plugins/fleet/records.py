@@ -55,7 +55,7 @@ _MAX_DIRECTORY = 4096
 
 
 class UnansweredQuestion(BaseModel):
-    """A question that nobody had answered when the document was written."""
+    """A question that was open when the document was written."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -64,7 +64,7 @@ class UnansweredQuestion(BaseModel):
 
 
 class GivenNames(BaseModel):
-    """What a person has called a session, and where they have put it in their list."""
+    """A session's title, tag and marks."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -75,17 +75,17 @@ class GivenNames(BaseModel):
 
 
 class SessionDocument(BaseModel):
-    """One session, as the last holder wrote it."""
+    """One session, as its last holder wrote it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = VERSION
     written_by: str = ""
-    """The version of claude-code-mcp that wrote it; empty for one that did not say."""
+    """The version of claude-code-mcp that wrote it; empty if unknown."""
     epoch: int
     record: SessionRecord
     left_out: tuple[str, ...] = ()
-    """The options that hold secrets, and are not in the record."""
+    """The options that contain secrets and are not in the record."""
     sealed: str = ""
     """These options, sealed for the keeper."""
     keys: tuple[tuple[str, str, str, str, str, str, int, float], ...] = ()
@@ -94,17 +94,17 @@ class SessionDocument(BaseModel):
     """Day, principal and dollars."""
     questions: tuple[UnansweredQuestion, ...] = ()
     names: GivenNames | None = None
-    """None where a version wrote it that did not know of them."""
+    """None if the writing version did not support them."""
     tree: Mapping[str, Any] | None = None
-    """A `TreeRef`: the last tree that was saved."""
+    """A `TreeRef`: the last saved tree."""
     tree_flaw: str | None = None
-    """Why the tree could not be saved since."""
+    """Why the tree could not be saved after that."""
     tree_behind: bool = False
-    """Whether a turn has begun since the tree was saved: it may have changed files that the tree has not."""
+    """Whether a turn began after the tree was saved: it may have changed files."""
 
 
 class SecretSeal(Protocol):
-    """Seals secrets of sessions, and opens them for their holder: `KeptSecrets` of `ownership.py`."""
+    """Seals secrets of sessions and opens them for their holder: `KeptSecrets` of `ownership.py`."""
 
     async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str: ...
 
@@ -112,27 +112,27 @@ class SecretSeal(Protocol):
 
 
 class RecordStore:
-    """The documents of the fleet, as one machine reads and writes them."""
+    """The fleet's documents, as one machine reads and writes them."""
 
     def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal) -> None:
-        """`database` is this machine's, which has keys and spending."""
+        """`database` is this machine's, with keys and spending."""
         self._connection = connection
         self._database = database
         self._secrets = secrets
         self.questions: Callable[[str], Sequence[UnansweredQuestion]] = lambda _: ()
-        """Says which questions of a session are open."""
+        """Returns the open questions of a session."""
         self.trees: dict[str, Mapping[str, Any]] = {}
-        """The last saved tree of each session of this machine; goes into its document with the next write."""
+        """The last saved tree of each session of this machine; part of its document at the next write."""
         self.tree_flaws: dict[str, str] = {}
-        """Why the tree of a session could not be saved since."""
+        """Why the tree of a session could not be saved after that."""
         self.trees_behind: set[str] = set()
-        """Sessions of which a turn has begun since their tree was saved."""
+        """Sessions with a turn that began after their tree was saved."""
         self.names_of: Callable[[SessionRecord], Awaitable[GivenNames]] = _no_names
-        """Says how a person has called a session on this machine's disk."""
+        """Returns a session's title, tag and marks on this machine's disk."""
         self._bucket: KeyValue | None = None
 
     async def put(self, record: SessionRecord, holding: Holding) -> None:
-        """Writes the document of a session as it is now. LostSession if a later epoch has written it;
+        """Writes the current document of a session. Raises LostSession if a later epoch has written it;
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
         keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
@@ -161,9 +161,8 @@ class RecordStore:
         await self._replace(record.session_id, document, keep_tree=not knows_tree)
 
     async def put_names(self, record: SessionRecord, check: Callable[[], Awaitable[None]]) -> GivenNames:
-        """Writes what a person has called a session into its document, if there is one, and changes nothing else;
-        returns it. `check` raises if this machine does not hold the session. FleetUnavailable if NATS does not
-        answer."""
+        """Writes only a session's title, tag and marks into its document, if there is one, and returns it. `check`
+        raises if this machine does not hold the session. Raises FleetUnavailable if NATS does not answer."""
         session_id = record.session_id
         with answering():
             for _ in range(_MAX_ATTEMPTS):
@@ -180,7 +179,7 @@ class RecordStore:
         raise FleetUnavailable(f"The record of session {session_id} changes too fast to be written.")
 
     async def read(self, session_id: str) -> SessionDocument:
-        """SessionNotFound if no machine has written one; InvalidArgument if it is of another version."""
+        """Raises SessionNotFound if no machine has written one; InvalidArgument if it is from another version."""
         with answering():
             found, _ = await self._get(session_id)
         if found is None:
@@ -189,8 +188,8 @@ class RecordStore:
 
     async def remove(self, session_id: str, check: Callable[[], Awaitable[None]] | None = None) -> None:
         """Removes the document of a session that this machine holds, and then its trees. `check` raises if the machine
-        does not hold it; whoever takes the session after that check has it whole, or finds nothing to take.
-        FleetUnavailable if NATS does not answer."""
+        does not hold it; a machine that takes the session after that check has all of it, or finds nothing to take.
+        Raises FleetUnavailable if NATS does not answer."""
         with answering():
             tree = await self._remove_document(session_id, check)
             trees = await self._connection.jetstream.object_store(names.TREES)
@@ -203,7 +202,7 @@ class RecordStore:
     async def _remove_document(
         self, session_id: str, check: Callable[[], Awaitable[None]] | None
     ) -> Mapping[str, Any] | None:
-        """Removes it as it was read before the check; returns the tree that it names."""
+        """Removes the document as read before the check; returns the tree in it."""
         for _ in range(_MAX_ATTEMPTS):
             tree: Mapping[str, Any] | None = None
             try:
@@ -228,8 +227,8 @@ class RecordStore:
         raise FleetUnavailable(f"The record of session {session_id} changes too fast to be removed.")
 
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
-        """The record with the options that were left out, for the machine that holds the session. Raises
-        InvalidArgument if they are not what was sealed for it, and as `SecretSeal.unseal`."""
+        """The record including the omitted options, for the machine that holds the session. Raises InvalidArgument if
+        they were not sealed for it, and the errors of `SecretSeal.unseal`."""
         record = document.record
         if not document.left_out:
             return record
@@ -241,7 +240,7 @@ class RecordStore:
         return record.model_copy(update={"options": options})
 
     async def take_over(self, session_id: str, holding: Holding) -> SessionDocument:
-        """The document, which from now on no earlier epoch can replace. Raises as `read` and `put`."""
+        """The document, which no earlier epoch can replace from now on. Raises the errors of `read` and `put`."""
         document = await self.read(session_id)
         if document.epoch > holding.epoch:
             raise _lost(session_id)
@@ -297,42 +296,42 @@ class RecordStore:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AbsentSession:
-    """A session that no machine which is there holds, with what lists show of the fleet's copy."""
+    """A session that no online machine holds, with the data of the fleet's copy for lists."""
 
     session_id: str
     machine: str
-    """The id of the one that has it; empty if the last one gave it up, or the next one has yet to take it."""
+    """The id of its machine; empty if the last one released it, or the next one has yet to take it."""
     title: str = ""
     directory: str = ""
     created: float = 0.0
     last_used: float = 0.0
     state: State | None = None
-    """In which it goes on: a turn that was running counts as interrupted. None if the copy cannot be read."""
+    """The state in which it will continue: a running turn counts as interrupted. None if the copy cannot be read."""
     cost_usd: float = 0.0
     model: str | None = None
     was_active: bool = False
-    """Whether a turn was running, or a question was open."""
+    """Whether a turn was running or a question was open."""
     tag: str = ""
     pinned: bool = False
     archived: bool = False
     continues_at: float | None = None
-    """When its wait for a usage limit ends, if it continues automatically then."""
+    """When its wait for a usage limit ends, if it continues automatically."""
 
 
 class AbsentRecords:
-    """The documents of sessions whose machines are gone, for gateways, which may read all of them."""
+    """The documents of sessions whose machines are offline, for gateways, which may read all of them."""
 
     def __init__(self, connection: FleetConnection) -> None:
         self._connection = connection
         self._known: dict[str, tuple[int, AbsentSession]] = {}
-        """Session → the revision of its holder, and what its document said: nobody writes that while its machine is
-        gone and no other one has claimed it."""
+        """Session → its holder's revision and its document: nothing writes that while its machine is offline and no
+        other has claimed it."""
         self._alive: frozenset[str] = frozenset()
-        """The machines that were there while `_known` was read."""
+        """The machines that were online while `_known` was read."""
 
     async def read(self, holdings: Sequence[Holding], alive: Collection[str]) -> list[AbsentSession]:
-        """What the fleet knows of these sessions, which none of the machines `alive` has; nothing of one that was
-        deleted. Raises what NATS raises."""
+        """The fleet's data about these sessions, which none of the machines `alive` has; nothing for deleted ones.
+        Raises NATS errors."""
         if self._alive != frozenset(alive) or len(self._known) > _MAX_KNOWN:
             # A machine that came back has perhaps written since.
             self._known, self._alive = {}, frozenset(alive)
@@ -428,7 +427,8 @@ def _asks_for_nothing(value: object) -> bool:
 
 
 def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
-    """The record without fields that this version does not know. Raises ValueError for an option that is set."""
+    """The record without fields that this version does not know. Raises ValueError for an unknown option that is
+    set."""
     known = {name: value for name, value in record.items() if name in SessionRecord.model_fields}
     options = known.get("options")
     if isinstance(options, dict):
@@ -447,7 +447,8 @@ def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
 
 
 def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ...]]:
-    """The record without the options that hold secrets, and with no more of its result than fits; and their names."""
+    """The record without the options that contain secrets, with its result shortened to fit; and the names of these
+    options."""
     options, left_out = record.options, []
     for name in _SECRET_OPTIONS:
         if getattr(options, name):
@@ -478,15 +479,15 @@ def _beside(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...],
 
 
 def _is_of(record: SessionRecord, principal: str, session_id: str, target: str) -> bool:
-    """Whether a key is of a message to the session, or of the call with which its owner has begun it."""
+    """Whether a key belongs to a message to the session, or to the call with which its owner created it."""
     return session_id == record.session_id or (target == record.session_id and principal == record.owner)
 
 
 def put_beside(database: Database, document: SessionDocument) -> None:
-    """Writes keys and spending of a session into this machine's database: of this session, and of its owner alone. What
-    another machine has stored is a claim, and must neither lower what somebody has spent nor use up what others may. A
-    key that was pending belongs to no server that lives: whoever comes with it looks into the transcript. Blocks;
-    OSError if it cannot be written."""
+    """Writes a session's keys and spending into this machine's database, only for this session and its owner. Another
+    machine's data is a claim: it must neither lower anyone's spending nor use up another's budget. A pending key
+    belongs to no living server: its next user looks into the transcript. Blocks; raises OSError if it cannot be
+    written."""
     record = document.record
     spending = [
         (day, principal, record.session_id, usd)

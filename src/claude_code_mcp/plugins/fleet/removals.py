@@ -31,18 +31,18 @@ class NotedRemoval:
     """One removal of a person."""
 
     bucket: str
-    """In which it is noted: numbers of another fleet mean nothing."""
+    """The bucket that records it: numbers of another fleet are meaningless."""
     number: int
 
 
 class Removals:
-    """The bucket, for gateways and keepers. Methods raise what NATS raises."""
+    """The bucket, for gateways and keepers. Methods raise NATS errors."""
 
     def __init__(self, connection: FleetConnection) -> None:
         self._connection = connection
 
     async def note(self, principal: str) -> NotedRemoval:
-        """A person was removed. It is stored when this returns."""
+        """Records that a person was removed. Stored on return."""
         bucket = await self._connection.jetstream.key_value(names.REMOVALS)
         number = await bucket.put(_key(principal), json.dumps({"principal": principal}).encode())
         return NotedRemoval(str((await self._stream()).created), number)
@@ -52,12 +52,12 @@ class Removals:
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """What any keeper answers."""
+        """Requests that any keeper answers."""
         return {"removals": self._removed}
 
     async def _removed(self, _: str, arguments: dict[str, Any]) -> Any:
-        """Of these principals, the number of the last removal of each that was removed. A machine learns nothing of
-        people whom it does not name."""
+        """The number of the last removal of each of these principals that was removed. A machine learns nothing about
+        other people."""
         asked = [str(principal) for principal in arguments["principals"][:MAX_REQUESTED]]
         # Before the entries: a removal that comes in between has a larger number, and is found the next time.
         stream = await self._stream()
@@ -76,11 +76,11 @@ def _key(principal: str) -> str:
 
 
 EndCaller = Callable[[str], Awaitable[None]]
-"""Ends what a principal has on this machine, as their removal does."""
+"""Ends everything that a principal has on this machine, like a removal does."""
 
 
 class MachineRemovals:
-    """What a machine has made of removals."""
+    """The removals that a machine has carried out."""
 
     def __init__(
         self,
@@ -89,16 +89,16 @@ class MachineRemovals:
         owners: Callable[[], Awaitable[Collection[str]]],
         end: EndCaller,
     ) -> None:
-        """`owners` says who has sessions on this machine's disk."""
+        """`owners` returns the people with sessions on this machine's disk."""
         self._keeper = keeper
         self._done = Documents(database, "fleet_removals")
         self._looked = Documents(database, "fleet_first_removals")
-        """By bucket, the last removal that was looked at; at first the last of before this machine was there."""
+        """By bucket, the last removal checked; at first the last one before this machine joined."""
         self._owners = owners
         self._end = end
 
     async def ended(self, principal: str, removal: NotedRemoval) -> None:
-        """A removal was done here. OSError if that cannot be written."""
+        """Records that a removal was carried out here. Raises OSError if it cannot be written."""
 
         def note(known: JsonObject | None) -> JsonObject:
             done = known or {}
@@ -107,9 +107,8 @@ class MachineRemovals:
         await asyncio.to_thread(self._done.update, principal, note, durable=True)
 
     async def catch_up(self) -> None:
-        """Ends what people have here who were removed without this machine being told. Raises ClaudeCodeError if no
-        keeper answers, and OSError: what is not done yet is done by the next call. One small request if there is
-        nothing to do."""
+        """Ends everything here of people who were removed while this machine was offline. Raises ClaudeCodeError if no
+        keeper answers, and OSError: the next call does the rest. One small request if there is nothing to do."""
         answer = await self._keeper.ask("removals", principals=[])
         bucket, last = str(answer["bucket"]), int(answer["last"])
         looked = await asyncio.to_thread(self._looked.read, bucket)

@@ -1,11 +1,9 @@
-"""Where a request of a gateway's client goes, decided from the request alone.
+"""Routing of a gateway's requests, decided from the request alone.
 
-A call about a session goes to the machine that holds it, one that begins a session to a machine that is chosen, and
-what is about all sessions to every machine. What a machine gives out and is asked for later without a session (the
-state of a call that waits for an answer, the id of a task) gets the machine's id in front, so that any gateway finds
-the way back.
-
-Pure but for `LiveFleet`, which asks the fleet's buckets.
+A call about a session goes to the machine that holds it, a call that creates a session to a chosen machine, and a call
+about all sessions to every machine. Values that a machine hands out and later expects back without a session (the state
+of a call that waits for an answer, the id of a task) are prefixed with the machine's id, so that any gateway finds the
+way back. Pure except for `LiveFleet`, which reads the fleet's buckets.
 """
 
 import re
@@ -24,16 +22,16 @@ from .ownership import OwnershipBucket
 JsonObject = Mapping[str, Any]
 
 BEGINNING: Final = frozenset({"claude_create_session", "claude_code", "claude_code_query"})
-"""The tools that begin a session: they take `machine` and `labels`."""
+"""The tools that create a session: they accept `machine` and `labels`."""
 CONTINUING: Final = frozenset({"claude_send_message", "claude_code_reply"})
-"""The tools whose call lets a session go on: one whose machine is gone is then taken over by another."""
+"""The tools whose call continues a session: if its machine is offline, another one takes over."""
 ABOUT_ALL: Final = frozenset({"claude_list_sessions", "claude_session_costs"})
 ABOUT_A_MACHINE: Final = frozenset(
     {"claude_code_configure", "claude_mcp_servers", "claude_mcp_search", "claude_mcp_call"}
 )
-"""What they do, or tell of, is a machine's own."""
+"""The tools whose subject belongs to one machine."""
 MANAGING: Final = "claude_manage_session"
-"""The tool that also moves a session, where there is another machine."""
+"""The tool that also moves a session, if there is another machine."""
 MACHINE_SCHEMA: Final = {"type": "string", "description": "Name or id of a machine of the fleet"}
 LABELS_SCHEMA: Final = {
     "type": "array",
@@ -45,13 +43,13 @@ STAY_SCHEMA: Final = {
     "description": "Pinned to its machine: not copied, not taken over by others, not paused without the fleet",
 }
 STAYING: Final = frozenset({"claude_create_session", "claude_code"})
-"""The tools that can begin a session which stays on its machine."""
+"""The tools that can create a session that stays on its machine."""
 
 MOVE_SCHEMA: Final = {
     "machine": {"type": "string", "description": "move: name or id of the machine to continue on"},
     "wait": {"type": "boolean", "description": "move: after the running turn"},
 }
-"""What the managing tool has in a fleet alone."""
+"""Additional parameters of the managing tool in a fleet."""
 
 _TEXT: Final = {"type": "string"}
 _RESULT_FIELDS: Final = {
@@ -63,8 +61,8 @@ _RESULT_FIELDS: Final = {
     "lostTurn": {"type": "object", "properties": {"code": _TEXT, "detail": _TEXT}},
     "unanswered": {"type": "array", "items": {"type": "object", "properties": {"machine": _TEXT, "reason": _TEXT}}},
 }
-"""What results have in a fleet alone: the machine of a session, the losses with its last machine, and the
-machines that did not answer."""
+"""Additional result fields in a fleet: a session's machine, its losses with its previous machine, and machines that did
+not answer."""
 _ROW_FIELDS: Final = {"machine": _TEXT, "machineGone": {"type": "boolean"}}
 
 
@@ -80,7 +78,7 @@ def fleet_output(schema: JsonObject) -> dict[str, Any]:
 
 
 def directory_in(arguments: JsonObject) -> object:
-    """The directory in the arguments of a tool, by whichever of its names."""
+    """The directory in a tool's arguments, under any of its names."""
     return next((value for name in DIRECTORY_NAMES if (value := arguments.get(name))), None)
 
 
@@ -90,7 +88,7 @@ _MAX_LABELS = 100
 
 
 class MachineIdentity(Protocol):
-    """What routing needs to know of a machine of the fleet."""
+    """What routing needs to know about a machine."""
 
     @property
     def id(self) -> str: ...
@@ -100,46 +98,46 @@ class MachineIdentity(Protocol):
 
     @property
     def run(self) -> str:
-        """Tells its process from those before it; empty if it says nothing of that."""
+        """Distinguishes its process from earlier ones; empty if unknown."""
 
 
 class FleetView(Protocol):
-    """What a gateway knows of the fleet."""
+    """A gateway's view of the fleet."""
 
     def machines(self) -> Sequence[MachineIdentity]:
-        """Those that are there now."""
+        """The online machines."""
 
     def gone(self) -> Sequence[MachineIdentity]:
-        """Those that belong to the fleet and are not there: of what they have, lists show the fleet's copy."""
+        """Offline machines of the fleet: lists show the fleet's copies of their sessions."""
 
     async def changed(self) -> None:
-        """Returns when a machine has come or gone."""
+        """Returns when a machine comes or goes."""
 
     async def holder(self, session_id: str) -> str | None:
-        """The id of the machine that holds a session; empty if the last one gave it up, or the next one has yet to take
-        it; None if there never was one."""
+        """The id of the machine that holds a session; empty if the last one released it, or the next one has yet to
+        take it; None if there never was one."""
 
     async def stays(self, session_id: str) -> bool:
-        """Whether no other machine than its own can go on with a session."""
+        """Whether only its own machine can continue a session."""
 
     async def absent(self, principal: str | None) -> Sequence[Holding]:
-        """The sessions of a principal, or of all, that no machine which is there holds, those first whose holder
-        changed last. Raises TimeoutError while they are not known."""
+        """The sessions of a principal, or of all, that no online machine holds, most recent changes first. Raises
+        TimeoutError while they are unknown."""
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
-        """Gives a session that no living machine holds to one; None if it is that machine's already. Raises
-        HeldElsewhere if another has it by then, and PermissionDenied if it is another principal's."""
+        """Gives a session that no living machine holds to one; None if it is already that machine's. Raises
+        HeldElsewhere if another machine has taken it, and PermissionDenied if it is another principal's."""
 
     async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        """Gives a session that nobody holds back to the machine that has just given it away. Raises HeldElsewhere."""
+        """Returns a session without a holder to the machine that has just released it. Raises HeldElsewhere."""
 
     async def take_back(self, holding: Holding) -> None:
-        """Frees a session again that a machine was given and has not claimed since."""
+        """Takes back a session that a machine was given and has not claimed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """On which machine a session is to begin."""
+    """The machine on which a session should be created."""
 
     principal: str
     machine: str | None = None
@@ -149,17 +147,17 @@ class PlacementRequest:
 
 
 class Goal(Enum):
-    """Which machines a request is for."""
+    """The machines that a request is for."""
 
     SESSION = "session"
-    """The one that holds a session."""
+    """The machine that holds a session."""
     MACHINE = "machine"
-    """The one that is named."""
+    """A named machine."""
     NEW = "new"
-    """One that is chosen."""
+    """A chosen machine."""
     ALL = "all"
     ANY = "any"
-    """Whichever: the answer is the same everywhere."""
+    """Any machine: the answer is the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +170,15 @@ class RequestRoute:
     """The session or the machine."""
     placement: PlacementRequest | None = None
     continues: bool = False
-    """Whether the session goes on with it, elsewhere if its machine is gone."""
+    """Whether the session continues with it, elsewhere if its machine is offline."""
     move_to: str = ""
-    """The machine that a session is to be moved to."""
+    """The machine that a session will be moved to."""
     message_key: str | None = None
-    """With the same key the same machine is chosen again: a repeated call counts once."""
+    """The same key always chooses the same machine: a repeated call counts once."""
 
 
 def route(method: str, params: JsonObject, principal: str) -> RequestRoute:
-    """The way of a request. Raises InvalidArgument where it cannot be told."""
+    """The route of a request. Raises InvalidArgument if it cannot be determined."""
     if method == "tools/call":
         return _tool_route(params, principal)
     if method.startswith("tasks/"):
@@ -247,13 +245,14 @@ def _resource_route(params: JsonObject) -> RequestRoute:
 
 
 def session_of(uri: str) -> str | None:
-    """The session whose resource this is; None if it is not that of one."""
+    """The session that a resource belongs to; None for other resources."""
     found = _SESSION_ADDRESS.match(uri)
     return found[1].lower() if found is not None else None
 
 
 def find_machine(machines: Sequence[MachineIdentity], wanted: str) -> MachineIdentity:
-    """The machine with this id, or else with this name. Raises InvalidArgument if there is none, or more than one."""
+    """The machine with this id, or otherwise with this name. Raises InvalidArgument if there is none, or more than
+    one."""
     found = [machine for machine in machines if machine.id == wanted] or [
         machine for machine in machines if machine.name == wanted
     ]
@@ -268,12 +267,12 @@ def find_machine(machines: Sequence[MachineIdentity], wanted: str) -> MachineIde
 
 
 def with_machine(machine_id: str, text: str) -> str:
-    """The text with the machine in front."""
+    """The text prefixed with the machine."""
     return f"{machine_id}.{text}"
 
 
 def split_id(text: object) -> tuple[str, str]:
-    """The machine and the text behind it. Raises InvalidArgument for what no machine of a fleet has given out."""
+    """The machine and the text after it. Raises InvalidArgument if no machine of a fleet issued it."""
     machine, dot, rest = text.partition(".") if isinstance(text, str) else ("", "", "")
     if not dot:
         raise InvalidArgument("This did not come from a machine of the fleet.")
@@ -282,20 +281,20 @@ def split_id(text: object) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class ListenFilter:
-    """What a client of 2026-07-28 wants to hear of, split by machine."""
+    """The notifications that a client of 2026-07-28 subscribes to, by machine."""
 
     lists: JsonObject
-    """The lists whose changes every machine is to tell."""
+    """The lists whose changes every machine reports."""
     _everywhere: dict[str, list[str]] = field(default_factory=dict)
     _by_machine: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def add(self, kind: str, key: str, machine_id: str | None = None) -> None:
-        """Asks one machine, or every machine, for a resource (`resourceSubscriptions`) or a task (`taskIds`)."""
+        """Adds a resource (`resourceSubscriptions`) or task (`taskIds`) on one machine or every machine."""
         wanted = self._everywhere if machine_id is None else self._by_machine.setdefault(machine_id, {})
         wanted.setdefault(kind, []).append(key)
 
     def at(self, machine_id: str) -> JsonObject:
-        """The filter for one machine; empty if nothing is wanted of it."""
+        """The filter for one machine; empty if it has nothing to report."""
         wanted = dict(self.lists)
         for part in (self._everywhere, self._by_machine.get(machine_id, {})):
             for kind, keys in part.items():
@@ -307,7 +306,7 @@ class ListenFilter:
 
 
 class LiveFleet:
-    """The fleet as its buckets say: `FleetView` of `routing.py`."""
+    """The fleet according to its buckets: `FleetView` of `routing.py`."""
 
     def __init__(self, membership: Membership, ownership: OwnershipBucket) -> None:
         self._membership = membership
@@ -323,7 +322,7 @@ class LiveFleet:
         await self._membership.changed.wait()
 
     async def note_absences(self) -> None:
-        """Has the holders' bucket know since when a machine is gone, until it is cancelled."""
+        """Tells the holders' bucket since when a machine is offline, until cancelled."""
         while True:
             changed = self._membership.changed  # before the look: what happens after it is not missed
             self._ownership.note_present([machine.id for machine in self.machines()], GRACE_SECONDS)

@@ -1,8 +1,9 @@
-"""A machine of a fleet at work: the ordinary server, the copy of its sessions, its lease, and its door for gateways.
+"""A running machine of a fleet: the ordinary server, the copies of its sessions, its lease, and its interface for
+gateways.
 
-The order in which it is built up is that in which it can be taken down: the lease outlives the sessions, whose copy is
-completed before it is given up, so that nobody takes a session that still runs here. Turns are paused before the lease
-ends, go on when it is regained, or end because the session is another machine's.
+It is shut down in reverse order of its start: the lease outlives the sessions, whose copies are completed before the
+lease is released, so that no machine takes a session that still runs here. Turns are paused before the lease ends,
+resume when it is regained, or end because another machine took the session.
 """
 
 import asyncio
@@ -48,11 +49,11 @@ from .trees import TreeStore
 log = logging.getLogger(__name__)
 
 _REMOVALS_SECONDS = 60.0
-"""After which a machine asks whether somebody was removed: gateways tell it at once, unless that was lost."""
+"""Seconds after which a machine asks for removals: gateways report them at once, unless the report was lost."""
 
 
 class MachineRemoved(PermissionDenied):
-    """The fleet no longer takes this machine's key."""
+    """The fleet no longer accepts this machine's key."""
 
 
 @asynccontextmanager
@@ -63,11 +64,9 @@ async def joined(
     turns: Turns,
     count_sessions: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Holdings]:
-    """Is a member of the fleet until the end of the block; when it begins, the others can see this machine.
-
-    Raises MachineRemoved, also later, when the machine's key is revoked: what it holds is lost with its lease, so
-    everything within the block is cancelled.
-    """
+    """Is a member of the fleet until the end of the block; when it begins, others can see this machine. Raises
+    MachineRemoved, also later, when the machine's key is revoked: its holdings are lost with its lease, so everything
+    within the block is cancelled."""
     lease = MachineLease(connection, machine.id, MachineReport(machine, count_sessions))
     holdings = Holdings(lease, ownership, turns)
     removed = False
@@ -96,7 +95,7 @@ _LOST = (
 
 
 class MachineTurns:
-    """The `Turns` of a machine that runs sessions. Until it is given a service nothing runs."""
+    """The `Turns` of a machine that runs sessions. Does nothing until it has a service."""
 
     def __init__(self) -> None:
         self._service: Service | None = None
@@ -105,12 +104,11 @@ class MachineTurns:
         self._hooks = NO_HOOKS
 
     def bind(self, service: Service, holdings: Holdings, replica: FleetReplica, hooks: Hooks) -> None:
-        """From now on these sessions are paused and ended."""
+        """Pauses and ends these sessions from now on."""
         self._service, self._holdings, self._replica, self._hooks = service, holdings, replica, hooks
 
     def at_work(self) -> list[tuple[str, str]]:
-        """The sessions that are this machine's and that it has worked on since it was started, with their
-        directories."""
+        """This machine's sessions that it worked on since its start, with their directories."""
         if self._service is None or self._holdings is None:
             return []
         holdings = self._holdings
@@ -126,11 +124,11 @@ class MachineTurns:
         return sum(session.busy for session in self._service.sessions(principal=None))
 
     def pause(self) -> None:
-        """Stops the processes of all sessions that this machine holds."""
+        """Suspends the processes of all sessions that this machine holds."""
         pause_trees(self._held_processes())
 
     def kill_paused(self) -> None:
-        """Kills the processes of all sessions that this machine holds: a stopped process does not end on request."""
+        """Kills the processes of all sessions that this machine holds: a suspended process does not end on request."""
         kill_trees(self._held_processes())
 
     def _held_processes(self) -> list[int]:
@@ -141,17 +139,17 @@ class MachineTurns:
         return [pid for session in sessions if (pid := session.pid) is not None]
 
     async def resume(self, holding: Holding) -> None:
-        """The processes of the session go on."""
+        """Resumes the session's processes."""
         pid = self._pid(holding.session_id)
         if pid is not None:
             resume_trees([pid])
 
     async def end(self, holding: Holding) -> None:
-        """The session's processes are killed, its turn ends with `machine_lost`, and nothing of it is kept here."""
+        """Kills the session's processes, ends its turn with `machine_lost`, and removes its data from memory."""
         await self._end(holding.session_id)
 
     def lost(self, session_id: str) -> None:
-        """A write has shown that another machine has the session."""
+        """A write showed that another machine has the session."""
         if self._service is not None:
             self._service.start_task(self._end(session_id))
 
@@ -185,21 +183,21 @@ class MachineTurns:
 
 @dataclass(frozen=True)
 class MachineParts:
-    """What a machine serves to gateways: its MCP server, and the routes of the page for their consoles."""
+    """What a machine serves to gateways: its MCP server, and the routes for their consoles."""
 
     server: McpServer
     pages: ASGIApp | None = None
 
 
 ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[MachineParts]]
-"""Makes the ordinary server of this machine, which tells the replica of its sessions."""
+"""Creates the ordinary server of this machine, which reports its sessions to the replica."""
 
 _WHOLE_HISTORY = 64 << 20
-"""Bytes up to which the history of a repository is stored with a session's tree. Of a larger one that has a remote only
-what the remote has not: such a tree can be restored only where somebody has fetched the rest."""
+"""Bytes up to which a repository's history is stored with a session's tree. Of a larger one with a remote, only what
+the remote lacks: such a tree can be restored only where the rest was fetched."""
 _SHOWN_LOST = 20
 _LAST_COPIES = 10.0
-"""Seconds in which the output of the last turns leaves the machine when it ends, while the fleet answers."""
+"""Seconds for the output of the last turns to leave a machine that stops, while the fleet answers."""
 
 
 @asynccontextmanager
@@ -207,7 +205,7 @@ async def running_machine(
     connection: FleetConnection, machine: Machine, ownership: Ownership, settings: Settings, server_with: ServerWith
 ) -> AsyncIterator[Service]:
     """Is a machine of the fleet until the end of the block; when it begins, gateways can reach it. Yields its service.
-    Raises as `joined`, also later."""
+    Raises the errors of `joined`, also later."""
     turns = MachineTurns()
     async with (
         joined(connection, machine, ownership, turns, lambda: turns.busy) as holdings,
@@ -291,7 +289,7 @@ async def _serving(
 
 
 def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> MachinePush:
-    """Has people told of what happens here, at the receivers that they have registered at a gateway."""
+    """Notifies people of events here, at the receivers that they registered at a gateway."""
     push = MachinePush(service, keeper, service.settings.state_dir / "web", machine)
     service.observe(push)
     push.serve_at("fleet")  # where their pages are, the keeper knows
@@ -301,9 +299,9 @@ def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> Machine
 async def _find_elsewhere(
     keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
 ) -> None:
-    """Has the replica know which sessions on this machine's disk other machines have: looked up at the start, after
-    each lapse of the lease, for it is only then that they can be taken, and after they were given away. Those that were
-    at work here are found by their holdings too, and at once."""
+    """Tells the replica which sessions on this machine's disk other machines hold: checked at the start, after each
+    lapse of the lease, because only then they can be taken, and after they were released. Sessions that were running
+    here are also found at once, by their holdings."""
     records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
     while True:
         lapses = holdings.lapses
@@ -324,8 +322,8 @@ async def _find_elsewhere(
 
 
 async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Holdings, service: Service) -> None:
-    """Gives up the sessions of which this machine has lost both record and conversation since its last run, so that
-    they continue from the fleet's copy. Looks for them once, when the fleet answers."""
+    """Releases sessions whose record and conversation this machine lost since its last run, so that they continue from
+    the fleet's copy. Looks for them once, when the fleet answers."""
 
     def is_lost(holding: Holding) -> bool:
         stores = service.relocation.environment_of(Caller(holding.principal)).stores
@@ -365,8 +363,8 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
 
 
 async def _note_staying(holdings: Holdings, service: Service) -> None:
-    """Has the fleet know which sessions stay here that it was not told of with their first message: those that have got
-    another id, and those that were begun while it did not answer."""
+    """Tells the fleet about pinned sessions that it does not know yet: those with a new id, and those created while it
+    did not answer."""
     while True:
         for session in service.sessions(principal=None):
             if session.options.stay_on_machine:
@@ -377,8 +375,8 @@ async def _note_staying(holdings: Holdings, service: Service) -> None:
 async def _follow_removals(
     removals: MachineRemovals, holdings: Holdings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Ends what people have here who were removed without this machine being told: looked up at the start, after each
-    lapse of the lease, and now and then. It has started when it was looked up once, or no keeper has answered."""
+    """Ends everything of people who were removed while this machine was offline: checked at the start, after each lapse
+    of the lease, and periodically. It has started after the first check, or if no keeper answered."""
     looked, look_at, has_started = -1, 0.0, False
     while True:
         lapses = holdings.lapses
@@ -402,7 +400,7 @@ async def _nothing() -> None:
 
 
 async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
-    """How a person has called a session of this machine."""
+    """A session's title, tag and marks on this machine."""
     stores = service.relocation.environment_of(Caller(record.owner)).stores
     entry = await stores.threads.run(stores.catalogue.find, record.session_id)
     if entry is None:
@@ -411,8 +409,8 @@ async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
 
 
 async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
-    """Has the fleet forget what somebody else has deleted on this machine's disk, and know how sessions are called
-    there, soon after that or as soon as the fleet answers."""
+    """Updates the fleet's copies after others deleted or renamed sessions on this machine's disk, shortly after that or
+    as soon as the fleet answers."""
     while True:
         if holdings.lapses is not None:
             with suppress(OSError):  # it cannot be read just now: looked at again
@@ -441,7 +439,7 @@ async def _remove_left_copy(
 
 
 class SessionTaker:
-    """Takes sessions over whose machine is gone."""
+    """Takes over sessions of offline machines."""
 
     def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
         self._mover = mover
@@ -449,11 +447,10 @@ class SessionTaker:
         self._directory = directory
         self._locks: dict[str, anyio.Lock] = {}
         self._taken: dict[str, tuple[int, float, Taken]] = {}
-        """What was lost with those that came a moment ago, with epoch and time: an answer may be lost on its way, and
-        is asked for again."""
+        """The losses of recently taken sessions, with epoch and time: an answer may be lost and requested again."""
 
     async def take(self, session_id: str, principal: str) -> Taken:
-        """As `TakeSession` of `machine_server.py`; of one that this machine has already, what it said then."""
+        """`TakeSession` of `machine_server.py`; for a session that this machine already has, the previous answer."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             # One at a time: several messages may have found its machine gone.
@@ -499,7 +496,7 @@ _OLDER_TREE = "Its last machine was lost before it saved the files of the last t
 
 
 def _new_directory(parent: Path, session_id: str) -> Path:
-    """An empty directory for the tree of a session that comes here; never one that has been used. Blocks."""
+    """An empty, never used directory for the tree of an arriving session. Blocks."""
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = 1
     while True:

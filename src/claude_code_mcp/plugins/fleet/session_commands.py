@@ -1,4 +1,4 @@
-"""`sessions move`, and what `sessions delete` does on a machine that belongs to a fleet."""
+"""`sessions move`, and the fleet part of `sessions delete` on a machine of a fleet."""
 
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ def add_move(actions: Any) -> None:
 
 
 def _move(arguments: argparse.Namespace) -> int:
-    """Asks the gateway, which the clients of a fleet share as those of one machine share its server."""
+    """Asks the gateway, which the clients of a fleet share like clients of one machine share its server."""
     try:
         client = target_of(arguments).join()
     except NoServer:
@@ -67,11 +67,9 @@ def _move(arguments: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def removing_copy(settings: Settings, sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
-    """Around the deletion of a session on the disk of this machine: removes the fleet's copy of it too. What is left of
-    that is noted on disk by the deletion, the machine's runner sees to it, and the user is told.
-
-    Raises HeldElsewhere, before the deletion, if the fleet answers that another machine goes on with the session.
-    """
+    """Context for the deletion of a session on this machine's disk: also removes the fleet's copy. If that fails, the
+    deletion records it on disk, the machine's runner finishes it, and the user is told. Raises HeldElsewhere, before
+    the deletion, if another machine continues the session."""
     is_removed = False
     async with contextlib.AsyncExitStack() as stack:
         copies = await _reached_copies(settings, sessions, session_id, stack)
@@ -117,7 +115,7 @@ def _copies_left(
 
 
 async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:
-    """Whether the copy of a session that was deleted here is gone, after some seconds at the latest."""
+    """Whether the copy of a session deleted here is gone, after some seconds at the latest."""
     from .host import only_process  # noqa: PLC0415
 
     try:

@@ -39,20 +39,20 @@ log = logging.getLogger(__name__)
 Raw = dict[str, Any]
 
 MAX_QUEUED: Final = 8 << 20
-"""Bytes of entries of one session that wait in memory."""
+"""Bytes of a session's entries that wait in memory."""
 MAX_REPORTED: Final = 64 << 20
-"""Bytes of entries of one process that are taken from its frames."""
+"""Bytes of a process's entries that are taken from its frames."""
 _BATCH_ENTRIES = 500
 _LATEST = 2000
-"""Entries at the end of a file among which those are looked for that wait in the queue."""
+"""How many entries at the end of a file are compared with the queue."""
 _MAX_HOLD = 10.0
 """Seconds for which the end of a turn waits for the copy."""
 _CANCEL_SECONDS = 1.0
-"""Seconds for which `close` waits for the copies that it has cancelled."""
+"""Seconds for which `close` waits for cancelled copies."""
 _MAX_READINGS, _UNTIL_WRITTEN = 10, 0.1
-"""How often the files are read for entries that were reported, and the seconds in between."""
+"""How often files are read for reported entries, and the seconds between."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between attempts while NATS does not answer; the last one from then on."""
+"""Seconds between attempts while NATS does not answer; the last value repeats."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class _Reported:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """What one session's copy still lacks."""
+    """What a session's copy still lacks."""
 
     files: LocalFiles | None = None
     live: bool = False
@@ -78,16 +78,16 @@ class _Copy:
     compare: bool = False
     """Whether the files must be compared with the store."""
     awaited: dict[str, str] = field(default_factory=dict)
-    """Of entries that were thrown away the last uuid in each file: the files must have it when they are compared."""
+    """The last uuid in each file of discarded entries: the files must contain it when they are compared."""
     record: SessionRecord | None = None
-    """The newest one."""
+    """The newest record."""
     changed: bool = False
-    """Whether the document must be written: the record, or something beside it, has changed."""
+    """Whether the document must be written because the record or something else in it changed."""
     worker: asyncio.Task[None] | None = None
     waiting: bool = False
-    """Whether the last attempt failed, and the next one comes after a pause."""
+    """Whether the last attempt failed and the next one waits."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when nothing is lacking, or when NATS did not answer: then the files keep it."""
+    """Set when nothing is missing, or when NATS did not answer: then the files have it."""
     lost: bool = False
 
     @property
@@ -107,13 +107,14 @@ class FleetReplica:
         claim: Callable[[str, str], Awaitable[object]] | None = None,
         note_staying: Callable[[str, str], Awaitable[object]] | None = None,
     ) -> None:
-        """`holding_of` says by which holding this machine writes a session; of one without a holding no copy is kept.
-        `lost` is called once when it turns out that another machine has taken a session. `claim` takes a session of an
-        owner for this machine before it gets a message, or raises; `note_staying` the same for one that stays here."""
+        """`holding_of` returns the holding with which this machine writes a session; sessions without one are not
+        copied. `lost` is called once when another machine turns out to have taken a session. `claim` takes an owner's
+        session for this machine before it gets a message, or raises; `note_staying` does the same for one that stays
+        here."""
         self._transcripts = transcripts
         self._records = records
         self.holding_of = holding_of
-        """By which holding this machine writes a session; None for one that it does not hold."""
+        """The holding with which this machine writes a session; None for one that it does not hold."""
         self._lost = lost
         self._claim = claim
         self._note_staying = note_staying
@@ -184,7 +185,7 @@ class FleetReplica:
         self._work(record.session_id, copy)
 
     def event(self, session_id: str, _owner: str, event: Event) -> None:
-        """As an observer of the service: open questions are a part of what is written."""
+        """As an observer of the service: open questions are part of the document."""
         match event:
             case QuestionOpened():
                 title = f"{event.question.kind.value.replace('_', ' ')} ({event.question.tool_name})"
@@ -197,14 +198,14 @@ class FleetReplica:
         self.document_changed(session_id)
 
     def document_changed(self, session_id: str) -> None:
-        """Something beside the record has changed that its document has: open questions, or the saved tree."""
+        """Something in the document other than the record changed: open questions, or the saved tree."""
         copy = self._copies.get(session_id)
         if copy is not None and copy.record is not None:
             copy.changed = True
             self._work(session_id, copy)
 
     def act(self, act: AuditEvent) -> None:
-        """As an observer of the service: nothing of an audit trail is copied here."""
+        """As an observer of the service: the audit trail is not copied here."""
 
     def elsewhere(self) -> Collection[str]:
         return self._elsewhere
@@ -244,21 +245,21 @@ class FleetReplica:
 
     def catch_up(self, session_id: str, files: LocalFiles | None = None) -> None:
         """Has the files of a session compared with the store soon, as after a start of this machine. `files` reads them
-        where no process of this server has written the session."""
+        if no process of this server has written the session."""
         copy = self._copies.setdefault(session_id, _Copy())
         copy.files = files or copy.files
         copy.compare = copy.files is not None
         self._work(session_id, copy)
 
     async def complete(self, session_id: str) -> None:
-        """Waits until the copy has everything, however long that takes. LostSession if the session was lost."""
+        """Waits until the copy is complete, without a limit. Raises LostSession if the session was lost."""
         while (copy := self._copies.get(session_id)) is not None and copy.worker is not None:
             await asyncio.wait([copy.worker])
         if copy is not None and copy.lost:
             raise LostSession(f"Session {session_id} is held by another machine.", session_id=session_id)
 
     def forget(self, session_id: str) -> None:
-        """The session is not this machine's any more: nothing of it is kept in memory."""
+        """The session is no longer this machine's: removes its data from memory."""
         copy = self._copies.pop(session_id, None)
         self._questions.pop(session_id, None)
         if copy is not None and copy.worker is not None:
@@ -266,7 +267,7 @@ class FleetReplica:
         self._transcripts.forget(session_id)
 
     async def close(self, timeout: float, unless: "asyncio.Future[None] | None" = None) -> None:
-        """Waits up to `timeout` seconds for the copies under way, or until `unless` is done. The rest is found in the
+        """Waits up to `timeout` seconds for unfinished copies, or until `unless` is done. The rest is found in the
         files at the next start."""
         workers = [copy.worker for copy in self._copies.values() if copy.worker is not None]
         if workers:
@@ -355,7 +356,7 @@ class FleetReplica:
                 raise
 
     async def _append_missing(self, session_id: str, copy: _Copy, holding: Holding) -> None:
-        """Appends what the files have and the store has not."""
+        """Appends what the files have and the store lacks."""
         files = copy.files
         assert files is not None
         # Before the files are read: what is reported from here on may not be in them yet when they are.
@@ -383,8 +384,8 @@ class FleetReplica:
             copy.queued -= copy.queue.popleft().size
 
     async def _read_files(self, files: LocalFiles, copy: _Copy) -> dict[str, list[Raw]]:
-        """The files with what they are known to get. Claude Code may report an entry a moment before it is on disk; one
-        that a command of the session has made up never comes."""
+        """The files, including entries that are about to be written. Claude Code may report an entry shortly before it
+        is on disk; one that a command of the session forged never appears."""
         for attempt in range(_MAX_READINGS):
             if attempt:
                 await asyncio.sleep(_UNTIL_WRITTEN)
@@ -406,9 +407,9 @@ class FleetReplica:
 
 
 class LeftCopies:
-    """The fleet's copies of sessions that a command, or a server which does not belong to the fleet, has deleted on
-    this machine's disk. Each is marked there (`Mark.COPY_LEFT`) before its files go, and until its copy is gone. And
-    those of sessions that were given another title, tag or place in lists (`Mark.RENAMED`), by whomever."""
+    """The fleet's copies of sessions that a command, or a server outside of the fleet, deleted on this machine's disk:
+    each is marked (`Mark.COPY_LEFT`) from before its files are deleted until its copy is gone. Also the copies of
+    sessions whose title, tag or marks changed (`Mark.RENAMED`)."""
 
     def __init__(
         self,
@@ -419,7 +420,7 @@ class LeftCopies:
         machine_id: str,
         record_of: Callable[[str], SessionRecord | None],
     ) -> None:
-        """`record_of`, which blocks, reads the record of a session on this disk; None if that has it no more."""
+        """`record_of`, which blocks, reads a session's record on this disk; None if it has none."""
         self._marks = marks
         self._records = records
         self._transcripts = transcripts
@@ -428,23 +429,23 @@ class LeftCopies:
         self._record_of = record_of
 
     async def check_held_here(self, session_id: str) -> None:
-        """Raises HeldElsewhere if another machine goes on with the session, or it has yet to arrive here: what is on
-        this disk is an old copy. LeaseLapsed if the fleet does not answer."""
+        """Raises HeldElsewhere if another machine continues the session, or if it has yet to arrive here: the files on
+        this disk are an old copy. Raises LeaseLapsed if the fleet does not answer."""
         found = await self._ownership.read(session_id)
         if found is not None and (found.machine != self._machine_id or found.arriving):
             raise HeldElsewhere(found)
 
     async def left(self) -> frozenset[str]:
-        """The sessions whose copies are yet to be removed. OSError."""
+        """The sessions whose copies must still be removed. Raises OSError."""
         return (await asyncio.to_thread(self._marks.read)).copy_left
 
     async def was_deleted(self, session_id: str) -> bool:
-        """Whether this disk has the session no more; a deletion may have been cut short after the mark."""
+        """Whether the session is gone from this disk; a deletion may have been interrupted after the mark."""
         return await asyncio.to_thread(self._record_of, session_id) is None
 
     async def remove(self, session_id: str) -> bool:
-        """Removes one copy, and then the mark; returns whether there was one to remove. What another machine holds
-        stays, and so does what this disk still has. LeaseLapsed or FleetUnavailable if the fleet does not answer,
+        """Removes one copy, and then the mark; returns whether there was one. Copies of sessions that another machine
+        holds, or that this disk still has, stay. Raises LeaseLapsed or FleetUnavailable if the fleet does not answer,
         OSError for the disk: the mark stays, and it may be called again."""
         removed = False
         try:
@@ -465,12 +466,12 @@ class LeftCopies:
         return removed
 
     async def renamed(self) -> frozenset[str]:
-        """The sessions whose copies have yet to be told how they are called. OSError."""
+        """The sessions whose copies must still be renamed. Raises OSError."""
         return (await asyncio.to_thread(self._marks.read)).renamed
 
     async def rename(self, session_id: str) -> None:
-        """Has one copy say how its session is called, and then removes the mark. Does nothing for what another machine
-        holds, or no machine yet. Raises as `remove`."""
+        """Updates the names in one copy, and then removes the mark. Does nothing if another machine, or none yet, holds
+        the session. Raises the errors of `remove`."""
         record = await asyncio.to_thread(self._record_of, session_id)
         called = None
         with suppress(HeldElsewhere):

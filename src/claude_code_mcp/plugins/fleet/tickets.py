@@ -1,9 +1,9 @@
-"""Tickets, by which a machine is let in once, and the keys of the machines that were.
+"""Tickets, each of which admits one machine, and the keys of admitted machines.
 
-A ticket is a line of text: the address of the server, the authority that signed its certificate, and a key that may do
-nothing but ask to be let in. The machine makes its own key, which never leaves it, and sends the public half; with that
-the ticket is used up. All keys are in one file of the server's machine, from which the users of the NATS server are
-made: a key that is not in it is refused, and its connections are closed.
+A ticket is a line of text: the server's address, the authority that signed its certificate, and a key that may only ask
+for admission. The machine creates its own key, which never leaves it, and sends the public half; that uses up the
+ticket. All keys are in one file on the server's machine, from which the users of the NATS server are generated: any
+other key is refused, and its connections are closed.
 """
 
 import base64
@@ -37,7 +37,7 @@ _MAX_NAME = 100
 
 
 def new_seed() -> str:
-    """A new private key of a user of NATS."""
+    """A new private key of a NATS user."""
     return bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)).decode()
 
 
@@ -47,13 +47,13 @@ def public_key(seed: str) -> str:
 
 
 def machine_id_of(key: str) -> str:
-    """The id of the machine with this public key: nobody can choose that of another."""
+    """The id of the machine with this public key, so that it cannot choose another's."""
     return f"m-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a new machine needs. Its text is a secret until it is used."""
+    """What a new machine needs. Its text is secret until it is used."""
 
     id: str
     address: str
@@ -68,7 +68,7 @@ class Ticket:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The ticket in a text. Raises InvalidArgument, which does not repeat the text."""
+        """Parses a ticket. Raises InvalidArgument, which does not repeat the text."""
         text = text.strip()
         try:
             if not text.startswith(_PREFIX):
@@ -96,14 +96,15 @@ def _expanded(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MachineKey:
-    """What a machine keeps of the fleet that it belongs to, in a file for its user alone."""
+    """A machine's data about its fleet, in a file private to its user."""
 
     address: str
     authority: str
     seed: str = field(repr=False)
     ticket_id: str = ""
     admitted: bool = False
-    """False until the server has answered. The key is kept before that: an answer that was lost can be asked again."""
+    """False until the server has answered. The key is stored before that, so that a lost answer can be requested
+    again."""
 
     @property
     def machine_id(self) -> str:
@@ -117,8 +118,8 @@ class MachineKey:
 
     @classmethod
     def load(cls, file: Path) -> Self | None:
-        """The key in a file; None if there is none. Raises InvalidArgument for one that others can read or that is
-        damaged. Blocks."""
+        """The key in a file; None if there is none. Raises InvalidArgument if others can read it or it is damaged.
+        Blocks."""
         try:
             return cls(**json.loads(read_secret(file, _MAX_FILE)))
         except FileNotFoundError:
@@ -130,18 +131,18 @@ class MachineKey:
 
 
 async def connect_machine(key: MachineKey) -> FleetConnection:
-    """Connects with a machine's own key. What it asks of JetStream goes through the keeper."""
+    """Connects with a machine's own key. Its JetStream requests go through the keeper."""
     connection = await _connect(key.address, key.authority, key.seed, key.machine_id)
     return through_keeper(connection, key.machine_id, reports_itself=False)
 
 
 async def connect_operator(address: str, authority: str, seed: str) -> FleetConnection:
-    """Connects with the key that may do everything: that of the gateway, the keeper and the operator."""
+    """Connects with the key that has all permissions: of the gateway, the keeper and the operator."""
     return await _connect(address, authority, seed, OPERATOR)
 
 
 async def connect_ticket(ticket: Ticket) -> FleetConnection:
-    """Connects with the key of a ticket."""
+    """Connects with a ticket's key."""
     return await _connect(ticket.address, ticket.authority, ticket.seed, ticket.id)
 
 
@@ -157,7 +158,7 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
 
 
 def credentials_seed(file: Path) -> str:
-    """The secret of the key in a file of credentials. Raises InvalidArgument for what is no such file. Blocks."""
+    """The secret key in a credentials file. Raises InvalidArgument for any other file. Blocks."""
     try:
         found = re.search(r"-----BEGIN USER NKEY SEED-----\s*([A-Z2-7]+)\s", read_secret(file, _MAX_FILE))
     except OSError as problem:
@@ -168,8 +169,8 @@ def credentials_seed(file: Path) -> str:
 
 
 async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, str]:
-    """Connects to the operator's own NATS with a file of credentials, and returns the id of this machine: it follows
-    from the user's public key, as it does for keys of ours. Raises InvalidArgument for what is no such file."""
+    """Connects to the operator's own NATS with a credentials file, and returns this machine's id, which is derived from
+    the user's public key. Raises InvalidArgument for any other file."""
 
     def read() -> str:
         try:
@@ -189,7 +190,7 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
 
 
 def through_keeper(connection: FleetConnection, machine_id: str, *, reports_itself: bool) -> FleetConnection:
-    """The connection of a machine whose key may use JetStream only by way of the keeper, but for its own lease if it
+    """The connection of a machine whose key may use JetStream only through the keeper, except for its own lease if it
     `reports_itself`."""
     kept = KeptJetStream(connection.client, machine_id, _REQUEST_SECONDS, reports_itself=reports_itself)
     return replace(connection, jetstream=kept)
@@ -211,16 +212,16 @@ class AdmittedMachine:
 
 @dataclass(frozen=True, slots=True)
 class IssuedTicket:
-    """A ticket as the server knows it: without its secret."""
+    """A ticket as stored by the server, without its secret."""
 
     public_key: str
     expires: float
     used_by: str = ""
-    """The public key of the machine that has used it."""
+    """The public key of the machine that used it."""
 
 
 class KeyRing:
-    """All keys that the server takes, in a file. Every change is on the disk before it is returned. Blocks."""
+    """All keys that the server accepts, in a file. Every change is on disk on return. Blocks."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -230,8 +231,8 @@ class KeyRing:
 
     @classmethod
     def opened(cls, file: Path) -> Self:
-        """The keys in a file, which is made with a key of the operator if it is missing. Raises InvalidArgument for a
-        damaged one: without its keys no machine could come back."""
+        """The keys in a file, which is created with an operator key if missing. Raises InvalidArgument for a damaged
+        file: without its keys no machine could come back."""
         ring = cls(file)
         try:
             values = json.loads(read_secret(file, _MAX_FILE))
@@ -249,7 +250,7 @@ class KeyRing:
         return ring
 
     def issue(self, address: str, authority: str, now: float | None = None) -> Ticket:
-        """A new ticket, good for an hour and one machine. Tickets that nobody can use any more are forgotten."""
+        """A new ticket for one machine, valid for an hour. Removes unusable tickets."""
         now = time.time() if now is None else now
         seed, ticket_id = new_seed(), f"t-{os.urandom(8).hex()}"
         kept = {name: issued for name, issued in self.tickets.items() if now < issued.expires}
@@ -258,11 +259,8 @@ class KeyRing:
         return Ticket(ticket_id, address, authority, seed)
 
     def admit(self, ticket_id: str, key: str, name: str, now: float | None = None) -> str:
-        """Lets a machine in, and returns its id. With the same key it may ask again, should the answer be lost.
-
-        Raises PermissionDenied for a ticket that was used, has expired or is not known, InvalidArgument for what is
-        no public key.
-        """
+        """Admits a machine and returns its id. It may repeat the call with the same key if the answer was lost. Raises
+        PermissionDenied for a used, expired or unknown ticket, InvalidArgument for an invalid public key."""
         now = time.time() if now is None else now
         issued = self.tickets.get(ticket_id)
         if issued is None or now >= issued.expires:
@@ -279,7 +277,7 @@ class KeyRing:
         return machine_id
 
     def admit_directly(self, key: str, name: str) -> str:
-        """Lets in the machine on which the server runs, or gives it another name."""
+        """Admits the machine on which the server runs, or renames it."""
         machine_id = machine_id_of(key)
         found = self.machines.get(machine_id)
         if found is None or found.name != name:
@@ -297,7 +295,7 @@ class KeyRing:
         self._save()
 
     def users(self, now: float | None = None, *, answering: str = "") -> Sequence[User]:
-        """The users of the NATS server: the operator, each machine, and each ticket that can still be used, or whose
+        """The users of the NATS server: the operator, each machine, and each ticket that can still be used or whose
         holder is being answered."""
         now = time.time() if now is None else now
         users: list[dict[str, Any]] = [{"nkey": public_key(self.operator_seed)}]
@@ -318,7 +316,7 @@ class KeyRing:
 
 
 def _is_public_key(key: str) -> bool:
-    """Whether NATS would take it for the public key of a user: a wrong one in its configuration stops the server."""
+    """Whether NATS accepts it as a user's public key: an invalid one in its configuration stops the server."""
     try:
         raw = base64.b32decode(key)
     except (binascii.Error, ValueError):

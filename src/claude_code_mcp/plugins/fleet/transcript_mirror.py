@@ -19,18 +19,17 @@ from ...core.transcripts.transcripts import EXTENSION, Transcripts, read_lines
 
 _SUBAGENT = re.compile(r"subagents/(?:[A-Za-z0-9_-]{1,80}/){0,2}agent-[A-Za-z0-9_-]{1,80}")
 _NEVER_REPORTED = frozenset({"api-request", "api-request-shape", "api-request-blob"})
-"""What Claude Code notes of its requests to the model in its transcript. It reports none of it, and resumes without."""
+"""Entries about model requests, which Claude Code writes to its transcript but neither reports nor needs to resume."""
 _MAX_DEPTH = 3
 _MAX_FILES = 10_000
 
 LocalFiles = Callable[[], Iterable[tuple[str, Iterator[Raw]]]]
-"""Reads the files of a conversation from this machine's disk, each with its entries: "" is the transcript itself.
-Blocks."""
+"""Reads the files of a conversation from this machine's disk, each with its entries: "" is the transcript. Blocks."""
 
 
 def mirrored_entries(frame: Other, session_id: str) -> tuple[str, list[Raw]] | None:
-    """The file and the entries that such a frame adds to this session's conversation; None for one that is not of this
-    session or not well-formed: nothing of that is kept."""
+    """The file and the entries that such a frame adds to this session's conversation; None if it is of another session
+    or malformed."""
     path = _path_of(frame.raw.get("filePath"), session_id)
     entries = frame.raw.get("entries")
     if path is None or not isinstance(entries, list):
@@ -51,16 +50,13 @@ def _path_of(file: object, session_id: str) -> str | None:
 
 
 def is_subagent(path: str) -> bool:
-    """Whether this names the transcript of a subagent, relative to the directory of its session and without ending."""
+    """Whether this is a subagent's transcript, relative to the session's directory and without extension."""
     return _SUBAGENT.fullmatch(path) is not None
 
 
 def local_files(transcripts: Transcripts, session_id: str, cwd: str) -> Iterator[tuple[str, Iterator[Raw]]]:
-    """The files of a conversation with their entries, as they are on disk, without those that are never reported. No
-    link is followed.
-
-    TranscriptUnreadable if one of them cannot be read; no file if there is none. Blocks.
-    """
+    """The files of a conversation with their entries on disk, without those that are never reported. Follows no links.
+    Raises TranscriptUnreadable if one cannot be read; empty if there are none. Blocks."""
     main = transcripts.path_of(session_id, cwd)
     if main is None:
         return

@@ -106,7 +106,7 @@ class _Writer:
     unsure: set[str] = field(default_factory=set)
     """Batches of which it is not known whether they arrived. They may still be on their way."""
     arrived: set[str] = field(default_factory=set)
-    """Those of them that were found, until they are asked for again."""
+    """A process's state of a subject that it appends to."""
     lost: bool = False
 
     def note(self, batch: Batch) -> None:
@@ -138,11 +138,7 @@ class TranscriptStore:
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def append(self, session_id: str, entries: Sequence[Entry], *, holding: Holding, path: str = "") -> None:
-        """Appends entries to a file of the conversation, in their order, without those that it has by their uuid.
-
-        The first append of a holding shuts out all writers of earlier epochs. Raises LostSession if a later one writes;
-        FleetUnavailable if NATS does not answer: then the same call may be made again, and nothing comes twice.
-        """
+        """Appends to and reads the conversations. One object per process; methods may run concurrently."""
         if entries:
             await self._append(session_id, holding.epoch, path, entries)
 
@@ -242,7 +238,7 @@ class TranscriptStore:
         return writer
 
     async def _begin(self, session_id: str, epoch: int) -> _Writer:
-        """Reads the subject and writes the epoch into it, unless it is there."""
+        """The state of the subject, completed if there may be unknown messages."""
         for _ in range(_MAX_ATTEMPTS):
             writer, assembly, newest = _Writer(epoch), _Assembly(), -1
             async for message in self._messages(session_id):

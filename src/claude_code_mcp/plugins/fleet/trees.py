@@ -45,12 +45,12 @@ from .nats_client import ObjectStore
 from .transcripts import answering
 
 MAX_BYTES: Final = 512 << 20
-"""Bytes of a pack that is stored."""
+"""Maximum size of a stored pack, in bytes."""
 _INCLUDE = ".worktreeinclude"
 _MAX_PATTERNS, _MAX_INCLUDE = 500, 64 << 10
 _MAX_URL = 2000
 _PACK_SECONDS = 600.0
-"""In which one pack of a tree is read from the fleet."""
+"""Seconds to read one pack of a tree from the fleet."""
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG")
 _IDENTITY = {
     "GIT_AUTHOR_NAME": "claude-code-mcp",
@@ -60,7 +60,7 @@ _IDENTITY = {
     "GIT_COMMITTER_EMAIL": "fleet@claude-code-mcp.invalid",
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
 }
-"""Equal trees become equal commits, so that a tree that has not changed is stored once."""
+"""Equal trees become equal commits, so that an unchanged tree is stored once."""
 _NO_CONVERSION = {
     "GIT_CONFIG_COUNT": "2",
     "GIT_CONFIG_KEY_0": "core.autocrlf",
@@ -71,18 +71,18 @@ _NO_CONVERSION = {
 
 
 class TreeRefused(InvalidArgument):
-    """A tree cannot be saved or restored as it is. Nothing was changed."""
+    """A tree cannot be saved or restored exactly. Nothing was changed."""
 
 
 def _inside(path: str) -> str:
-    """A path that cannot lead out of the checkout: what another machine has stored is a claim."""
+    """A path that cannot leave the checkout, because another machine's data is a claim."""
     if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
         raise ValueError("leads out of the tree")
     return path
 
 
 def _no_option(name: str) -> str:
-    """A name that git cannot take for one of its options."""
+    """A name that git cannot mistake for an option."""
     if name.startswith("-") or not name.isprintable():
         raise ValueError("is not a name")
     return name
@@ -98,9 +98,9 @@ class TreeRef(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     head: GitName | None
-    """The commit that was checked out; None before the first commit."""
+    """The checked-out commit; None before the first commit."""
     branch: GitName | None
-    """The branch that was checked out; None for a detached HEAD."""
+    """The checked-out branch; None for a detached HEAD."""
     index: GitName
     """A commit whose tree is the index."""
     files: GitName
@@ -109,20 +109,20 @@ class TreeRef(BaseModel):
     packs: tuple[str, ...]
     """The names of the packs in the object store, in the order in which they are needed."""
     needs: tuple[GitName, ...] = ()
-    """Commits that some remote has, and that no pack contains."""
+    """Commits that a remote has and no pack contains."""
     remotes: tuple[str, ...] = ()
     """The names of these remotes."""
     remote_url: str = ""
-    """Of the remote, without a name or password in it; empty if there is none."""
+    """The remote's URL without user name and password; empty without a remote."""
     base: str = ""
-    """The newest commit of the history that the remote has, if it is known."""
+    """The newest commit of the history that the remote has, if known."""
     left_out: tuple[str, ...] = ()
     below: Annotated[str, AfterValidator(_inside)] = "."
-    """The directory that was asked for, from the top of the checkout."""
+    """The requested directory, relative to the top of the checkout."""
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """The tree that a document of the fleet names; TreeRefused for one that cannot be."""
+        """The tree in a document of the fleet. Raises TreeRefused if it is invalid."""
         try:
             return cls.model_validate(stored)
         except ValueError:
@@ -130,18 +130,18 @@ class TreeRef(BaseModel):
 
 
 class TreeStore:
-    """Saves and restores trees. `git` is that of the sessions' home, so that it runs where a session does."""
+    """Saves and restores trees. `git` is the one of the sessions' home, so that it runs where sessions do."""
 
     def __init__(self, connection: FleetConnection, complete_below: int = 0) -> None:
-        """The history of a repository of less than `complete_below` bytes is stored with the tree, so that it can be
-        restored anywhere; of others what no remote has."""
+        """The history of a repository smaller than `complete_below` bytes is stored with the tree, so that it can be
+        restored anywhere; of others only what no remote has."""
         self._connection = connection
         self._complete_below = complete_below
         self._objects: ObjectStore | None = None
 
     async def save(self, git: Git, directory: str, name: str, previous: TreeRef | None = None) -> TreeRef:
-        """Stores the tree that a directory is in. `name` is a token for the session; `previous` is what was stored of
-        it before. TreeRefused where it cannot be saved exactly; FleetUnavailable if NATS does not answer."""
+        """Stores the tree of a directory. `name` is a token for the session; `previous` is its last stored tree. Raises
+        TreeRefused if it cannot be saved exactly; FleetUnavailable if NATS does not answer."""
         checkout = await _Checkout.find(git, directory)
         await checkout.check_saveable()
         head, branch = await checkout.head(), await checkout.branch()
@@ -170,13 +170,10 @@ class TreeStore:
     async def restore(
         self, git: Git, ref: TreeRef, directory: str, checkout_hook: Callable[[str], Awaitable[bool]] | None = None
     ) -> str:
-        """Makes a directory that is empty, not there or a clean checkout the tree that was saved; returns the directory
-        in it that was asked for when it was saved. `checkout_hook` may fill an empty one with a checkout first, and
-        says whether it has.
-
-        TreeRefused if it holds anything that would be lost or mixed with it, or lacks commits that only a remote has;
-        then it is as it was. FleetUnavailable if NATS does not answer.
-        """
+        """Restores the saved tree into a directory that is empty, missing or a clean checkout; returns the directory in
+        it that was requested at the save. `checkout_hook` may first fill an empty one with a checkout, and returns
+        whether it did. Raises TreeRefused if the directory has anything that would be lost or mixed with the tree, or
+        lacks commits that only a remote has; then it is unchanged. Raises FleetUnavailable if NATS does not answer."""
         directory = await asyncio.to_thread(os.path.realpath, directory)
         made = await asyncio.to_thread(_make_empty, directory)
         if made and checkout_hook is not None and await checkout_hook(directory):
@@ -220,7 +217,7 @@ class _Checkout:
     git: Git
     place: Repository
     below: str
-    """The directory that was asked for, from the top."""
+    """The requested directory, relative to the top."""
 
     @classmethod
     async def find(cls, git: Git, directory: str) -> "_Checkout":
@@ -265,7 +262,7 @@ class _Checkout:
             raise TreeRefused(f"{self.place.top} has local changes ({_shown(changed)}). Nothing was changed.")
 
     async def check_follows(self, ref: TreeRef) -> None:
-        """What is checked out here must be contained in what is to come; so must a branch of the same name."""
+        """The checked-out commit, and a branch of the same name, must be ancestors of the saved ones."""
         here = [await self.head()]
         if ref.branch is not None:
             here.append(await self._commit_of(f"refs/heads/{ref.branch}"))
@@ -292,7 +289,7 @@ class _Checkout:
         return (await self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")).output.strip() or None
 
     async def has_all_below(self, size: int) -> bool:
-        """Whether the repository has its whole history, in less than so many bytes."""
+        """Whether the repository has its whole history, in less than this many bytes."""
         if not size or (await self.read("rev-parse", "--is-shallow-repository")).strip() == "true":
             return False
         if not (await self.run("config", "--get", "extensions.partialClone")).code:
@@ -301,7 +298,7 @@ class _Checkout:
         return (int(counted["size"]) + int(counted["size-pack"])) * 1024 < size
 
     async def remote_url(self) -> str:
-        """Of `origin`, or of the first remote. A name and a password in it stay here."""
+        """The URL of `origin` or of the first remote, without user name and password."""
         listed = (await self.read("remote")).split()
         if not listed:
             return ""
@@ -310,7 +307,7 @@ class _Checkout:
         return re.sub(r"//[^/@]*@", "//", url, count=1)[:_MAX_URL]
 
     async def published(self, head: str | None) -> list[str]:
-        """The newest commits of the history that some remote has."""
+        """The newest commits of the history that a remote has."""
         if head is None:
             return []
         listed = await self.read("rev-list", "--boundary", head, "--not", "--remotes")
@@ -325,13 +322,13 @@ class _Checkout:
         return (await self.read("commit-tree", tree, *ancestry, "-m", "saved", variables=_IDENTITY)).strip()
 
     async def index_tree(self) -> str:
-        """From a copy of the index: `write-tree` writes into the one that it reads."""
+        """From a copy of the index, because `write-tree` writes into the index that it reads."""
         async with self._index(copied=True) as beside:
             return (await self.read("write-tree", variables=beside)).strip()
 
     async def files_tree(self) -> tuple[str, tuple[str, ...], str]:
-        """All files that are not ignored, and those that are to be taken all the same, as a tree; what was left out;
-        and a digest of the files."""
+        """All files that are not ignored, and ignored files that are included explicitly, as a tree; the omitted files;
+        and a digest."""
         async with self._index(copied=False) as beside:
             names_, modules, nested = await self._names()
             listed = await asyncio.to_thread(_existing, self.place.top, names_)
@@ -347,7 +344,7 @@ class _Checkout:
         return tree, tuple(nested), await asyncio.to_thread(_digest, self.place.top, listed)
 
     async def _names(self) -> tuple[list[str], list[str], list[str]]:
-        """The files, the lines of submodules in the index, and repositories inside that are none."""
+        """The files, the index entries of submodules, and nested repositories that are not submodules."""
         staged = [line for line in (await self.read("ls-files", "--stage", "-z")).split("\0") if line]
         modules = [line for line in staged if line.startswith("160000 ")]
         tracked = [line.partition("\t")[2] for line in staged if not line.startswith("160000 ")]
@@ -367,7 +364,7 @@ class _Checkout:
         return [name for name in wanted if name and name in ignored and not name.endswith("/")]
 
     async def pack(self, wanted: Sequence[str], without: Sequence[str]) -> bytes:
-        """A pack of these commits with everything that the others do not have. It is complete in itself."""
+        """A self-contained pack of these commits with everything that the others lack."""
         place = os.path.join(self.place.git_dir, f"saved-{uuid.uuid4().hex}")
         revisions = "".join(f"{commit}\n" for commit in [*wanted, *(f"^{commit}" for commit in without)])
         written: list[str] = []
@@ -401,7 +398,7 @@ class _Checkout:
             raise TreeRefused(f"The saved tree is damaged: {reply.reason}")
 
     async def become(self, ref: TreeRef) -> None:
-        """Files, then index, then branch: until the last step a look at the branch shows that it is not done."""
+        """Restores files, then index, then branch: until the last step the branch shows that it is not done."""
         for commit in (ref.files, ref.index):
             if not await self.has(commit):
                 raise TreeRefused("The saved tree is not complete.")
@@ -428,7 +425,7 @@ class _Checkout:
 
     @contextlib.asynccontextmanager
     async def _index(self, *, copied: bool) -> Any:
-        """An index beside the real one, as a variable for git."""
+        """A separate index, as a variable for git."""
         place = os.path.join(self.place.git_dir, f"index-{uuid.uuid4().hex}")
         try:
             if copied:
@@ -450,7 +447,7 @@ def _included_patterns(top: str) -> list[str]:
 
 
 def _existing(top: str, listed: Iterable[str]) -> list[str]:
-    """Those that are there now: a file that is deleted but tracked is not. Nothing behind a link is taken."""
+    """The files that exist now: a deleted tracked file does not. Skips everything behind a link."""
     found = []
     for name in dict.fromkeys(listed):
         with contextlib.suppress(OSError):
@@ -478,14 +475,14 @@ async def _checked(git: Git, *arguments: str, **how: Any) -> str:
 
 
 def _status(path: str) -> os.stat_result:
-    """Of a file or of a link itself; nothing behind a link on the way is looked at."""
+    """The status of a file or of a link itself, not following links on the way."""
     with private_files.directory_at(os.path.dirname(path)) as directory:
         name = os.path.basename(path) if directory is not None else path
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def _content(path: str, directory: int | None) -> tuple[bytes, bytes]:
-    """What git tells files apart by: the kind, and the bytes."""
+    """The properties by which git distinguishes files: the kind, and the bytes."""
     name = os.path.basename(path) if directory is not None else path
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
@@ -498,7 +495,7 @@ def _content(path: str, directory: int | None) -> tuple[bytes, bytes]:
 
 
 def _make_empty(directory: str) -> bool:
-    """Whether the directory is empty now; it is made if it is not there. TreeRefused if it has files and no `.git`."""
+    """Whether the directory is empty now; creates it if missing. Raises TreeRefused if it has files and no `.git`."""
     os.makedirs(directory, exist_ok=True)
     found = os.listdir(directory)
     if found and ".git" not in found:
@@ -514,7 +511,7 @@ def _read_whole(path: str) -> bytes:
 
 
 def _copy(source: str, target: str) -> None:
-    """An index that is not there is an empty one."""
+    """A missing index counts as empty."""
     with contextlib.suppress(FileNotFoundError):
         with open(source, "rb", opener=private_files.open_at) as file:
             content = file.read()

@@ -29,36 +29,36 @@ from .nats_client import Client, Msg, NatsError
 log = logging.getLogger(__name__)
 
 PART: Final = 256 << 10
-"""Bytes of a line, or of many lines, in one message: below the limit that NATS servers have by default."""
+"""Bytes of one or more lines in a message: below the default limit of NATS servers."""
 WINDOW: Final = 4 << 20
-"""Bytes that are sent before the other side has acknowledged any."""
+"""Bytes sent without an acknowledgement."""
 MAX_LINE: Final = 64 << 20
 BEAT: Final = 2.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 BEATS_MISSED: Final = 4
 _PART_COST = 256
-"""Counted for each part beside its bytes: bounds how many small ones are on the way."""
+"""Counted for each part in addition to its bytes, which limits the number of small parts in flight."""
 _BUFFERED = 1 << 20
-"""Bytes that a writer may be ahead of what is sent."""
+"""Bytes by which a writer may be ahead of what was sent."""
 _GATHERING = 0.0005
-"""Seconds after a part in which lines gather for the next: a message for each would cost more than the lines."""
+"""Seconds after a part during which lines are collected for the next: a message for each line would cost more."""
 _LAST_WORDS = 1.0
-"""Seconds in which what was written is still sent when a side closes."""
+"""Seconds in which buffered data is still sent when a side closes."""
 _LAST_MESSAGE = 0.25
-"""Seconds in which NATS takes one more message after that, or the connection is left as it is."""
+"""Seconds in which NATS accepts one more message after that."""
 _MAX_REASON = 500
 
 _DATA, _SIGN, _END = b"D", b"S", b"E"
 _HEAD = struct.Struct("!cQQ")
-"""Kind, number (of a data part its own, else that of the next), and how much the sender has acknowledged."""
+"""Kind, number (its own for a data part, otherwise that of the next), and the sender's acknowledgement."""
 
 
 class WireBroken(UpstreamUnavailable):
-    """The connection has ended before its time; the message says why."""
+    """The connection ended early; the message is the reason."""
 
 
 class IncomingLines:
-    """Numbered parts in, lines out. Knows nothing of NATS."""
+    """Numbered parts in, lines out. Independent of NATS."""
 
     def __init__(self) -> None:
         self.next_number = 0
@@ -76,8 +76,8 @@ class IncomingLines:
             raise WireBroken(f"A part of the connection {what}: number {number} instead of {self.next_number}.")
 
     def feed(self, number: int, data: bytes) -> None:
-        """Takes the next part. Raises WireBroken for any other, for a line that is too long, and for a writer that does
-        not keep to the window."""
+        """Takes the next part. Raises WireBroken for any other part, for a line that is too long, and for a writer that
+        exceeds the window."""
         self.check(number)
         self.next_number += 1
         self._received += len(data) + _PART_COST

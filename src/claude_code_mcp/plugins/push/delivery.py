@@ -303,7 +303,7 @@ class Push:
         return any(question.id == notice.question_id for question in self._service.broker.pending())
 
     async def send(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
-        """One try. SendFailed if there is no answer."""
+        """One attempt. Raises SendFailed without an answer."""
         try:
             reply = await self.post_notice(principal, receiver, notice, delivery_id)
         except (SendFailed, ClaudeCodeError, OSError, ValueError) as error:
@@ -325,7 +325,7 @@ class Push:
         await self.update(principal, partial(without_receiver, receiver_id=receiver_id))
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
-        """Sends a notice now; returns what went wrong, None if nothing did."""
+        """Sends a notification now; returns the problem, or None."""
         try:
             reply = await self.send(principal, receiver, trial_notice(time.time()), new_id())
         except SendFailed as error:
