@@ -37,7 +37,7 @@ async def test_sessions_of_a_machine_that_has_lost_its_data_go_on_from_the_copy(
                     shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
             shutil.rmtree(laptop.home / ".claude" / "projects")
             with laptop.joined("laptop"):
-                await until_true(lambda: "this machine has lost 1 session(s)" in laptop.errors)
+                await until_true(lambda: "this machine has lost the data of 1 session;" in laptop.errors)
                 assert made["sessionId"] in laptop.errors
                 listed = await call(client, "claude_list_sessions")
                 assert made["sessionId"] in [row["sessionId"] for row in listed["sessions"]]

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
 from ...core.model.caller import LOCAL_CALLER, Caller
+from ...core.model.text import count_of
 from ...core.processes.process_trees import kill_trees, pause_trees, resume_trees
 from ...core.service import Service
 from ...core.state.session_marks import Marks
@@ -350,8 +351,8 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
                 if lost:
                     shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
                     log.warning(
-                        "this machine has lost %d session(s), which continue from the fleet's copy: %s",
-                        len(lost),
+                        "this machine has lost the data of %s; the fleet continues from its copy: %s",
+                        count_of(len(lost), "session"),
                         shown,
                     )
                 return
