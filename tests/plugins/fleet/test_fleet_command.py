@@ -87,7 +87,7 @@ def test_a_machine_comes_back_with_its_key_and_one_that_died_is_shown_as_gone(tm
             runner.until_said("laptop (")
             assert status(server)["laptop"]["gone"] is False
             second = run(laptop, "runner")
-            assert (second.returncode, "runs already" in second.stderr) == (2, True)
+            assert (second.returncode, "already running" in second.stderr) == (2, True)
             assert runner.process.poll() is None
 
 
@@ -125,7 +125,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         assert (begun["act"], begun["machine"]) == ("server_started", socket.gethostname())
         assert f"{url.removesuffix('/mcp')}/#ticket=" in run(home, "web").stdout  # of this very server
         second = run(home, "fleet", "up", "--listen", "127.0.0.1:0")
-        assert (second.returncode, "runs already" in second.stderr) == (2, True), second.stderr
+        assert (second.returncode, "already running" in second.stderr) == (2, True), second.stderr
         assert run(home, "shared", "stop").returncode == 0
         assert process.process.wait(HANG_SECONDS) == 0, process.errors
 
@@ -133,7 +133,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (("runner",), 2, "belongs to no fleet"),
+        (("runner",), 2, "not joined a fleet"),
         (("runner", "--join", "hello"), 2, "not a valid ticket"),
         (("runner", "--nats", "tls://192.0.2.1"), 2, "must be used together"),
         (("fleet", "status"), 5, "There is no fleet on this machine"),

@@ -247,7 +247,7 @@ async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_mes
         (b"[]", "cannot be parsed"),
         (b'{"protocol": 0}', "version 1"),
         (opening_request("a.b", "ann"), "cannot be parsed"),
-        (opening_request("c1", ""), "has no name"),
+        (opening_request("c1", ""), "principal name is missing"),
         (opening_request("c1", "ann", ["x"]), "nobody of x is let in"),
     ],
 )

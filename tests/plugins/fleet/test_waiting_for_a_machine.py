@@ -116,7 +116,7 @@ async def test_where_waiting_does_not_help_or_is_not_wanted_it_is_refused() -> N
         await Fleet(full).ask("ann0", labels=frozenset({"gpu"}))
     with pytest.raises(NoMachine, match=r"\b2\b.*\b2\b"):
         await Fleet(full, longest_wait=0).ask("ann0")
-    with pytest.raises(LimitReached, match=r"within 0\.01 s: the session was number 1 of 1 in the queue"):
+    with pytest.raises(LimitReached, match=r"within 0\.01 s; the session was number 1 of 1 in the queue"):
         await Fleet(full, longest_wait=0.01).ask("ann0")
 
 
