@@ -16,7 +16,7 @@ KEYS = {
     "f2": "New session",
     "f3": "filter sessions",
     "f4": "Costs by day: $0.0000 in 0 sessions",
-    "f5": "No MCP servers are configured: `claude-code-mcp mcp add`",
+    "f5": "No MCP servers are configured",
     "f6": "No session is selected.",
     "f7": "No session is selected.",
     "f8": "Search for commands",
