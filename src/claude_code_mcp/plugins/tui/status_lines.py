@@ -17,6 +17,12 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     facts = conversation.summary
     sign, state, role = STATES.get(conversation.status, ("", conversation.status or "…", "quiet"))
     text.append(f"{sign} {state}".lstrip(), palette.style(role))
+    limit = facts.get("limit")
+    if limit is not None:  # first: a narrow screen has no room for more than this
+        continues_at = limit.get("continuesAt")
+        waits = limit_line(continues_at, limit.get("resetsAt"), now) or "reset time unknown"
+        keys = "Esc: stop waiting, F7: continue now" if continues_at else "F6: wait for the reset, F7: continue now"
+        text.append(f" · {waits} ({keys})", palette.style("ask"))
     started = facts.get("turnStarted")
     tokens = f"{_short(facts.get('inputTokens', 0))} in {_short(facts.get('outputTokens', 0))} out"
     parts = [
@@ -30,12 +36,6 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
     text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
     if facts.get("stalledSeconds"):
         text.append(f" · no output for {facts['stalledSeconds']} s", palette.style("ask"))
-    limit = facts.get("limit")
-    if limit is not None:
-        continues_at = limit.get("continuesAt")
-        waits = limit_line(continues_at, limit.get("resetsAt"), now) or "reset time unknown"
-        keys = "Esc: stop waiting, F7: continue now" if continues_at else "F6: wait for the reset, F7: continue now"
-        text.append(f" · {waits} ({keys})", palette.style("ask"))
     windows = (facts.get("planUsage") or {}).get("windows") or {}
     plan = [f"{limit_name(name)} {used['used']:.0%}" for name, used in windows.items() if "used" in used]
     if plan:
