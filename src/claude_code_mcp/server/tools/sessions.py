@@ -57,9 +57,9 @@ class CreateSession(Arguments):
     dangerously_skip_permissions: bool | None = None
     hub_servers: Rules | None = None
     images: Images | None = Field(None, description=ABOUT_IMAGES)
-    worktree: bool | None = Field(None, description="In a new git worktree and branch")
+    worktree: bool | None = Field(None, description="In a new worktree and branch")
     checkpoints: bool | None = None
-    on_limit: OnLimit | None = Field(None, description="wait: continue automatically after a usage limit resets")
+    on_limit: OnLimit | None = Field(None, description="wait: continue when a usage limit resets")
     stay_on_machine: SkipJsonSchema[bool | None] = None
     """Listed by the gateway of a fleet. Without a fleet, every session stays."""
     message_key: Name | None = Field(None, description=ABOUT_KEY)
