@@ -10,8 +10,8 @@ from pathlib import Path
 
 from claude_code_mcp.core.model.states import SESSION_TOOL_STATUS
 from claude_code_mcp.core.questions.kinds import WireType
-from claude_code_mcp.core.sessions.session_access import Access
-from claude_code_mcp.core.sessions.session_row import SessionRow
+from claude_code_mcp.core.sessions.callers.session_access import Access
+from claude_code_mcp.core.sessions.stored.session_row import SessionRow
 from claude_code_mcp.plugins.console import event_frames
 
 FILE = Path(__file__).parent / "src" / "server_types.ts"
