@@ -280,7 +280,6 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
         ("second (text):", ""),
         ("colours (several, separated by commas):", "1,blue"),
         ("size (1 to 2):", "huge"),
-        ("Not valid: it must be a number from 1 to 2, or one of Small, Large.", ""),
         ("size (1 to 2):", "La\t"),
         ("sure (yes or no):", "y"),
         ("count (a whole number):", "seven"),

@@ -113,7 +113,7 @@ def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers,
         assert after == {key: value for key, value in before.items() if key not in of_the_process}
         assert (after["status"], after["result"]) == ("completed", "heron words")
         late = client.look(made.session, cursor=before["nextCursor"]).data
-        assert (late["recentOutput"], "starts over" in late["notice"]) == (["heron words"], True)
+        assert (late["recentOutput"], "restarts" in late["notice"]) == (["heron words"], True)
         ended = client.send(made.session, BASH, waitSeconds=40)
         assert ended.status == "completed"
         assert servers.offered(made.session) <= {"Read", "ExitPlanMode", "AskUserQuestion"}
@@ -147,7 +147,7 @@ def test_a_turn_that_was_cut_short_is_not_completed_and_a_session_is_limited_fro
         look = client.look(session)
         assert look.status == "interrupted"
         assert "result" not in look.data
-        assert ("cut short" if killed else "server stopped") in look.data["error"]["message"]
+        assert ("was cut off" if killed else "server stopped") in look.data["error"]["message"]
         assert client.send(session, script("again", "recovered"), waitSeconds=40).data["result"] == "recovered"
         assert client.look(limited).status == "interrupted"
         assert client.send(limited, BASH, waitSeconds=40).data["result"] == "tried"

@@ -178,7 +178,7 @@ def test_output_lines_says_how_many_lines_come(client: Connection, warm: str) ->
 def test_a_cursor_of_another_life_of_the_session_gets_everything_and_a_notice(client: Connection, warm: str) -> None:
     client.send(warm, script("go", "fresh words"), waitSeconds=30)
     foreign = client.look(warm, cursor="0123abcd-1").data
-    assert "starts over" in foreign.pop("notice")
+    assert "restarts" in foreign.pop("notice")
     own = client.look(warm, cursor="0").data
     # The memory is measured now and then, and what the process does behind its turn counts for the cursor.
     life = {status.pop("nextCursor").partition("-")[0] for status in (foreign, own)}

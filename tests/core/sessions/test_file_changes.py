@@ -71,7 +71,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     for content, words in (
         (b"\x00\x01", "text"),
         (b"\xff\xfe\xfa", "text"),
-        (b"x" * (MAX_BYTES + 1), "long"),
+        (b"x" * (MAX_BYTES + 1), "too many"),
     ):
         file.write_bytes(content)
         found = change("Write", tmp_path, file, content="x")

@@ -172,5 +172,5 @@ async def test_a_profile_decides_what_callers_leave_open_and_can_forbid_to_wait(
     session, _ = await run(waiting, script("work", limited(time.time() + 3600)), options(sandbox))
     assert waits(session)
     ending = await start_service(SUBSCRIPTION, policy=Policy(OPEN_PROFILE.model_copy(update={"on_limit": "end"})))
-    with pytest.raises(PermissionDenied, match="may not wait"):
+    with pytest.raises(PermissionDenied, match="does not let sessions wait"):
         await ending.create(script("work", "x"), options(sandbox, on_limit="wait"))

@@ -124,7 +124,7 @@ def test_what_another_server_wrote_later_is_not_undone(database: Database, recor
     kept = record(revision=3)
     records.write(kept)
     SessionRecords(Database(database.directory), "/elsewhere").write(kept.model_copy(update={"revision": 7}))
-    with pytest.raises(StateFault, match="another server has gone on"):
+    with pytest.raises(StateFault, match="another server has continued"):
         records.write(kept.model_copy(update={"revision": 4}))
     found = records.read(kept.session_id)
     assert found is not None

@@ -274,7 +274,7 @@ async def test_a_merge_brings_commits_and_with_a_message_everything_else(made: M
     assert (repo / "two").read_text() == "2\n"
     assert git(repo, "log", "-1", "--format=%s") == "The second half"
     assert git(worktree.path, "status", "--porcelain") == ""
-    assert "everything" in await changes.merge(None)
+    assert "already contains" in await changes.merge(None)
     assert not await changes.unsaved()
 
 
@@ -586,7 +586,7 @@ async def test_one_that_was_removed_by_hand_can_still_be_discarded_but_not_its_c
     shutil.rmtree(worktree.path)
     with pytest.raises(PermissionDenied, match=r"\b1 commit\b"):
         await changes.discard(Unsaved())
-    with pytest.raises(ClaudeCodeError, match="gone"):
+    with pytest.raises(ClaudeCodeError, match="no longer exists"):
         await changes.merge(None)
     await changes.discard(Unsaved(commits=1))
     assert git(repo, "worktree", "list").count("\n") == 0

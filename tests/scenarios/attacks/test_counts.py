@@ -5,7 +5,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
-SHELL = TESTS / "policy" / "shell_attacks.txt"
+SHELL = TESTS / "core" / "policy" / "shell_attacks.txt"
 MIN_COUNT = 8
 
 

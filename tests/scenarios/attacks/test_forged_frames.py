@@ -109,7 +109,7 @@ async def test_a_turn_that_was_ended_by_a_forged_result_is_neither_free_nor_alon
     await forgery.refuted()
     assert session.state == "error"
     assert session.outcome is not None
-    assert "no turn runs" in session.outcome.detail
+    assert "no turn is running" in session.outcome.detail
     assert session.costs.spent_usd > 0
 
 
