@@ -36,7 +36,7 @@ from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
 """For a tool whose description says what it does."""
-Wait = Annotated[BareWait, Field(description="Wait for the turn's end or a question")]
+Wait = Annotated[BareWait, Field(description="Wait for the end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 
@@ -78,8 +78,8 @@ class SendMessage(Arguments):
 class GetStatus(Arguments):
     session_id: SessionId
     output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50; with cursor: at most")
-    cursor: Name | None = Field(None, description="nextCursor of the last call; 0: from the start")
-    part: Name | None = Field(None, description="Read this part of `truncated`, starting at offset")
+    cursor: Name | None = Field(None, description="nextCursor of the last call; 0: the start")
+    part: Name | None = Field(None, description="Read this part of truncated, from offset")
     offset: Offset | None = None
     wait_seconds: BareWait | None = None
     any_change: bool | None = Field(None, description="With cursor: wait for new output or any change")
@@ -308,7 +308,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_get_status",
             "Get a session's status",
-            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait for the "
+            "Status, new output, open questions, cost and result of a session. waitSeconds waits for the "
             "turn's end or a question instead of polling.",
             GetStatus,
             SessionReport,
