@@ -40,10 +40,10 @@ class Mount:
     """One thing that a child sees."""
 
     target: str
-    """Where it is found. All directories above it exist for the child too, with nothing else in them."""
+    """Its path inside. All directories above it exist for the child too, otherwise empty."""
     source: str | int | None
     """A path; a descriptor, which cannot be exchanged for another place after it was checked; or None for an empty
-    directory in memory that is gone with the child."""
+    in-memory directory that disappears with the child."""
     writable: bool = False
 
     @classmethod
@@ -54,21 +54,21 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """All that a child sees beside the programs of the system."""
+    """Everything that a child sees in addition to the system's programs."""
 
     mounts: tuple[Mount, ...]
-    """Of two with one target the later one counts. A source that does not exist is left out."""
+    """Of two mounts with the same target the later one counts. A missing source is skipped."""
     cwd: str
     environment: Mapping[str, str] = field(default_factory=dict)
     network: bool = True
-    """Whether it has the network of the host, or none at all."""
+    """Whether it has the host's network or none."""
     limits: ResourceLimits = NO_LIMITS
-    """How much of the machine it may use, as far as that is enforced from within."""
+    """Its resource limits, as far as they are enforced inside."""
     nested: bool = False
-    """Whether it may make sandboxes of its own. Then it can write to /proc, and so into the memory of its siblings."""
+    """Whether it may create nested sandboxes. Then it can write to /proc, and so into the memory of its siblings."""
 
     def in_order(self) -> Iterator[Mount]:
-        """The mounts that exist, each directory before everything inside of it."""
+        """The existing mounts, each directory before its contents."""
         by_target = {mount.target: mount for mount in self.mounts if _exists(mount)}
         # A directory that is mounted after something inside of it would hide that.
         return iter(sorted(by_target.values(), key=lambda mount: len(Path(mount.target).parts)))
@@ -83,13 +83,13 @@ def _exists(mount: Mount) -> bool:
 
 _PROGRAM = "bwrap"
 _IGNORING_TERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh")
-"""Has bubblewrap ignore SIGTERM, which `exec` keeps."""
+"""Makes bubblewrap ignore SIGTERM, which `exec` preserves."""
 _PROBE_SECONDS = 20.0
 _IN_MEMORY = 256 << 20
-"""Bytes that fit into a directory in memory."""
+"""Size limit of an in-memory directory, in bytes."""
 _NEEDED = "--bind-fd"
 """An option without which a directory could be exchanged between the check and the mount. Bubblewrap 0.10 has it, and
-older ones with the corrections of most distributions."""
+so do older versions with the fixes of most distributions."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store")
 _ETC = (
@@ -97,7 +97,7 @@ _ETC = (
     *("os-release", "passwd", "pki/ca-trust", "pki/tls/certs", "resolv.conf", "services", "ssl/certs"),
     "ssl/openssl.cnf",
 )
-"""What programs need of /etc, and no more: other files there hold keys and passwords, and each mount costs time."""
+"""The files of /etc that programs need: others contain keys and passwords, and each mount costs time."""
 _ETC_PREFIXES = ("java-",)
 _PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 """Parts of /proc through which root could change the kernel even without a capability."""
@@ -105,7 +105,7 @@ _PROC_HIDDEN = ("acpi", "kcore", "keys", "scsi", "timer_list")
 
 
 def unavailable(environment: Mapping[str, str]) -> str | None:
-    """The reason why there can be no sandbox here, in one line; None if there can be. Runs one to find out. Blocks."""
+    """Why sandboxes are unavailable, in one line; None if they work. Runs one to find out. Blocks."""
     program = _program(environment)
     if program is None:
         return "bubblewrap runs on Linux only" if sys.platform != "linux" else "bubblewrap (bwrap) is not installed"
@@ -123,12 +123,10 @@ def unavailable(environment: Mapping[str, str]) -> str | None:
 
 
 def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> IsolatedCommand:
-    """The command that runs `argv` with this view. `argv[0]` is a path.
-
-    `scratch` is a directory of the child's own, in which its `/tmp` is made. The descriptors of the view become the
-    command's. OSError if the scratch directory cannot be written, or if there is no bubblewrap in `environment`; then
-    the descriptors are still the caller's. Blocks on the disk.
-    """
+    """The command that runs `argv` with this view. `argv[0]` is a path. `scratch` is a private directory of the child,
+    which will contain its `/tmp`. The command takes over the view's descriptors. Raises OSError if the scratch
+    directory cannot be written or `environment` has no bubblewrap; then the caller keeps the descriptors. Blocks on the
+    disk."""
     program = _program(environment)
     if program is None:
         raise FileNotFoundError(2, "bubblewrap is not installed", _PROGRAM)
@@ -152,7 +150,7 @@ def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: 
 
 
 def _nameless(content: bytes) -> int:
-    """A descriptor of a file in memory that has no name."""
+    """A descriptor of an anonymous in-memory file."""
     descriptor = os.memfd_create("bubblewrap")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)
@@ -209,7 +207,7 @@ def _namespaces(*, network: bool) -> list[str]:
 
 
 def _system(*, nested: bool) -> list[str]:
-    """The directories of the operating system, read-only, and /proc and /dev of the sandbox itself."""
+    """The operating system's directories, read-only, and the sandbox's own /proc and /dev."""
     arguments: list[str] = []
     for path in _SYSTEM:
         if os.path.islink(path):

@@ -28,12 +28,11 @@ from .bubblewrap import Mount, SandboxView
 _PROGRAMS = ("podman", "docker")
 _PROBE_SECONDS = 60.0
 _IN_MEMORY = 256 << 20
-"""Bytes that fit into a directory in memory."""
+"""Size limit of an in-memory directory, in bytes."""
 
 
 def unavailable(environment: Mapping[str, str], image: str) -> str | None:
-    """The reason why there can be no container of this image here, in one line; None if there can be. Asks the engine.
-    Blocks."""
+    """Why containers of this image are unavailable, in one line; None if they work. Asks the engine. Blocks."""
     program = _program(environment)
     if program is None:
         return "neither Podman nor Docker is installed"
@@ -55,13 +54,11 @@ def unavailable(environment: Mapping[str, str], image: str) -> str | None:
 def isolate(
     view: SandboxView, argv: Sequence[str], scratch: Path, environment: Mapping[str, str], image: str
 ) -> IsolatedCommand:
-    """The command that runs `argv` with this view in a container of the image. `argv[0]` is a path.
-
-    `scratch` is a directory of the child's own, for its `/tmp` and for the file with its variables. The engine's client
-    runs in `environment`, the child with the variables of the view alone. Descriptors are closed: the engine is given
-    the paths where they lead. OSError if something cannot be given to a container; then they are still the caller's.
-    Blocks on the disk.
-    """
+    """The command that runs `argv` with this view in a container of the image. `argv[0]` is a path. `scratch` is a
+    private directory of the child, for its `/tmp` and the file with its variables. The engine's client runs in
+    `environment`, the child only with the view's variables. Descriptors are closed: the engine gets the paths they lead
+    to. Raises OSError if something cannot be passed to a container; then the caller keeps the descriptors. Blocks on
+    the disk."""
     program = _program(environment)
     if program is None:
         raise FileNotFoundError(2, "neither Podman nor Docker is installed", _PROGRAMS[0])
@@ -97,7 +94,7 @@ def _program(environment: Mapping[str, str]) -> str | None:
 
 
 def _user(program: str) -> list[str]:
-    """Files that the child makes belong to the user of the server."""
+    """Files that the child creates belong to the server's user."""
     if os.geteuid() == 0:
         return []
     keep = ["--userns", "keep-id"] if os.path.basename(program) == "podman" else []
@@ -130,7 +127,7 @@ def _mounted(mount: Mount) -> str:
 
 
 def _written(variables: Mapping[str, str], scratch: Path) -> Path:
-    """A private file with the variables, which must not be in the process list."""
+    """A private file with the variables, which must not appear in the process list."""
     for name, value in variables.items():
         # The file has one variable a line: the rest of this one would be read as another variable.
         if "\n" in value:

@@ -1,4 +1,4 @@
-"""The check of the sandbox for `doctor`."""
+"""The sandbox check of `doctor`."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from .homes import Homes
 
 
 def check_isolation(settings: Settings) -> Finding:
-    """Runs a sandbox, and checks the directories that it would be given. Not ok only if the server would not start,
-    because of something that is configured and matters over HTTP alone."""
+    """Runs a sandbox and checks the directories that it would get. Fails only if the server would not start, because of
+    a configuration that matters over HTTP only."""
     subject, reason = "isolation", unavailable(os.environ)
     problem: ClaudeCodeError | None = None
     principals: tuple[str, ...] = ()

@@ -1,12 +1,12 @@
-"""Files in the directories of a sandbox that a rule denies to read: an empty file or directory is mounted over each.
+"""Hides files that a rule denies to read: an empty file or directory is mounted over each.
 
-A directory that a rule names (`conf` in `conf/key`) is mounted onto itself, so that no command can rename it: the next
-process would find nothing of that name, and cover nothing. So is the directory of the session, where relative rules
-begin, with those above it up to the root.
+A directory that a rule names (`conf` in `conf/key`) is mounted onto itself, so that no command can rename it: otherwise
+the next process would find nothing of that name and hide nothing. The same applies to the session's directory, where
+relative rules begin, and the directories above it up to the root.
 
-They are looked for when a process starts. A file that is made later, or replaced from outside of the sandbox, is not
-covered: the rules still hold for the tools of Claude Code, but a command can read it. Contents that lie elsewhere too,
-in a copy, a hard link or the history of git, are not covered either.
+Files are searched for when a process starts. A file that is created later, or replaced from outside the sandbox, is not
+hidden: the rules still apply to Claude Code's tools, but a command can read it. Contents that also exist in a copy, a
+hard link or the history of git are not hidden either.
 """
 
 import contextlib
@@ -21,17 +21,18 @@ from ...core.policy.rules import Rule, concerns, unreadable_paths
 from .bubblewrap import Mount
 
 _MAX_ENTRIES = 1_000_000
-"""Names that are looked at. In larger trees a process does not start: it could read files that were not found."""
+"""Maximum number of names to check. In larger trees the process does not start, because it could read files that were
+not found."""
 _PROBE = "claude-code-mcp-probe"
-"""A name that no rule is written for: where it is denied, everything in its directory is."""
+"""A name that no rule mentions: if it is denied, so is everything in its directory."""
 
 
 def covers(
     deny: Sequence[Rule], cwd: str, visible: Iterable[Mount], scratch: Path, opened: contextlib.ExitStack
 ) -> list[Mount]:
-    """The mounts that hide files which may not be read below the directories that are `visible` in a sandbox. The empty
-    file and directory that are mounted are made in `scratch`; descriptors are closed with `opened`. ProcessFailed if
-    the directories cannot be searched, are too large for it, or change meanwhile. Blocks on the disk."""
+    """The mounts that hide unreadable files below the directories `visible` in a sandbox. The mounted empty file and
+    directory are created in `scratch`; descriptors are closed with `opened`. Raises ProcessFailed if the directories
+    cannot be searched, are too large, or change meanwhile. Blocks on the disk."""
     rules = [rule for rule in deny if rule.specifier and concerns(rule, "Read")]
     if not rules:
         return []
@@ -61,9 +62,9 @@ def covers(
 
 
 def _named_by_rule(unreadable: re.Pattern[str], path: str, place: str) -> Iterator[str]:
-    """The directories around a hidden file, below the `place` that is given, without whose names no rule would hide the
-    file, wherever in `place` they are moved to. For a relative rule the session's own directory is one of them. Of what
-    is hidden because it cannot be searched, or because a link leads to it, they are all directories around it."""
+    """The directories around a hidden file, below `place`, without whose names no rule would hide the file, wherever
+    they are moved within `place`. For a relative rule this includes the session's directory. For files hidden because
+    they cannot be searched, or because a link leads to them, these are all directories around them."""
     directory = os.path.dirname(path)
     while directory != place and HERE.is_below(directory, place):
         rest = os.path.relpath(path, directory)
@@ -74,7 +75,7 @@ def _named_by_rule(unreadable: re.Pattern[str], path: str, place: str) -> Iterat
 
 
 def _is_unreadable(unreadable: re.Pattern[str], path: str) -> bool:
-    """Whether a rule names this file, or everything in this directory."""
+    """Whether a rule matches this file, or everything in this directory."""
     path = path.casefold()
     return unreadable.fullmatch(path) is not None or all(
         map(unreadable.fullmatch, (f"{path}/{_PROBE}", f"{path}/{_PROBE}/{_PROBE}"))
@@ -91,8 +92,7 @@ def _onto_itself(directory: str, opened: contextlib.ExitStack) -> Mount:
 
 
 def _starts(rules: Sequence[Rule], cwd: str, places: Sequence[str]) -> list[str]:
-    """The directories that rules can speak of: each is given to the sandbox or lies in one that is; none lies in
-    another."""
+    """The directories that rules can refer to: each is in the sandbox, and none is inside another."""
     found: set[str] = set()
     for rule in rules:
         absolute = HERE.pattern_start(rule.specifier or "", cwd)
@@ -110,7 +110,7 @@ def _resolve(path: str) -> str:
 
 
 def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Iterator[str]:
-    """Everything below that is denied; of a directory that is denied whole, the directory alone."""
+    """Everything below that is denied; for a completely denied directory, only the directory."""
     waiting, looked_at = list(starts), 0
     while waiting:
         directory = waiting.pop()

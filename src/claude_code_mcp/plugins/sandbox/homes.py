@@ -1,11 +1,10 @@
-"""Where the sessions of each caller live: their Claude Code directory, credentials and working directory.
+"""The homes of callers' sessions: their Claude Code directory, credentials and working directory.
 
-With at most one principal (a caller with a token of its own) sessions use the Claude Code directory of the server's
-user, so that interactive sessions are found. With several, each principal has a directory of its own below the state
-directory: its transcripts, settings and list of running sessions, which is what the tools that reach other sessions go
-by. See `docs/security.md` for what each level of isolation promises.
-
-What a sandboxed session sees of all this is in `sandbox_contents.py`.
+With at most one principal (a caller with its own token), sessions use the Claude Code directory of the server's user,
+so that interactive sessions are found. With several, each principal has a directory below the state directory with its
+transcripts, settings and list of running sessions, which determines the sessions that tools can reach.
+`docs/security.md` describes each level of isolation. `sandbox_contents.py` decides what a sandboxed session sees of
+this.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ _NOT_LOOKED = "not checked"
 _UNLIMITED = Resources()
 
 _DIGITS = 32
-"""Digits of a hash in the name of a principal's directory."""
+"""Hash digits in the name of a principal's directory."""
 _WAY_OUT = (
     "Give sessions only project directories: start the server in one, set CLAUDE_CODE_DEFAULT_CWD, or list them as "
     '`roots` of a profile in the policy file. Or move the named files elsewhere. With isolation = "none" '
@@ -59,10 +58,10 @@ _WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class PrincipalHome(Home):
-    """A home in a directory of the state directory, or in a sandbox."""
+    """A home in the state directory, or in a sandbox."""
 
     login: Path | None = None
-    """The file of a login that is copied to the directory."""
+    """The login file that is copied to the directory."""
 
     def make(self) -> None:
         if not self.own:
@@ -74,7 +73,7 @@ class PrincipalHome(Home):
 
 
 class Homes(Isolation):
-    """The homes of all callers. `prepare` comes first."""
+    """The homes of all callers. Call `prepare` first."""
 
     def __init__(
         self,
@@ -86,20 +85,20 @@ class Homes(Isolation):
         *,
         others: bool = False,
     ) -> None:
-        """`others` than the principals may come while the server runs. `audit` is told what the proxies of sandboxes
-        refuse, and which credentials they use."""
+        """`others`: callers other than the principals may appear while the server runs. `audit` receives refusals of
+        the sandboxes' proxies and the credentials that they use."""
         super().__init__(settings, environment, policy, principals, audit, others=others)
         self._admitted: dict[str, Profile] = {}
-        """Those of the others that could be served when they came, with the profile of which that is known."""
+        """Those of the others that could be served when they appeared, with the profile that was checked."""
         self._credentials = PrincipalCredentials(settings.section(SandboxSettings).principal_credentials)
         self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
-        """By image, why there can be no container of it."""
+        """By image, why its containers are unavailable."""
         self._group: GroupParent | None = None
         self._all_plain = not self.separate and all(
             profile.isolation == "none" and profile.resources == _UNLIMITED for profile in policy.profiles
         )
-        """Whether `is_plain` is true of whoever comes: callers may get into other groups, the policy stays as it is."""
+        """Whether `is_plain` is true for every possible caller: callers may change groups, the policy stays."""
 
     @classmethod
     def writable_directories(cls, policy: Policy, environment: Mapping[str, str], directory: str) -> set[str]:
@@ -114,8 +113,8 @@ class Homes(Isolation):
     # -- the start --------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
-        credentials of a principal cannot be read. Nothing is run for callers that need none."""
+        """Checks whether sandboxes work. Raises InvalidArgument if one is required and unavailable, or if a principal's
+        credentials cannot be read. Runs nothing for callers that need no sandbox."""
         await self._check(self._principals)
         if self._others:
             # Whoever comes has one of these: what cannot be had for one is told at the start.
@@ -123,8 +122,8 @@ class Homes(Isolation):
         self._check_proxies_here([*self._policy.profiles])
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
-        """Why a caller in these groups cannot be served before a restart; None if it can. Which groups it is in is not
-        changed by this: see `assign`."""
+        """Why a caller with these groups cannot be served before a restart; None if it can. Does not change its groups:
+        see `assign`."""
         # What a profile needs, such as a sandbox, is looked for when somebody comes who has it.
         profile = self._policy.profile_in(principal, groups)
         if self._admitted.get(principal) == profile:
@@ -135,8 +134,8 @@ class Homes(Isolation):
         return reason
 
     async def objection(self, principal: str, profile: Profile | None = None) -> str | None:
-        """Why a caller that was not there at the start cannot be served before a restart, with this profile or the one
-        that it has; None if it can."""
+        """Why a caller that appeared after the start cannot be served before a restart, with this profile or its
+        current one; None if it can."""
         if not self.separate:
             return "this server was started for one caller, whose sessions share the directory of its user"
         try:
@@ -203,9 +202,9 @@ class Homes(Isolation):
             log.warning("sessions run without a sandbox: %s", reason)
 
     def _check_proxies_here(self, profiles: Collection[Profile]) -> None:
-        """A proxy is known by its address, and that of one on this machine is also that of every program here.
-        InvalidArgument if sessions in a sandbox could say who they are in its place; without a sandbox they can do
-        whatever this server's user can, which is told."""
+        """A proxy is identified by its address, and every program on this machine shares the address of a proxy on this
+        machine. Raises InvalidArgument if sandboxed sessions could impersonate it; without a sandbox sessions can do
+        whatever this server's user can, which is logged."""
         settings = self._settings
         here = [proxy for proxy in settings.http_proxies if _is_loopback(proxy)]
         if settings.proxy_user_header is None or not here:
@@ -235,7 +234,7 @@ class Homes(Isolation):
             log.warning("sessions have no limit on %s: no control group is available", ", ".join(names))
 
     def _check_layout(self, profiles: Collection[Profile]) -> None:
-        """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""
+        """Raises InvalidArgument if a profile gives its sessions something that belongs to the operator. Blocks."""
         protected, directory = self._protected(self._environment), default_directory(self._settings)
         for profile in profiles:
             problem = ListedPaths.of(profile, directory, self._environment).problem(protected)
@@ -245,7 +244,7 @@ class Homes(Isolation):
             log.warning("sessions in a sandbox do not get %s, which has a password in it", name)
 
     def _protected(self, *environments: Mapping[str, str]) -> ProtectedPaths:
-        """What is the operator's, the files with credentials that proxies use included. Blocks on the disk."""
+        """The operator's files, including credential files of proxies. Blocks on the disk."""
         found = protected_paths(self._settings, *environments)
         sources = {rule.source for profile in self._policy.profiles for rule in profile.credentials}
         files = [source.removeprefix("file:") for source in sources if source.startswith("file:")]
@@ -262,12 +261,12 @@ class Homes(Isolation):
         return self._policy.profile(principal).resources == _UNLIMITED
 
     def _has_own(self, principal: str) -> bool:
-        """Whether a caller has a directory of its own: of several, all but the user who runs this server."""
+        """Whether a caller has a separate directory: with several callers, everyone except this server's user."""
         return self.separate and principal != LOCAL
 
     def of(self, principal: str, environment: Mapping[str, str], directory: str) -> Home:
-        """The home of a caller in this environment; `directory` is where its sessions work by default. Blocks on the
-        disk for a moment."""
+        """The home of a caller in this environment; `directory` is the default directory of its sessions. Blocks on the
+        disk briefly."""
         if self.is_plain(principal):
             return Home.of_user(environment)
         user_dir, place = config_directory(environment), self._place(principal)
@@ -311,7 +310,7 @@ class Homes(Isolation):
 
     @cached_property
     def _authority(self) -> "RunAuthority":
-        """Made for the first that has a credential, for all of this run."""
+        """Created for the first credential, for the whole run."""
         from .network.way_out import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
 
         return RunAuthority()
@@ -336,7 +335,7 @@ class Homes(Isolation):
         return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
 
     def _place(self, principal: str) -> Path:
-        """The directory of a caller, whatever its name is."""
+        """The directory of a caller, for any name."""
         name = "".join(letter for letter in principal if letter.isascii() and (letter.isalnum() or letter in "-_"))
         digest, directory = sha256(principal.encode()).hexdigest(), self._settings.state_dir / PRINCIPALS
         return directory / f"{name[:40]}-{digest[:_DIGITS]}"
@@ -350,13 +349,12 @@ def _is_loopback(proxy: str) -> bool:
 
 
 def _reaches_by_socket(environment: Mapping[str, str]) -> bool:
-    """Whether Claude Code speaks to its provider through the model's socket in this environment."""
+    """Whether Claude Code reaches its provider through the model's socket in this environment."""
     return not any(environment.get(f"CLAUDE_CODE_USE_{cloud}") for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"))
 
 
 def _settings_in(directory: Path) -> Path:
-    """The settings in a directory of ours, made if they are missing: a sandbox can keep a session from changing only
-    what is there."""
+    """The settings in one of our directories, created if missing: a sandbox can protect only existing files."""
     settings = directory / USER_SETTINGS[0]
     if not settings.exists() or not settings.stat().st_size:
         replace_file(settings, b"{}\n")
@@ -364,7 +362,7 @@ def _settings_in(directory: Path) -> Path:
 
 
 def _copy_newer(source: Path, target: Path) -> None:
-    """Copies a login that is newer than the copy, which Claude Code may have renewed itself since."""
+    """Copies a login that is newer than the copy, which Claude Code may have renewed itself."""
     try:
         content, changed = source.read_bytes(), source.stat().st_mtime
         if not target.exists() or target.lstat().st_mtime < changed:

@@ -1,11 +1,10 @@
-"""What a sandboxed session may ask of the model's API. Pure.
+"""The requests that a sandboxed session may send to the model's API. Pure.
 
-The API does more than answer: it fetches images and documents by address, connects to MCP servers, searches the web and
-runs programs. A request with the operator's key could use all of that to reach what the sandbox cannot. So a request is
-rebuilt from the fields that are listed here, and refused with the name of the first field that is not.
-
-The lists are what Claude Code from 2.1.0 on sends to the API itself and to a gateway, recorded on a scripted model, and
-what its programs contain. An operator adds names for a newer version with `CLAUDE_CODE_MCP_MODEL_FEATURES`.
+The API does more than answer: it fetches images and documents by URL, connects to MCP servers, searches the web and
+runs programs. With the operator's key, a request could use all of that to reach what the sandbox cannot. Therefore a
+request is rebuilt from the fields listed here and refused with the name of the first other field. The lists are what
+Claude Code since 2.1.0 sends to the API and to gateways, recorded on a scripted model, and what its programs contain.
+Operators add names for newer versions with `CLAUDE_CODE_MCP_MODEL_FEATURES`.
 """
 
 import json
@@ -15,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_BODY = 32 << 20
-"""Bytes of a request; the API takes no more either."""
+"""Maximum size of a request in bytes, as in the API."""
 MAX_VALUES = 2_000_000
-"""Commas and opening brackets of a request, those within texts included: each may stand for a value. In a body of
-`MAX_BODY` bytes, enough values fit to use a gigabyte of memory and to block the whole server for seconds."""
+"""Maximum number of commas and opening brackets in a request, including those in texts: each may stand for a value. A
+body of `MAX_BODY` bytes can contain enough values to use a gigabyte of memory and block the whole server for
+seconds."""
 
 BETAS = frozenset(
     {
@@ -42,11 +42,11 @@ BETAS = frozenset(
         *("tool-search-tool-2025-10-19", "web-search-2025-03-05"),
     }
 )
-"""Values of `anthropic-beta`. Not among them: files, skills, MCP, code execution, web fetch, stored threads and memory,
-managed agents, batches."""
+"""Accepted values of `anthropic-beta`. Excluded: files, skills, MCP, code execution, web fetch, stored threads and
+memory, managed agents, batches."""
 
 SERVER_TOOLS: Mapping[str, re.Pattern[str]] = {"web_search": re.compile(r"web_search_\d{8}")}
-"""Tools that run at the provider and that a profile can allow (`server_tools`), with the types that they have."""
+"""Tools that run at the provider and that a profile can allow (`server_tools`), with their types."""
 
 _TOKEN = re.compile(rb"[\w.,:;/+-]{1,128}", re.ASCII)
 _LIST = re.compile(rb"[\w.,:;/+ -]{1,128}", re.ASCII)
@@ -72,22 +72,22 @@ _HEADERS: Mapping[bytes, re.Pattern[bytes]] = {
     b"x-stainless-helper": _LIST,
     b"x-claude-code-prev-tool-durations": re.compile(rb"[\x20-\x7e]{1,4096}"),
 }
-"""Headers that are sent on, with the values that they may have. A header with another value is dropped."""
+"""Forwarded headers and their accepted values. Headers with another value are dropped."""
 CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key"})
 
 
 class RequestNotAllowed(Exception):
-    """A request that is not sent; the text says which part of it and why."""
+    """A request that is not sent; the text names the part and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """What an operator allows in addition to the lists of this module."""
+    """What an operator allows in addition to this module's lists."""
 
     server_tools: frozenset[str] = frozenset()
     """Names in `SERVER_TOOLS`."""
     features: frozenset[str] = frozenset()
-    """Values of `anthropic-beta`, and names of headers and of fields, of requests and of content blocks."""
+    """Values of `anthropic-beta`, and names of headers and of fields of requests and content blocks."""
 
 
 NOTHING_MORE = ModelAccess()
@@ -100,15 +100,15 @@ class ModelRequest:
     body: bytes
     model: str = ""
     max_tokens: int = 0
-    """The most that the answer may have."""
+    """The maximum length of the answer."""
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 
 def allowed_headers(headers: Iterable[tuple[bytes, bytes]], access: ModelAccess) -> list[tuple[bytes, bytes]]:
-    """The headers that are sent on, credentials included; others are dropped. RequestNotAllowed for an unknown beta: to
-    drop one would change what the request means. Names are in lower case."""
+    """The headers to forward, including credentials; others are dropped. Raises RequestNotAllowed for an unknown beta,
+    because dropping it would change the meaning of the request. Names are in lower case."""
     kept = []
     for name, value in headers:
         if name == b"anthropic-beta":
@@ -136,8 +136,8 @@ _ADD = "If Claude Code itself needs it, the operator adds its name to CLAUDE_COD
 
 
 def rebuilt_request(data: bytes, access: ModelAccess) -> ModelRequest:
-    """The request with nothing in it but known fields. RequestNotAllowed names the first one that is not known, or that
-    has the API fetch something."""
+    """The request rebuilt from known fields. RequestNotAllowed names the first unknown field, or the first that makes
+    the API fetch something."""
     if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise RequestNotAllowed("The body holds too many values.")
     try:
@@ -159,11 +159,11 @@ def _no_constant(name: str) -> None:
 
 
 Check = Callable[[Any, str], Any]
-"""Takes a value and its place in the request, and returns the value to send. Raises RequestNotAllowed."""
+"""Takes a value and its place in the request; returns the value to send. Raises RequestNotAllowed."""
 
 
 def _data(value: Any, _: str) -> Any:
-    """A value that the API passes to the model or takes as a setting, and in which it looks for no address."""
+    """A value that the API passes to the model or uses as a setting, without interpreting URLs in it."""
     return value
 
 
@@ -180,7 +180,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _whole_number(value: Any, where: str) -> Any:
-    """The estimate of an unfinished answer needs the number; the API may also accept it as text."""
+    """The estimate for an unfinished answer needs a number; the API may also accept a string."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestNotAllowed(f"{where} must be an integer.")
     return value
@@ -219,12 +219,12 @@ _PLAIN_BLOCKS: Mapping[str, tuple[str, ...]] = {
     "tool_result": ("tool_use_id", "is_error"),
     "compaction": ("encrypted_content", "signature"),
 }
-"""The fields of content blocks that hold data alone."""
+"""Fields of content blocks that contain only data."""
 _SERVER_BLOCKS = {
     "server_tool_use": ("id", "input", "caller"),
     "web_search_tool_result": ("tool_use_id", "content", "caller"),
 }
-"""What an answer holds in which the provider has searched the web."""
+"""Fields of an answer for which the provider searched the web."""
 _SOURCES = {
     "base64": ("type", "media_type", "data"),
     "text": ("type", "media_type", "data"),
@@ -294,7 +294,7 @@ class _Rebuilder:
         return self._object(value, where, dict.fromkeys(_CONTEXT_EDIT, _data))
 
     def _server_tool_name(self, value: Any, where: str) -> Any:
-        """In a message that ends with such a block, the API runs the tool."""
+        """If a message ends with such a block, the API runs the tool."""
         if not isinstance(value, str) or value not in self.access.server_tools:
             raise RequestNotAllowed(f"{where}: the tool {str(value)[:100]!r} runs outside the sandbox.")
         return value
@@ -333,7 +333,7 @@ class _Rebuilder:
         return self._object(value, where, {"type": _data, "cache_control": self._cache_control, **fields})
 
     def _fields(self, kind: str) -> dict[str, Check] | None:
-        """What a content block of this type may hold; None for a type that is not known."""
+        """The accepted fields of a content block of this type; None for an unknown type."""
         plain = {**_PLAIN_BLOCKS, **(_SERVER_BLOCKS if self.access.server_tools else {})}
         fields: dict[str, Check] = dict.fromkeys(plain.get(kind, ()), _data)
         checked: Mapping[str, Mapping[str, Check]] = {
@@ -362,7 +362,7 @@ class _Rebuilder:
         return self._block(value, where)
 
     def _changed_tool(self, value: Any, where: str) -> Any:
-        """A tool that comes or goes in the middle of a conversation: by its name, or with its definition."""
+        """A tool that is added or removed during a conversation: by name, or with its definition."""
         kind = value.get("type") if isinstance(value, dict) else None
         if kind == "tool_reference":
             return self._object(value, where, dict.fromkeys(("type", "name"), _data))

@@ -52,19 +52,19 @@ from .network.http_exchange import ClientGone, ExchangeFailed, Headers, HttpPeer
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 _MAX_USAGE = 16 << 10
-"""Bytes; an answer that was sampled several times lists each of them."""
+"""Bytes; an answer that was sampled several times lists each sample."""
 _OVERLAP = 256
-"""Bytes that are looked at again with the next ones, so that nothing is missed between two pieces."""
+"""Bytes that are scanned again with the next ones, so that nothing between two pieces is missed."""
 _LAST_EVENT = re.compile(rb'\n(?:event: ?message_stop\r?\n|data: ?\{"type": ?"message_stop")')
-"""Only at the beginning of a line of the stream: what a model or a search has written may have the word in it too, but
-no line end, which JSON has as an escape."""
+"""Only at the start of a stream line: text of a model or search result may contain the word, but no line break, which
+JSON escapes."""
 _BYTES_PER_TOKEN = 30
-"""Of a stream that was cut off before it said what its output was: most of it is the wrapping of the events."""
+"""For a stream that was cut off before it reported its output: most of it is event framing."""
 _read_value = json.JSONDecoder().raw_decode
 
 
 class ResponseMeter:
-    """Fed the body of an answer, as it comes over the line and without what frames it."""
+    """Meters the body of an answer as it arrives, without its framing."""
 
     def __init__(self, status: int) -> None:
         self._succeeded = status == 200
@@ -73,7 +73,7 @@ class ResponseMeter:
         self._used = ModelUsage()
         self._size = 0
         self.complete = False
-        """Whether the whole answer has passed; the connection may stay open behind it."""
+        """Whether the whole answer has passed; the connection may stay open."""
 
     def feed(self, data: bytes) -> None:
         if not self._succeeded:
@@ -86,7 +86,7 @@ class ResponseMeter:
         self.complete = self.complete or _LAST_EVENT.search(text) is not None
 
     def _read(self, text: bytes) -> bytes:
-        """Takes every whole usage in the text; returns what is to be looked at again."""
+        """Processes every complete usage in the text; returns the part to scan again."""
         at = 0
         while (found := _USAGE.search(text, at)) is not None:
             start = found.end() - 1
@@ -135,26 +135,26 @@ def _counts(value: object) -> ModelUsage:
 log = logging.getLogger(__name__)
 
 INSIDE = "/run/model.sock"
-"""Where a sandbox finds the socket."""
+"""The path of the socket in a sandbox."""
 _ENDPOINT = "https://api.anthropic.com"
 _CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 _LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"
-"""The variable that stands for a login."""
+"""The variable that represents a login."""
 _MAX_LOGIN = 1 << 20
 _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
-"""Lines of `Name: value` that Claude Code would send with every request."""
+"""Lines of `Name: value` that Claude Code sends with every request."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEAD_SECONDS = 30.0
 _MAX_CONNECTIONS = 64
-"""Requests at once, with those that have not come yet."""
+"""Concurrent requests, including connections without a request yet."""
 _SILENT_SECONDS = 1200.0
-"""How long the model may think without a word."""
+"""How long the model may be silent."""
 _CONNECT_SECONDS = 30.0
 _REFUSED_SECONDS = 10.0
-"""How long a client that was refused may go on sending."""
+"""How long a refused client may continue to send."""
 _PIECE = 64 << 10
 _MAX_HELD = 2 * MAX_BODY
-"""Bytes of all requests of one session that are being read."""
+"""Bytes of all of a session's requests that are being read."""
 _LONG_CHECK = 0.1
 """Seconds; only bodies of several megabytes take longer."""
 _BYTES_PER_INPUT_TOKEN = 4
@@ -162,7 +162,7 @@ _MAX_TOKENS_PER_SECOND = 300
 """No model writes faster."""
 _SPENDING = "messages"
 _FREE = frozenset({"messages/count_tokens"})
-"""What Claude Code posts to the API below `/v1/`: the first is counted, the others cost nothing."""
+"""Claude Code's POST requests below `/v1/`: the first is counted, the others are free."""
 _MODELS = re.compile(r"/v1/models(?:/[\w:-][\w.:-]{0,199})?", re.ASCII)
 
 
@@ -172,7 +172,7 @@ class SocketTraffic(ModelTraffic):
     def __init__(self) -> None:
         super().__init__()
         self.answers: set[AnswerCount] = set()
-        """Answers that have not ended, including those whose client has left."""
+        """Unfinished answers, including those whose client disconnected."""
 
     @property
     def unfinished(self) -> Usage:
@@ -180,7 +180,7 @@ class SocketTraffic(ModelTraffic):
 
 
 class AnswerCount:
-    """Counts one answer on its way, before anybody reads it: who does may end the turn with it."""
+    """Counts one answer before the client reads it, because the client may end the turn with it."""
 
     def __init__(self, traffic: SocketTraffic, request: ModelRequest, clock: Callable[[], float]) -> None:
         self._traffic = traffic
@@ -193,7 +193,7 @@ class AnswerCount:
 
     @property
     def usage(self) -> Usage:
-        """What it has used so far; its input is estimated until the API reports it."""
+        """Its usage so far; the input is estimated until the API reports it."""
         return self._meter.usage if self._meter is not None else self._estimate(0)
 
     @property
@@ -211,18 +211,18 @@ class AnswerCount:
             self.finish()
 
     def end(self) -> None:
-        """The answer has ended as it said that it would, or with the connection."""
+        """The answer ended as announced, or with the connection."""
         assert self._meter is not None
         self._meter.complete = self._meter.complete or self._framed  # else it may have been cut off
         self.finish()
 
     def finish(self) -> None:
-        """No more of it will pass: counts its usage so far. A second call does nothing."""
+        """No more of it will arrive: counts its usage so far. A second call does nothing."""
         self._count(self._meter.usage if self._meter is not None else Usage())
 
     def abandon(self) -> None:
         """Counts an answer that is not read to its end. If it has not begun, its output is estimated from the time
-        since the request was sent."""
+        since the request."""
         seconds = self._clock() - self._sent_at
         most = min(self._request.max_tokens, int(seconds * _MAX_TOKENS_PER_SECOND))
         self._count(self._meter.usage if self._meter is not None else self._estimate(most))
@@ -239,7 +239,7 @@ class AnswerCount:
 
 
 class ModelSocket:
-    """Forwards to the API that an environment names, with the credentials that it has."""
+    """Forwards to the API in an environment, with the environment's credentials."""
 
     def __init__(
         self,
@@ -250,8 +250,8 @@ class ModelSocket:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`owner` says in the log whose requests it forwards. `login` is the file of a login of Claude Code, which is
-        used where the environment has no credentials."""
+        """`owner` identifies the requests' owner in the log. `login` is Claude Code's login file, used if the
+        environment has no credentials."""
         self.traffic = SocketTraffic()
         self._log = FoldedLog(log, owner)
         self._access = access
@@ -269,8 +269,8 @@ class ModelSocket:
         self._checking = asyncio.Lock()
 
     def replaced(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The variables that Claude Code is started with: the way to the socket in place of the address, placeholders
-        in place of the credentials, and no header of the operator's. Blocks on the disk."""
+        """The variables for Claude Code: the socket instead of the address, placeholders instead of credentials, and
+        none of the operator's headers. Blocks on the disk."""
         kept = {name: value for name, value in variables.items() if name != _HEADERS}
         inside = self._endpoint._replace(scheme="http", netloc=self._endpoint.netloc.rpartition("@")[2]).geturl()
         names = [*self._environment] or ([_LOGIN] if self._login is not None and self._login.is_file() else [])
@@ -278,15 +278,15 @@ class ModelSocket:
         return {**kept, **placeholders, "ANTHROPIC_BASE_URL": inside, "ANTHROPIC_UNIX_SOCKET": INSIDE}
 
     def _secrets(self) -> dict[str, str]:
-        """The credentials by their placeholders. A login is read for every request, since Claude Code renews it.
-        Raises RequestNotAllowed if it has expired. Blocks on the disk."""
+        """The credentials by placeholder. A login is read for every request, because Claude Code renews it. Raises
+        RequestNotAllowed if it has expired. Blocks on the disk."""
         if self._environment or self._login is None:
             return {_placeholder(name): value for name, value in self._environment.items()}
         token = read_login(self._login, time.time())
         return {_placeholder(_LOGIN): token} if token is not None else {}
 
     async def open(self, directory: Path) -> Path:
-        """Listens in this directory, until `close`; returns the path of the socket. OSError if that is not possible."""
+        """Listens in this directory until `close`; returns the socket's path. Raises OSError."""
         if self._endpoint.scheme == "https":
             self._tls = await asyncio.to_thread(ssl.create_default_context)  # reads all certificates of the system
         listening = socket.socket(socket.AF_UNIX)
@@ -299,7 +299,7 @@ class ModelSocket:
         return directory / "model.sock"
 
     def close(self) -> None:
-        """Takes no more requests, and drops those that run. What they have used is counted before this returns."""
+        """Accepts no more requests and drops running ones. Their usage is counted on return."""
         if self._server is not None:
             self._server.close()
         for answer in [*self.traffic.answers]:
@@ -404,7 +404,8 @@ class ModelSocket:
     async def _exchange(
         self, client: HttpPeer, head: h11.Request, request: ModelRequest, count: AnswerCount | None
     ) -> None:
-        """Sends a request and passes the answer on. One that costs is read to its end though the client has left."""
+        """Sends a request and forwards the answer. One with a cost is read to its end even if the client
+        disconnected."""
         leaving = asyncio.ensure_future(_until_closed(client.reader))
         if count is not None:
             self.traffic.open_requests += 1
@@ -437,14 +438,14 @@ class ModelSocket:
 
 
 async def _until_closed(reader: asyncio.StreamReader) -> None:
-    """Waits until the client closes its end; one that sends more is not listened to."""
+    """Waits until the client closes its end, ignoring its data."""
     with contextlib.suppress(OSError):
         while await reader.read(_PIECE):
             pass
 
 
 async def _pass_answer(client: HttpPeer, remote: HttpPeer, count: AnswerCount | None) -> None:
-    """Passes one whole answer on; ExchangeFailed if the API fails, ClientGone if the client has left."""
+    """Forwards one whole answer. Raises ExchangeFailed if the API fails, ClientGone if the client disconnected."""
     gone: ClientGone | None = None
     while True:
         event = await remote.event(_SILENT_SECONDS)
@@ -479,8 +480,8 @@ def _count(count: AnswerCount, event: h11.Response | h11.Data | h11.EndOfMessage
 
 
 def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None:
-    """Whether a request to the API costs something that its answer tells; None for one that is not sent. Sent is only
-    what is listed, since the key goes with it. `base` is the path of the API's address."""
+    """Whether a request has a cost, which its answer reports; None for a request that must not be sent. Only listed
+    requests are sent, because the key goes with them. `base` is the path of the API's address."""
     path = target.partition(b"?")[0].decode("latin-1")
     base = base.rstrip("/")
     if method == b"POST":
@@ -496,8 +497,8 @@ _NOT_ALLOWED = "This request is not forwarded from a sandbox: only messages and 
 
 
 async def _refuse(client: HttpPeer, kind: str, reason: str) -> None:
-    """Answers as the API does, in a way that Claude Code does not try again, and shows; then takes the rest of the
-    request: a client that is still sending would see a broken connection."""
+    """Answers in the API's format, in a way that Claude Code shows and does not retry; then reads the rest of the
+    request, because a client that is still sending would see a broken connection."""
     body = json.dumps({"type": "error", "error": {"type": kind, "message": reason}}).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
     for event in (
@@ -516,10 +517,9 @@ async def _refuse(client: HttpPeer, kind: str, reason: str) -> None:
 def forwarded_headers(
     headers: Headers, authority: str, secrets: Mapping[str, str], added: Mapping[str, str] | None = None
 ) -> Headers:
-    """The headers with the credentials in place of their placeholders, the connection to be closed, and the answer to
-    come uncompressed: it is read on its way. Where there are credentials, the session can send no others: with another
-    key it would use another account. Headers that are `added` take the place of those that came with the
-    request; an authorization only where no credential has one."""
+    """The headers with credentials instead of placeholders, asking for an uncompressed answer, because it is read on
+    its way, and to close the connection. With credentials, the session cannot send its own: another key would use
+    another account. `added` headers replace the request's; an authorization only if no credential provides one."""
     own = {b"host": (b"Host", authority.encode()), b"accept-encoding": (b"Accept-Encoding", b"identity")}
     own |= {name.lower().encode(): (name.encode(), value.encode()) for name, value in (added or {}).items()}
     headers = [(name, _with_secret(name, value, secrets)) for name, value in headers]
@@ -538,7 +538,7 @@ def _is_secret(value: bytes, secrets: Mapping[str, str]) -> bool:
 
 
 def read_login(file: Path, now: float) -> str | None:
-    """The access token in the file of a login; None if it has none. RequestNotAllowed if it has expired."""
+    """The access token in a login file; None if it has none. Raises RequestNotAllowed if it has expired."""
     try:
         login = json.loads(read_regular(file, _MAX_LOGIN))["claudeAiOauth"]
         token, expires = login["accessToken"], login.get("expiresAt")
@@ -553,7 +553,7 @@ def read_login(file: Path, now: float) -> str | None:
 
 
 def _custom_headers(text: str) -> dict[str, str]:
-    """The headers in the form that Claude Code reads them: one on each line. What is none is left out, as there."""
+    """The headers in Claude Code's notation, one per line. Invalid lines are skipped, as there."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {
         name.strip(): value.strip() for name, colon, value in pairs if colon and _HEADER_NAME.fullmatch(name.strip())
@@ -561,7 +561,7 @@ def _custom_headers(text: str) -> dict[str, str]:
 
 
 def _basic(address: SplitResult) -> dict[str, str]:
-    """What an address with a name and a password in it says in a header."""
+    """The Authorization header for a user name and password in an address."""
     if address.username is None:
         return {}
     pair = f"{unquote(address.username)}:{unquote(address.password or '')}"
@@ -569,7 +569,7 @@ def _basic(address: SplitResult) -> dict[str, str]:
 
 
 def _with_secret(name: bytes, value: bytes, secrets: Mapping[str, str]) -> bytes:
-    """The credential, where a placeholder was the whole of a header that is for one."""
+    """The credential, if the placeholder was the complete value of a header for one."""
     for placeholder, secret in secrets.items():
         if name == b"x-api-key" and value == placeholder.encode():
             return secret.encode()

@@ -1,4 +1,4 @@
-"""The plug-in: sandboxes and containers, and a home for each of several callers."""
+"""The sandbox plug-in: sandboxes and containers, and a home for each of several callers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

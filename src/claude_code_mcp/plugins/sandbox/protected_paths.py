@@ -1,12 +1,10 @@
-"""The operator's own files, and which directories can be given to a sandbox without them.
+"""The operator's files, and which directories can be given to a sandbox without exposing them.
 
-A sandbox is given whole directories. Nothing in one can be kept from it: what is covered by name must exist to be
-covered, and comes to light again when somebody renames another file over it. So a directory that holds something of the
-operator's is not given at all, whether that exists yet or not. The same goes for a directory that lies inside of such a
-place, and for one that holds programs which the server runs outside of the sandbox.
-
-Paths are compared as they are written, where their links lead, and by what they are on the disk: a directory that is
-mounted in two places is one directory.
+A sandbox gets whole directories. Nothing in one can be withheld reliably: a file must exist to be hidden by name, and
+reappears when another file is renamed over it. Therefore a directory that contains something of the operator's is not
+given at all, whether or not that exists yet. The same applies to a directory inside of such a place, and to one with
+programs that the server runs outside of the sandbox. Paths are compared as written, with links resolved, and by
+identity on the disk: a directory that is mounted in two places is one directory.
 """
 
 import os
@@ -44,31 +42,31 @@ _STARTS = (
     *(".config/fish", ".config/autostart", ".config/systemd", ".config/git", ".gitconfig", ".pam_environment"),
     *(".local/bin", "bin", "Library/LaunchAgents"),
 )
-"""What runs, or is read by programs that run, whenever the user of the home does something."""
+"""Files that run, or are read by programs that run, at almost any activity of a home's user."""
 _SYSTEM = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"),
     *("/var/lib", "/var/spool"),
 )
 _MAX_CHAIN = 40
-"""Links that are followed one after the other; the kernel follows no more."""
+"""Maximum number of consecutive links, as in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPath:
-    """Something of the operator's."""
+    """A path that belongs to the operator."""
 
     path: str
     what: str
-    """What it is, for a person."""
+    """A human-readable description."""
     inside: bool = True
-    """Whether a directory that lies in it cannot be given either."""
+    """Whether directories inside of it are protected too."""
     can_be_listed: bool = False
-    """Whether a profile may name it, or something in it, as readable."""
+    """Whether a profile may list it, or something in it, as readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPaths:
-    """All of them. Methods block on the disk for a moment, and tell the present state of it."""
+    """All protected paths. Methods block on the disk briefly and report its present state."""
 
     paths: tuple[ProtectedPath, ...]
     homes: tuple[str, ...] = ()
@@ -93,8 +91,8 @@ class ProtectedPaths:
         return None
 
     def conflict_of_choice(self, directory: str) -> str | None:
-        """The same for a directory that a caller chose by itself, with nobody having listed it: neither a part of the
-        system nor anything that the user of a home keeps out of sight."""
+        """The same for a directory that a caller chose and the operator did not list: it must neither be part of the
+        system nor a hidden directory in a user's home."""
         if any(HERE.is_below(directory, path) for path in _SYSTEM):
             return "is a system directory"
         if any(is_scratch_name(part) for part in Path(directory).parts):
@@ -105,14 +103,14 @@ class ProtectedPaths:
         return self.conflict(directory)
 
     def conflict_of_listed(self, path: str) -> str | None:
-        """The same for a real path that a profile lists as readable. Keys can be listed one by one."""
+        """The same for a real path that a profile lists as readable. Keys can be listed individually."""
         disk = _Disk()
         named = (place for entry in self.paths if entry.can_be_listed for place in disk.places(entry.path))
         return None if any(HERE.is_below(path, place) for place in named) else self.conflict(path)
 
 
 def protected_paths(settings: Settings, *environments: Mapping[str, str]) -> ProtectedPaths:
-    """What is the operator's under these settings and in these environments, the server's first."""
+    """The protected paths for these settings and environments, the server's first."""
     homes = tuple(dict.fromkeys(_homes(environments)))
     listed = [*_of_server(settings, environments[0]), *_programs(settings, environments)]
     for environment in environments:
@@ -167,7 +165,7 @@ def _of_claude_code(environment: Mapping[str, str]) -> Iterator[ProtectedPath]:
 
 
 def _programs(settings: Settings, environments: Iterable[Mapping[str, str]]) -> Iterator[ProtectedPath]:
-    """What the server runs, or loads while it runs, outside of every sandbox."""
+    """What the server runs, or loads at run time, outside of every sandbox."""
     package = str(Path(__file__).parents[2])
     code = dict.fromkeys([package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable or os.sep)])
     for path in code:
@@ -183,12 +181,12 @@ def _programs(settings: Settings, environments: Iterable[Mapping[str, str]]) -> 
 
 
 def _parts(path: str) -> list[str]:
-    """The names in a path, the last one first."""
+    """The names in a path, last first."""
     return [name for name in reversed(path.split(os.sep)) if name not in ("", os.curdir)]
 
 
 class _Disk:
-    """What is found of paths on the disk, each looked at once: most of them share the directories above them."""
+    """Cached facts about paths on the disk: most of them share their parent directories."""
 
     def __init__(self) -> None:
         self._links: dict[str, str | None] = {}
@@ -196,7 +194,7 @@ class _Disk:
         self._above: dict[str, list[tuple[int, int]]] = {}
 
     def places(self, path: str) -> Iterator[str]:
-        """Where a path is: the place of every link on the way, and where the last one leads."""
+        """The locations of a path: every link on the way, and where the last one leads."""
         place, ahead, followed = os.sep, _parts(path), 0
         while ahead:
             part = ahead.pop()
@@ -225,7 +223,7 @@ class _Disk:
         return self._links[path]
 
     def identity(self, path: str) -> tuple[int, int] | None:
-        """What tells a file from all others; None if there is none."""
+        """The identity of a file; None if it does not exist."""
         if path not in self._found:
             try:
                 found = os.stat(path)
@@ -235,7 +233,7 @@ class _Disk:
         return self._found[path]
 
     def with_parents(self, path: str) -> list[tuple[int, int]]:
-        """The identities of a path and of everything above it, as far as they exist."""
+        """The identities of a path and all its parents, as far as they exist."""
         if path not in self._above:
             parent = os.path.dirname(path)
             own, above = self.identity(path), self.with_parents(parent) if parent != path else []

@@ -72,22 +72,22 @@ _BY_SESSION = ("file-history", "tasks")
 _OF_CALLER = ("plans", "todos")
 _MEMORY = "memory"
 _MAX_FOLDER = 200
-"""Claude Code shortens longer names and adds a hash of its own."""
+"""Claude Code shortens longer names and adds its own hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationMounts:
-    """The conversations of one session in the directory of the user."""
+    """The mounts of one session's conversations in the user's directory."""
 
     config_dir: str
     place: Path
-    """The directory of the caller below the state directory."""
+    """The caller's directory below the state directory."""
     cwd: str
     conversation: ConversationStart
 
     def open(self, opened: contextlib.ExitStack) -> Iterator[Mount]:
-        """The mounts; their descriptors are closed with `opened`. What is missing is made. OSError where something
-        else is in the place of a directory, a link for one. Blocks on the disk."""
+        """The mounts; their descriptors are closed with `opened`. Creates what is missing. Raises OSError if something
+        else, such as a link, is in the place of a directory. Blocks on the disk."""
         private_directory(Path(self.config_dir, _PROJECTS))
         folder = self._folder()
         yield self._directory((_PROJECTS, folder), opened, writable=True)
@@ -115,7 +115,7 @@ class ConversationMounts:
         return found[0]
 
     def _real(self, *names: str) -> str:
-        """A path below the directory: its first name may be the user's link, none that comes after may be one."""
+        """A path below the directory: its first name may be the user's link, later ones must not be links."""
         return os.path.join(os.path.realpath(os.path.join(self.config_dir, names[0])), *names[1:])
 
     def _directory(
@@ -133,7 +133,7 @@ class ConversationMounts:
         return Mount(os.path.join(self.config_dir, *names), descriptor, writable)
 
     def _transcript_elsewhere(self, folder: str, opened: contextlib.ExitStack) -> Iterator[Mount]:
-        """The transcript that the process goes on from, if it is not in the folder of its working directory: one of
+        """The transcript from which the process continues, if it is not in the folder of its working directory: one of
         another directory that is forked into this one."""
         resumed = self.conversation.resume
         found = ProjectFolders.below(self.config_dir).locate(resumed) if resumed is not None else None
@@ -156,7 +156,7 @@ class ConversationMounts:
 
 @dataclass(frozen=True, slots=True)
 class ListedPaths:
-    """The paths that a profile names, as they really are at this moment."""
+    """The paths in a profile, resolved at this moment."""
 
     roots: tuple[str, ...] | None
     writable: tuple[str, ...]
@@ -164,8 +164,8 @@ class ListedPaths:
 
     @classmethod
     def of(cls, profile: Profile, default_directory: str, environment: Mapping[str, str]) -> "ListedPaths":
-        """The paths of a profile, where `.` is the default directory and `~` the home of this environment. Blocks on
-        the disk."""
+        """The paths of a profile; `.` is the default directory and `~` the home of this environment. Blocks on the
+        disk."""
 
         def real(path: str) -> str:
             path = default_directory if path == "." else os.path.expanduser(expand_home(path, environment))
@@ -175,7 +175,7 @@ class ListedPaths:
         return cls(roots, tuple(map(real, profile.writable)), tuple(map(real, profile.readable)))
 
     def problem(self, protected: ProtectedPaths) -> str | None:
-        """What is wrong with them, in a sentence; None if they can be given to a sandbox. Blocks on the disk."""
+        """What is wrong with them, in a sentence; None if a sandbox can get them. Blocks on the disk."""
         for path in (*(self.roots or ()), *self.writable):
             conflict = protected.conflict(path)
             if conflict is not None:
@@ -196,20 +196,21 @@ class HomeSandbox(Enclosure):
     default_directory: str
     protected: ProtectedPaths
     place: Path
-    """The directory of the caller below the state directory."""
+    """The caller's directory below the state directory."""
     config_dir: str
     server_environment: Mapping[str, str]
     credentials: Mapping[str, str]
-    """The environment with the address and the credentials of the model, where the sandbox itself has none."""
+    """The environment with the model's address and credentials, if the sandbox itself has none."""
     shares_directory: bool
-    """Whether `config_dir` is that of the server's user."""
+    """Whether `config_dir` belongs to the server's user."""
     network: NetworkByList | None = None
-    """The hosts that it reaches through a proxy; None where the profile has no list."""
+    """The hosts that it reaches through a proxy; None without a list."""
     model_features: frozenset[str] = frozenset()
-    """Further beta headers and fields of requests to the model (`ModelAccess`)."""
+    """Additional beta headers and fields of model requests (`ModelAccess`)."""
 
     def secrets(self) -> Mapping[str, str]:
-        """The credentials of the model and, under names that say so, what the proxy puts into requests."""
+        """The model's credentials and, under names that mark them as secret, the ones that the proxy adds to
+        requests."""
         return {**self.credentials, **({} if self.network is None else self.network.secrets())}
 
     def check(self, options: SessionOptions, cwd: str) -> None:
@@ -240,10 +241,10 @@ class HomeSandbox(Enclosure):
         conversation: ConversationStart | None = None,
         connected: bool = True,
     ) -> AsyncIterator[tuple[IsolatedCommand, Connections]]:
-        """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
-        model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
-        no network and none of them; without a `conversation` it is no Claude Code, and has nothing of its directory.
-        ProcessFailed if they cannot be had. If the block fails, nothing of them is left."""
+        """The command that runs `argv` in the sandbox with `files`, and the ways to the model and listed hosts if it
+        has no network; close them with the process. Without `connected` it has no network and none of these; without a
+        `conversation` it is not Claude Code and gets nothing of its directory. Raises ProcessFailed. If the block
+        fails, nothing of this remains."""
         ways = Connections()
         isolated: IsolatedCommand | None = None
         try:
@@ -327,8 +328,8 @@ class HomeSandbox(Enclosure):
     def _claude_directory(
         self, cwd: str, conversation: ConversationStart, opened: contextlib.ExitStack
     ) -> Iterator[Mount]:
-        """Claude Code's directory: nothing of it but conversations lasts, and what the user or the operator has
-        configured is there to be read. It is put together in memory, where nobody outside can take a part away."""
+        """Claude Code's directory: only conversations persist, and the user's and the operator's configuration is
+        readable. Assembled in memory, where nothing outside can remove a part."""
         yield Mount(self.config_dir, None)
         if self.shares_directory:
             yield from ConversationMounts(self.config_dir, self.place, cwd, conversation).open(opened)
@@ -344,7 +345,7 @@ class HomeSandbox(Enclosure):
             yield self._inside(CREDENTIALS_FILE, writable=not self.shares_directory)
 
     def model_socket(self, owner: str = "a session") -> "ModelSocket":
-        """The way to the model for one process, with the credentials or the login that it uses and never has."""
+        """The way to the model for one process, with credentials or a login that the process never gets."""
         from .model_request import ModelAccess  # noqa: PLC0415 - few servers need HTTP for it
         from .model_socket import ModelSocket  # noqa: PLC0415
 
@@ -358,12 +359,10 @@ class HomeSandbox(Enclosure):
         return Mount(path, os.path.realpath(path), writable)
 
     def _wanted(self, options: SessionOptions, cwd: str) -> list["_WantedPath"]:
-        """The directories to work in and what the profile lists, without what lies in a writable one: there it would
-        be a mount that can be moved away. Blocks on the disk.
-
-        Given are the roots of the profile, not the directory of the session: what lies below a root may be replaced by
-        another session at any moment, the root itself cannot. Without roots the caller names the directories.
-        """
+        """The working directories and the profile's paths, without those inside a writable one, where a mount could be
+        moved away. Blocks on the disk. The profile's roots are used instead of the session's directory: another session
+        may replace a directory below a root at any moment, but not the root. Without roots, the caller's directories
+        are used."""
         listed, protected = ListedPaths.of(self.profile, self.default_directory, self.credentials), self.protected
         if listed.roots is not None:
             wanted = [_WantedPath(path, protected.conflict, writable=True) for path in listed.roots]
@@ -383,7 +382,7 @@ class HomeSandbox(Enclosure):
 
 @dataclass(frozen=True, slots=True)
 class _WantedPath:
-    """A real path that is to be given to a session, unless it is judged that it cannot be."""
+    """A real path for a session, unless it turns out to be protected."""
 
     path: str
     judge: Callable[[str], str | None]
@@ -395,8 +394,8 @@ class _WantedPath:
             raise PermissionDenied(f"cwd: {place} cannot be used in a sandbox: it {conflict}.", field="cwd")
 
     def open(self, opened: contextlib.ExitStack) -> Mount | None:
-        """A mount by descriptor; None if there is nothing there. Judged is where the descriptor leads: a link may have
-        come into the path since that was resolved."""
+        """A mount by descriptor; None if nothing is there. Checks where the descriptor leads, because a link may have
+        been added since the path was resolved."""
         try:
             descriptor = os.open(self.path, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -422,7 +421,7 @@ def _is_node_script(executable: str) -> bool:
 
 
 def _program(executable: str, environment: Mapping[str, str]) -> Iterator[Mount]:
-    """The executable; of a script also the directory that it is in, where the rest of it is, and its interpreter."""
+    """The executable; for a script also its directory, with the rest of it, and its interpreter."""
     yield Mount.at(executable)
     try:
         with open(executable, "rb") as file:

@@ -1,4 +1,4 @@
-"""The settings of sandboxes and of the homes of callers."""
+"""The settings of sandboxes and callers' homes."""
 
 from typing import Literal
 

@@ -69,7 +69,7 @@ _REFUSED: Mapping[str, tuple[int, int | None]] = {
     "ioperm": (173, None),
     "iopl": (172, None),
 }
-"""By name the numbers on x86-64 and on ARM; None where there is no such call."""
+"""By name, the numbers on x86-64 and ARM; None if the call does not exist there."""
 _NAMESPACES: Mapping[str, tuple[int, int | None]] = {
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -88,9 +88,9 @@ _NAMESPACES: Mapping[str, tuple[int, int | None]] = {
 _ABSENT = (425, 426, 427, 435)
 """io_uring_setup, io_uring_enter, io_uring_register and clone3, on both."""
 _LAST = 466
-"""The newest call that is known (removexattrat, Linux 6.13)."""
+"""The newest known call (removexattrat, Linux 6.13)."""
 _FIRST_COMMON = 424
-"""From this number on a call has the same number everywhere."""
+"""From this number on, calls have the same number on all architectures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Architecture:
     clone: int
     socket: int
     last: int
-    """The last call before the numbers that all have in common."""
+    """The last call before the common numbers."""
     refused: Mapping[str, int]
     namespaces: Mapping[str, int]
     other_abi: int | None = None
@@ -119,13 +119,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "aarch64": Architecture(0xC00000B7, 117, 220, 198, 294, _numbers(_REFUSED, 1), _numbers(_NAMESPACES, 1)),
 }
-"""By the name that `uname` has for the machine."""
+"""By the machine name that `uname` reports."""
 _ATTACHING = (16, 0x4206)
-"""The requests of `ptrace` that begin with a program that runs: PTRACE_ATTACH and PTRACE_SEIZE."""
+"""The `ptrace` requests that attach to a running program: PTRACE_ATTACH and PTRACE_SEIZE."""
 _NEW_NAMESPACES = 0x7E020000
-"""The flags of `clone` that make a namespace."""
+"""The flags of `clone` that create namespaces."""
 _FAMILIES = (1, 2, 10, 16)
-"""The families of sockets: Unix, IPv4, IPv6 and netlink, which lists the interfaces."""
+"""Socket families: Unix, IPv4, IPv6 and netlink, which lists network interfaces."""
 
 # Instructions of the kernel's packet filter, and where they find what they judge.
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -137,8 +137,8 @@ Instruction = tuple[int, int, int, int]
 
 
 def filter_program(machine: str, *, nested: bool = False) -> bytes | None:
-    """The filter for this kind of machine, as bubblewrap takes it; None if there is none. `nested` is for a sandbox
-    that may make others inside of it."""
+    """The filter for this architecture in bubblewrap's format; None if there is none. `nested` is for a sandbox that
+    may create others."""
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
         return None
@@ -175,11 +175,12 @@ def filter_program(machine: str, *, nested: bool = False) -> bytes | None:
 
 
 def _if(jump: int, value: int, verdict: int) -> list[Instruction]:
-    """Ends with a verdict where the comparison holds."""
+    """Ends with a verdict if the comparison holds."""
     return [(jump, 0, 1, value), (_RETURN, 0, 0, verdict)]
 
 
 def _judge(number: int, by_argument: list[Instruction]) -> list[Instruction]:
-    """Judges a call by the lower half of its first argument: the machines are little-endian, and the values small."""
+    """Judges a call by the lower half of its first argument: the architectures are little-endian and the values
+    small."""
     body = [(_LOAD, 0, 0, _FIRST_ARGUMENT), *by_argument]
     return [(_JUMP_EQUAL, 0, len(body), number), *body]

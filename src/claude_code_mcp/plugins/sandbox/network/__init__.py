@@ -1,1 +1,1 @@
-"""The network of a sandbox by a list of hosts: a proxy of the server is its only way out."""
+"""Sandbox networks with a list of hosts: a proxy of the server is the only way out."""

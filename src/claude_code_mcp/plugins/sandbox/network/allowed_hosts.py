@@ -1,7 +1,6 @@
-"""The network of a sandbox by a list of hosts, as far as it must be known before there is a sandbox: what the list
-says, which variables programs find the proxy by, and with what the sandbox begins. What runs it is loaded with the
-first sandbox that needs it.
-"""
+"""Sandbox networks with a list of hosts: everything needed before there is a sandbox. That is the list, the variables
+for the proxy, and the start of the sandbox's command. The proxy itself is loaded with the first sandbox that needs
+it."""
 
 import os
 import sys
@@ -33,15 +32,15 @@ class NetworkByList:
 
     rules: NetworkRules
     environment: Mapping[str, str] = field(repr=False)
-    """That of the server, which has the values of credentials."""
+    """The server's environment, which contains credentials."""
     authority: "RunAuthority | None"
-    """There where the rules have credentials."""
+    """Set if the rules have credentials."""
     audit: Audit
     who: str
 
     def variables(self, model_url: str | None) -> dict[str, str]:
-        """What programs in the sandbox find the proxy by. The model is reached through its own socket, and servers of
-        the session itself on its own loopback, unless the list has the loopback of this machine."""
+        """The variables that point programs in the sandbox to the proxy. The model has a separate socket, and the
+        session's own servers are on the sandbox's loopback, unless the list has this machine's loopback."""
         proxy = f"http://127.0.0.1:{PORT}"
         listed = {rule.host for rule in self.rules.hosts}
         direct = [host for host in _LOOPBACK if host not in listed]
@@ -54,7 +53,7 @@ class NetworkByList:
         return {**names, **lower, **certificates}
 
     def secrets(self) -> dict[str, str]:
-        """The values of the credentials, under names that say that they are secret. Blocks on the disk."""
+        """The values of the credentials, under names that mark them as secret. Blocks on the disk."""
         if not self.rules.credentials:
             return {}
         from .http_exchange import read_credential  # noqa: PLC0415
@@ -68,14 +67,14 @@ class NetworkByList:
         return found
 
     def way_out(self, session_id: str | None) -> "WayOut":
-        """The proxy for one process; to be opened before it starts, and closed with it."""
+        """The proxy for one process; open it before the process starts and close it with the process."""
         from .way_out import WayOut  # noqa: PLC0415 - a server without such sandboxes does not pay for it
 
         return WayOut(self.rules, self.environment, self.authority, self.audit, self.who, session_id)
 
 
 def interpreter_files() -> tuple[str, ...]:
-    """What a sandbox must be able to read so that `start_in_sandbox` runs: our interpreter and its standard library."""
+    """What a sandbox must be able to read to run `start_in_sandbox`: our interpreter and its standard library."""
     files = [os.path.realpath(sys.executable), os.path.dirname(os.path.realpath(os.__file__))]
     library, directory = sysconfig.get_config_var("INSTSONAME"), sysconfig.get_config_var("LIBDIR")
     if sysconfig.get_config_var("Py_ENABLE_SHARED") and library and directory:
@@ -84,5 +83,5 @@ def interpreter_files() -> tuple[str, ...]:
 
 
 def command_before() -> Sequence[str]:
-    """What stands before the command of a sandbox: it opens the proxy's port, and becomes the command then."""
+    """The prefix of a sandbox's command: opens the proxy's port and then becomes the command."""
     return [os.path.realpath(sys.executable), "-I", "-S", STARTER, SOCKET, str(PORT)]

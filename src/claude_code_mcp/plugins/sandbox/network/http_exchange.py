@@ -1,10 +1,9 @@
-"""One request and its answer through the proxy, with the credentials that are put into it.
+"""One request and its answer through the proxy, with added credentials.
 
-A credential is a value from the server's environment or from a private file, for one host and one header. A file is
-read for every use, so that a new value counts at once.
-
-Nothing is passed on as bytes that were not understood: what frames a message is decided here, once for both sides, so
-that the two cannot disagree about where a request ends. Headers of one hop stay on it.
+A credential is a value from the server's environment or a private file, for one host and one header. A file is read for
+every use, so that a new value applies at once. Bytes that were not parsed are never forwarded: message framing is
+decided here, once for both sides, so that they cannot disagree about the end of a request. Hop-by-hop headers are not
+forwarded.
 """
 
 import asyncio
@@ -30,12 +29,11 @@ class Credential:
     rule: CredentialRule
     value: str = field(repr=False)
     secret: str = field(repr=False)
-    """The value alone, without what stands before it."""
+    """The value without its prefix."""
 
 
 def read_credential(rule: CredentialRule, environment: Mapping[str, str]) -> Credential:
-    """Reads the value that a rule names. InvalidArgument if it cannot be used; its text never holds the value. Blocks
-    on the disk."""
+    """Reads the value for a rule. Raises InvalidArgument, whose text never contains the value. Blocks on the disk."""
     kind, _, name = rule.source.partition(":")
     secret = environment.get(name, "") if kind == "env" else _read_file(Path(name).expanduser())
     secret = secret.strip()
@@ -57,7 +55,7 @@ def _read_file(path: Path) -> str:
 
 
 def same_host(text: str, host: str, port: int, usual: int) -> bool:
-    """Whether a Host header names this host and port; `usual` is the port that need not be written."""
+    """Whether a Host header names this host and port; `usual` is the default port."""
     name, colon, written = text.rpartition(":")
     # The last colon may be one within an IPv6 address, which stands in brackets.
     if not colon or written.endswith("]"):
@@ -74,7 +72,7 @@ def same_host(text: str, host: str, port: int, usual: int) -> bool:
 MAX_HEAD = 64 << 10
 PIECE = 64 << 10
 IDLE = 300.0
-"""Seconds without a byte after which a connection is given up."""
+"""Seconds without a byte after which a connection is closed."""
 _ONE_HOP = frozenset(
     {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"proxy-connection"}
 )
@@ -84,11 +82,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ExchangeFailed(Exception):
-    """The other side did not keep to the protocol, or fell silent; the text says which."""
+    """The other side violated the protocol or was silent for too long; the text says which."""
 
 
 class ClientGone(ExchangeFailed):
-    """The client has left in the middle of its request."""
+    """The client disconnected during its request."""
 
 
 class HttpPeer:
@@ -101,7 +99,7 @@ class HttpPeer:
         self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
 
     async def event(self, seconds: float = IDLE) -> "h11.Event | type[h11.PAUSED]":
-        """The next event; ExchangeFailed if none comes in time, or what comes is no HTTP."""
+        """The next event. Raises ExchangeFailed for a timeout or invalid HTTP."""
         try:
             while True:
                 event = self.http.next_event()
@@ -118,7 +116,7 @@ class HttpPeer:
             raise ExchangeFailed(f"the connection broke: {error}") from None
 
     async def send(self, event: h11.Event) -> None:
-        """Writes an event; ExchangeFailed if the other side does not read it in time."""
+        """Sends an event. Raises ExchangeFailed if the other side does not read it in time."""
         try:
             data = self.http.send(event)
             if data:
@@ -133,7 +131,7 @@ class HttpPeer:
             raise ExchangeFailed(f"the connection broke: {error}") from None
 
     async def answer(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        """A whole answer of our own, the last one of its connection. Silent if one has begun already."""
+        """Sends a complete answer of ours, the last one of its connection. Does nothing if one has begun."""
         # In the middle of an answer the client would take this text for a part of that one.
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
@@ -147,7 +145,7 @@ class HttpPeer:
 def forwarded(
     request: h11.Request, target: bytes, authority: str, credential: Credential | None, *, last: bool
 ) -> h11.Request:
-    """The request as the server gets it; with a credential, in place of every header of that name."""
+    """The request for the server; a credential replaces every header of that name."""
     headers = [(b"Host", authority.encode("ascii")), *end_to_end(request.headers)]
     if credential is not None:
         name = credential.rule.header.lower().encode()
@@ -160,12 +158,12 @@ def forwarded(
 
 
 def is_reflecting(method: bytes) -> bool:
-    """Whether a method asks a server to send back what it got."""
+    """Whether a method asks a server to echo the request."""
     return method.upper() in _SENSITIVE_METHODS
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers that are passed on. Of two that say how long a message is, the one that h11 has read it by."""
+    """The headers to forward. Of two that define the message length, the one that h11 used."""
     fields = [(name, value) for name, value in headers]
     named = {
         part.strip().lower() for name, value in fields if name.lower() == b"connection" for part in value.split(b",")
@@ -185,12 +183,10 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 async def exchange(
     client: HttpPeer, server: HttpPeer, request: h11.Request, credential: Credential | None, *, last: bool
 ) -> bool:
-    """Sends a request whose head was read, and passes the answer on; whether both sides can go on to another. A client
-    is told if they cannot, as for the `last` one: it would send the next into a connection that is being closed.
-
-    Body and answer go at the same time: a server may answer before it has read everything. ExchangeFailed if either
-    side fails.
-    """
+    """Sends a request whose head was read and forwards the answer; returns whether both sides can continue with another
+    request. The client is told if they cannot, as for the `last` one, so that it does not send the next into a closing
+    connection. Body and answer are forwarded concurrently, because a server may answer before it has read everything.
+    Raises ExchangeFailed if either side fails."""
     await server.send(request)
     sending = asyncio.ensure_future(send_body(client, server))
     answering = asyncio.ensure_future(pass_answer(client, server, SecretMask(credential), last=last))
@@ -213,7 +209,7 @@ async def exchange(
 
 
 async def send_body(client: HttpPeer, server: HttpPeer) -> bool:
-    """Passes the body on; whether the server took all of it. ClientGone if it did not come."""
+    """Forwards the body; returns whether the server accepted all of it. Raises ClientGone if it was incomplete."""
     while True:
         try:
             if client.http.they_are_waiting_for_100_continue:
@@ -232,7 +228,7 @@ async def send_body(client: HttpPeer, server: HttpPeer) -> bool:
 
 
 async def pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *, last: bool) -> None:
-    """Passes one whole answer on; ExchangeFailed if either side fails, or the server is silent for too long."""
+    """Forwards one whole answer. Raises ExchangeFailed if either side fails or the server is silent for too long."""
     while True:
         event = await server.event()
         if isinstance(event, h11.InformationalResponse):  # the answer itself follows
@@ -258,7 +254,7 @@ async def pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *,
 
 
 def _keeps_open(answer: h11.Response) -> bool:
-    """Whether a server takes another request after this answer."""
+    """Whether a server accepts another request after this answer."""
     fields = [(name.lower(), value.lower()) for name, value in answer.headers]
     closes = any(b"close" in value for name, value in fields if name == b"connection")
     framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in fields)
@@ -266,8 +262,8 @@ def _keeps_open(answer: h11.Response) -> bool:
 
 
 class SecretMask:
-    """Covers a credential that a server sends back, letter by letter, also where it comes in two pieces. A last line:
-    a server may send it back in another form."""
+    """Masks a credential that a server echoes literally, also across two pieces. A last line of defense: a server may
+    echo it in another form."""
 
     def __init__(self, credential: Credential | None) -> None:
         self._secret = credential.secret.encode() if credential is not None else b""
@@ -277,7 +273,7 @@ class SecretMask:
         return data.replace(self._secret, b"*" * len(self._secret)) if self._secret else data
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on now; what may be the beginning of the secret is held back."""
+        """The data that can be forwarded now; a possible beginning of the secret is held back."""
         if not self._secret:
             return data
         data = self.text(self._held + data)

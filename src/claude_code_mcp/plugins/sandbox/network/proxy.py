@@ -62,27 +62,27 @@ from .http_exchange import (
 )
 
 _MAX_THREADS = 2
-"""Threads of the pool that all sessions share which one session uses at once."""
+"""Threads of the shared pool that one session uses at once."""
 _MAX_LOOKUPS = 4
-"""Names of one session that are looked up at once."""
+"""Concurrent name lookups of one session."""
 _MAX_ADDRESSES = 8
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class AddressRefused(Exception):
-    """A host leads to no address that may be connected to; the text says why."""
+    """A host has no address that may be connected to; the text says why."""
 
 
 class NameLookups:
-    """The lookups of one session, in a few threads that no other session uses. A name server can take as long as it
-    likes, so these threads do not delay the end of the process."""
+    """The name lookups of one session, in threads that no other session uses. Name servers can be slow, so these
+    threads do not delay the end of the process."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_MAX_LOOKUPS)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a host, as texts. Raises OSError, UnicodeError."""
+        """The addresses of a host, as strings. Raises OSError, UnicodeError."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -114,8 +114,8 @@ class NameLookups:
 async def checked_addresses(
     rules: Sequence[HostRule], rule: HostRule, host: str, port: int, lookup: Lookup
 ) -> list[Address]:
-    """The addresses that a host may be connected at: public ones, and others that the list names. AddressRefused if
-    there are none; OSError if the host is not known."""
+    """The permitted addresses of a host: public ones, and others in the list. Raises AddressRefused if there are none;
+    OSError if the host is unknown."""
     literal = read_address(host)
     texts = [host] if literal is not None else await lookup(host, port)
     addresses = [address for address in map(read_address, texts) if address is not None]
@@ -130,35 +130,35 @@ async def checked_addresses(
 
 
 _TOGETHER = 10.0
-"""Seconds for which equal ones are counted before they are written."""
+"""Seconds for which equal notes are counted before they are written."""
 _MAX_KINDS = 200
-"""Different ones within that time; all others count as one."""
+"""Maximum number of different notes in that time; all others count as one."""
 _OTHERS = "(others)"
 
 Kind = tuple[AuditKind, tuple[tuple[str, str], ...]]
 
 
 class ProxyNotes:
-    """The notes of one session's proxy."""
+    """The audit notes of one session's proxy."""
 
     def __init__(self, audit: Audit, who: str, session_id: str | None) -> None:
         self._audit = audit
         self._who = who
         self._session_id = session_id
         self._counted: dict[Kind, int] = {}
-        """By kind, how many there were since the last was written."""
+        """By kind, the number since the last one was written."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def owner(self) -> str:
-        """Whose proxy it is, for the log."""
+        """The proxy's owner, for the log."""
         return f"session {self._session_id} of {self._who}" if self._session_id else self._who
 
     def refused(self, host: str, port: int, why: str) -> None:
         self._note(AuditKind.NETWORK_REFUSED, host=f"{host}:{port}", why=why)
 
     def used(self, host: str, port: int, header: str, source: str) -> None:
-        """A credential was put into a request. What it is from is said, not what it is."""
+        """A credential was added to a request. Records its source, not its value."""
         self._note(AuditKind.CREDENTIAL_USED, host=f"{host}:{port}", header=header, source=source)
 
     def _note(self, kind: AuditKind, **details: str) -> None:
@@ -188,7 +188,7 @@ class ProxyNotes:
         self._audit(AuditEvent(kind, self._who, self._session_id, details))
 
     def close(self) -> None:
-        """Writes what was counted."""
+        """Writes the counted notes."""
         if self._timer is not None:
             self._timer.cancel()
         self._write_counted()
@@ -206,7 +206,7 @@ _HTTP, _HTTPS = 80, 443
 
 
 class _Refused(Exception):
-    """A request that is not passed on: status and sentence."""
+    """A refused request: status and message."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -215,7 +215,7 @@ class _Refused(Exception):
 
 
 class SandboxProxy:
-    """Answers the connections of one sandbox."""
+    """Serves the connections of one sandbox."""
 
     def __init__(
         self,
@@ -227,9 +227,9 @@ class SandboxProxy:
         lookup: Lookup | None = None,
         trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
-        """`environment` has the values of credentials. Where there are any, `context_for` makes the context with
-        which a client is answered that believes it is at a host, and `trust` that for connections to the host.
-        `lookup` stands for the name servers of this machine."""
+        """`environment` contains credentials. If there are any, `context_for` creates the TLS context with which a
+        client of a host is answered, and `trust` the context for connections to the host. `lookup` stands for this
+        machine's name servers."""
         self._rules = rules
         self._environment = environment
         self._context_for = context_for
@@ -248,7 +248,7 @@ class SandboxProxy:
         self._log.close()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from inside, until it ends."""
+        """Serves one connection from inside, until it ends."""
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
@@ -296,7 +296,7 @@ class SandboxProxy:
     async def _open(
         self, host: str, port: int, rule: HostRule, context: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Address]:
-        """A connection to a host, at an address that was checked."""
+        """Opens a connection to a host, at a checked address."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await checked_addresses(self._rules.hosts, rule, host, port, self._lookup)
@@ -355,7 +355,7 @@ class SandboxProxy:
             writer.close()
 
     async def _requests(self, client: HttpPeer, server: HttpPeer, host: str, port: int, rule: CredentialRule) -> None:
-        """The requests inside of a tunnel, one after the other."""
+        """Serves the requests in a tunnel, one after the other."""
         while True:
             request = await client.event(IDLE)
             if not isinstance(request, h11.Request):
@@ -373,7 +373,7 @@ class SandboxProxy:
             server.http.start_next_cycle()
 
     async def _check_inside(self, request: h11.Request, host: str, port: int) -> None:
-        """A tunnel is for one host: a request inside of it for another one would get that one's credential."""
+        """A tunnel is for one host: a request in it for another one would get that host's credential."""
         hosts = [value.decode("latin-1") for name, value in request.headers if name.lower() == b"host"]
         if len(hosts) != 1 or not same_host(hosts[0], host, port, _HTTPS) or not request.target.startswith(b"/"):
             self._notes.refused(host, port, "a request in the tunnel was for another host")
@@ -417,7 +417,7 @@ class SandboxProxy:
 async def _first_open(
     addresses: Sequence[Address], host: str, port: int, context: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Address]:
-    """A connection to the first of these addresses that takes one. Raises OSError."""
+    """A connection to the first of these addresses that accepts one. Raises OSError."""
     problem: OSError = OSError("it has no address")
     for address in addresses:
         try:
@@ -439,7 +439,7 @@ async def _accept(client: HttpPeer) -> None:
 
 
 async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, host: str) -> None:
-    """TLS with the client, which must ask for this very host if it names one."""
+    """Starts TLS with the client, which must ask for exactly this host if it names one."""
 
     def check(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int | None:
         try:
@@ -453,7 +453,7 @@ async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, host
 
 
 async def _join(client: HttpPeer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Passes bytes on in both directions until both are at their end, or neither has moved for too long."""
+    """Forwards bytes in both directions until both have ended or neither has moved for too long."""
     moved = asyncio.Event()
 
     async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -1,11 +1,10 @@
-"""Runs first in a sandbox that has no network but the proxy: opens the proxy's port there, and gives it to the server.
+"""The first program in a sandbox whose only network is the proxy: opens the proxy's port there and passes it to the
+server.
 
-A socket belongs to the network that it was made in. This program makes a listening one on the sandbox's own loopback,
-sends it to the server through a Unix socket, waits until the server has it, and becomes the command that the sandbox is
-for. So the server accepts connections from inside, and no process in the sandbox stands between. Run as a script, by
-path, with the standard library alone.
-
-Arguments: the path of the Unix socket, the port, and the command.
+A socket belongs to the network it was created in. This program creates a listening socket on the sandbox's loopback,
+sends it to the server through a Unix socket, waits until the server has it, and becomes the sandbox's command. The
+server then accepts connections from inside, without a process in between. Run as a script, by path, with the standard
+library only. Arguments: the path of the Unix socket, the port, and the command.
 """
 
 import os
@@ -16,7 +15,7 @@ BACKLOG = 128
 
 
 def main() -> None:
-    """Ends with a message and code 1 if the server does not take the socket; then the command does not run either."""
+    """Exits with a message and code 1 if the server does not take the socket; then the command does not run."""
     path, port, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,12 +1,12 @@
-"""The way out of one sandbox: what the sandbox is given so that its programs find the proxy, and the proxy itself.
+"""The network access of one sandbox: the files and variables that point its programs to the proxy, and the proxy
+itself.
 
-The sandbox has no network but its own loopback. `start_in_sandbox` runs first in it, opens a port there and sends the
-listening socket here, through a Unix socket that takes one connection and is gone then. It runs before anything of the
-session does, on the interpreter of this server, which the sandbox is given to read.
-
-To see the requests for a host with a credential, the proxy has a certificate authority of its own (`RunAuthority`). A
-sandbox is handed its certificate together with the system's, and trusts hosts as before; hosts without a credential are
-never intercepted. Imported with the first sandbox that has a proxy: cryptography takes a while to load.
+The sandbox's network is only its own loopback. `start_in_sandbox` runs first in it, opens a port there and sends the
+listening socket here, through a Unix socket that accepts one connection. It runs before any of the session's programs,
+on this server's interpreter, which the sandbox can read. To see requests for hosts with a credential, the proxy has its
+own certificate authority (`RunAuthority`). A sandbox gets its certificate together with the system's, and trusts hosts
+as before; hosts without a credential are never intercepted. Imported with the first sandbox that has a proxy, because
+cryptography is slow to load.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep the certificates that they trust, in one file."""
+"""Where systems store their trusted certificates in one file."""
 
 
 class RunAuthority:
-    """The authority of one run of the server. Its methods but `context` block for a moment."""
+    """The certificate authority of one run of the server. Its methods, except `context`, block briefly."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -62,15 +62,15 @@ class RunAuthority:
 
     @property
     def certificate(self) -> bytes:
-        """The certificate of the authority, as PEM."""
+        """The authority's certificate, as PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def bundle(self) -> bytes:
-        """The certificates that the system trusts, and ours."""
+        """The system's trusted certificates and ours."""
         return _system_bundle() + b"\n" + self.certificate
 
     async def context(self, host: str) -> ssl.SSLContext:
-        """With what the proxy speaks to a client that believes it is at this host."""
+        """The context with which the proxy answers a client of this host."""
         context = self._made.get(host)
         if context is None:
             # Two connections at once may each make one for the same host. Both are good; the later one is kept.
@@ -129,8 +129,7 @@ def _signs_certificates() -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """Loads certificate and key. OpenSSL takes a key from a file only, so there is one for this moment that nobody else
-    can open."""
+    """Loads certificate and key. OpenSSL reads a key only from a file, so there is a private one for this moment."""
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -160,7 +159,7 @@ _TAKEN = b"K"
 
 
 class WayOut:
-    """The proxy of one process in a sandbox, from `open` to `close`."""
+    """The proxy of one sandboxed process, from `open` to `close`."""
 
     def __init__(
         self,
@@ -185,8 +184,8 @@ class WayOut:
         self._closed = False
 
     async def open(self, directory: Path) -> list[tuple[str, str]]:
-        """Waits for the sandbox from now on. Returns what it is to be given, as pairs of a path here and one there.
-        Raises OSError."""
+        """Starts waiting for the sandbox. Returns the files to mount, as pairs of a path here and one there. Raises
+        OSError."""
         door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             door.setblocking(False)
@@ -207,7 +206,7 @@ class WayOut:
         return visible
 
     def close(self) -> None:
-        """Ends every connection; nothing is accepted any more."""
+        """Closes every connection and accepts no more."""
         # First: `_listen` may be about to finish, and must not report a port as open that is being closed.
         self._closed = True
         self._close_door()
@@ -221,7 +220,7 @@ class WayOut:
     # -- the port of the sandbox ----------------------------------------------------------------------------------
 
     def _arrived(self) -> None:
-        """Accepts the connection of the sandbox, and closes the door: no second connection is accepted."""
+        """Accepts the sandbox's connection and no second one."""
         assert self._door is not None
         try:
             channel, _ = self._door.accept()
