@@ -31,6 +31,8 @@ In a turn, after a first event
     unknown_control     a control request of a subtype that does not exist; the answer is awaited
     flood=N             N stream events (10000)
     ask                 a `can_use_tool` request; its answer becomes the text of the result
+    deep_request=KIND   a request of this subtype with an input nested deeper than Python reads; its answer becomes the
+                        text of the result
     cancel_question     a `can_use_tool` request that is withdrawn at once
     silent              nothing more: the turn never ends by itself
     late_frames         after an interrupt, frames of the dead turn and a second result
@@ -235,6 +237,7 @@ class MisbehavingCli:
         yield "flood", lambda: self._flood(int(self._number("flood", 10_000)))
         yield "unknown_control", lambda: self._ask({"subtype": "read_minds", "depth": 3})
         yield "ask", self._ask_permission
+        yield "deep_request", lambda: self._ask_deeply(str(self._faults["deep_request"]))
         yield "cancel_question", self._ask_and_withdraw
 
     def _unknown_frames(self) -> None:
@@ -251,6 +254,12 @@ class MisbehavingCli:
         arguments = {"command": "echo hello"}
         tool = {"tool_name": "Bash", "input": arguments, "tool_use_id": f"toolu_{uuid.uuid4().hex[:24]}"}
         self._ask({"subtype": "can_use_tool", **tool, "permission_suggestions": []})
+
+    def _ask_deeply(self, kind: str) -> None:
+        self._question = str(uuid.uuid4())
+        request = {"subtype": kind, "callback_id": "policy", "input": {"tool_name": "Bash", "tool_input": {"deep": 0}}}
+        line = self._line({"type": "control_request", "request_id": self._question, "request": request})
+        self._write_bytes(line.replace(b"0}", b"[" * 10_000 + b"]" * 10_000 + b"}"))
 
     def _ask_and_withdraw(self) -> None:
         self._ask_permission()

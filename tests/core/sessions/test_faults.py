@@ -193,6 +193,22 @@ async def test_a_request_that_nobody_knows_is_refused(start_service: StartServic
     assert "read_minds is not supported" in outcome.result
 
 
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("hook_callback", '"permissionDecision": "deny"'),
+        ("can_use_tool", '"behavior": "deny"'),
+        ("mcp_message", "cannot be read"),
+    ],
+)
+async def test_a_request_that_cannot_be_read_is_denied_at_once(
+    start_service: StartService, sandbox: Sandbox, cli: Path, kind: str, answer: str
+) -> None:
+    service = await misbehaving(start_service, cli, {"deep_request": kind})
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert answer in outcome.result
+
+
 async def test_a_second_result_of_the_same_turn_ends_the_process(
     start_service: StartService, sandbox: Sandbox, cli: Path
 ) -> None:

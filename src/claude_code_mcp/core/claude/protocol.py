@@ -8,6 +8,7 @@ user messages whose turn has not ended.
 """
 
 import json
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,9 @@ class ControlRequest:
     id: str
     subtype: str
     request: Raw
+    unreadable: bool = False
+    """Whether the line could not be parsed, for example because an input is nested too deeply. `request` then has the
+    name of the tool, if any."""
 
 
 @dataclass(slots=True)
@@ -177,6 +181,13 @@ _CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle 
 # json.loads guesses the encoding and looks for white space with a regular expression, which on short lines costs
 # as much as the parsing itself. The CLI writes UTF-8, one value per line.
 _read_value = json.JSONDecoder().raw_decode
+_REQUEST_HEAD = re.compile(
+    rb'\{"type": ?"control_request", ?"request_id": ?"([\w-]{1,200})", ?"request": ?\{"subtype": ?"(\w{1,100})"'
+)
+"""How the CLI begins the line of a request."""
+_TOOL_NAME = re.compile(rb'"tool_name": ?"([\w.-]{1,200})"')
+_MAX_HEAD = 4096
+"""Bytes of a line in which the name of the tool is searched."""
 _MAX_LOGGED = 100
 """Characters of a name or an id in the log."""
 _ESCAPED_SURROGATE = b"\\ud"
@@ -184,7 +195,8 @@ _ESCAPED_SURROGATE = b"\\ud"
 
 
 def parse_frame(line: bytes) -> Frame:
-    """The frame on one line. Never raises: what cannot be read is Garbage."""
+    """The frame on one line. Never raises: what cannot be read is Garbage, or an unreadable request, which is still to
+    be answered."""
     size = len(line)
     try:
         text = line.decode("utf-8", "replace").strip()
@@ -192,7 +204,7 @@ def parse_frame(line: bytes) -> Frame:
         if _ESCAPED_SURROGATE in line:
             raw = _without_surrogates(raw)
     except (ValueError, RecursionError):
-        return _garbage(line)
+        return _unreadable_request(line) or _garbage(line)
     if raw.__class__ is not dict or end != len(text):
         return _garbage(line)
     kind = raw.get("type")
@@ -209,6 +221,16 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(part) for key, part in value.items()}
     return [_without_surrogates(part) for part in value] if isinstance(value, list) else value
+
+
+def _unreadable_request(line: bytes) -> ControlRequest | None:
+    """The request that a line begins with; None if it does not."""
+    head = _REQUEST_HEAD.match(line)
+    if head is None:
+        return None
+    tool = _TOOL_NAME.search(line, head.end(), _MAX_HEAD)
+    named = {"tool_name": tool[1].decode()} if tool is not None else {}
+    return ControlRequest(head[1].decode(), head[2].decode(), named, unreadable=True)
 
 
 def _garbage(line: bytes) -> Garbage:

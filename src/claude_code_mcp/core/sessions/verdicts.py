@@ -152,13 +152,17 @@ class SessionVerdicts:
             self._note_directory(tool_use_id, call)
         except Exception:
             log.exception("the directory of a call in session %s could not be checked", self._session.id)
-            return _hook_reply("deny", self.give_up(Occasion.HOOK, tool, tool_input).message or "")
+            return self.hook_denial(tool, tool_input)
         found = self.verdict(Occasion.HOOK, tool, tool_input, tool_use_id)
         if found.decision is Decision.DENY:
             return _hook_reply("deny", refusal(found))
         if found.decision is Decision.ASK and found.doubt:
             return _hook_reply("ask", f"The policy of this server restricts commands, and {found.doubt}.")
         return {}
+
+    def hook_denial(self, tool: str, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to the PreToolUse hook of a call that cannot be judged, written to the audit trail."""
+        return _hook_reply("deny", self.give_up(Occasion.HOOK, tool, tool_input).message or "")
 
     def give_up(self, occasion: Occasion, tool: str, tool_input: object) -> Answer:
         """The denial of a call after an exception, written to the audit trail."""

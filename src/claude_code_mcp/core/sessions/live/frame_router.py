@@ -138,7 +138,9 @@ class FrameRouter:
         live, process = session.process.live, session.process.process
         assert live is not None
         assert process is not None
-        if frame.subtype == "hook_callback":
+        if frame.unreadable:
+            self._deny_unreadable(frame)
+        elif frame.subtype == "hook_callback":
             process.answer(frame.id, session.verdicts.reply_to_hook(frame.request))
         elif frame.subtype == "mcp_message" and live.bridge is not None:
             self._mcp_message_received(frame, claims)
@@ -152,6 +154,19 @@ class FrameRouter:
             else:
                 self._comparing.add(frame.id)
                 session.deps.start_task(self._compare_and_ask(live, frame, path))
+
+    def _deny_unreadable(self, frame: ControlRequest) -> None:
+        """Deny a request at once that cannot be read: Claude Code would wait minutes for an answer."""
+        verdicts, process = self._session.verdicts, self._session.process.process
+        assert process is not None
+        tool = str(frame.request.get("tool_name"))
+        if frame.subtype == "hook_callback":
+            process.answer(frame.id, verdicts.hook_denial(tool, {}))
+        elif frame.subtype == "can_use_tool":
+            denial = verdicts.give_up(Occasion.QUESTION, tool, {})
+            process.answer(frame.id, {"behavior": "deny", "message": denial.message})
+        else:
+            process.refuse(frame.id, "the request cannot be read")
 
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
         """Ask with the change to the file. The session treats the request as if it had arrived after the file was
