@@ -87,6 +87,12 @@ class Outcome:
         return self.code is OutcomeCode.COMPLETED
 
     @property
+    def final_text(self) -> str:
+        """The result. Without a login it is `detail`, which repeats the CLI's sentence and adds what to do on a
+        server."""
+        return self.detail if self.result and self.detail.startswith(self.result) else self.result
+
+    @property
     def state(self) -> State:
         """The session's state after this outcome."""
         return _STATE_AFTER.get(self.code, State.ERROR)

@@ -19,6 +19,7 @@ from ...core.model.events import (
 from ...core.model.question import Closure, Question
 from ...core.model.text import cut
 from ...core.sessions.session import Session
+from ...core.sessions.stored.session_row import retry_text
 from ...core.transcripts.event_log import Subscription
 from .call import Call
 
@@ -89,7 +90,7 @@ def _progress_line(event: Event) -> str | None:
         case BudgetWarned():
             return event.line
         case Retrying():
-            return f"The API answered {event.status or 'with an error'}; retrying, attempt {event.attempt}."
+            return f"[retrying] {retry_text(event)}"
         case QuestionOpened():
             return _question_line(event.question)
         case QuestionSettled() if event.resolution.closure is Closure.ANSWERED:

@@ -309,7 +309,7 @@ class _QueryStream:
             total_cost_usd=outcome.usage.cost_usd,
             result=QueryResult(
                 success=outcome.ok,
-                summary=outcome.result or so_far or outcome.detail,
+                summary=outcome.final_text or so_far or outcome.detail,
                 error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
                 timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
             ),

@@ -88,9 +88,7 @@ def finished_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
         raise ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
     if outcome.result:
         warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
-        # Without a login, the detail repeats the CLI's sentence and adds what to do on a server.
-        message = outcome.detail if outcome.detail.startswith(outcome.result) else outcome.result
-        result = parts.text("result", f"{warning}{message}", _MAX_PART)
+        result = parts.text("result", f"{warning}{outcome.final_text}", _MAX_PART)
     else:
         result = parts.text("error", outcome.detail, _MAX_PART)
     # The CLI's own subtype if it names an error; for an API failure it is `success`.

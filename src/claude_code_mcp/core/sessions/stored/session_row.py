@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from ...model.events import MessageJoined, QuestionSettled, Stalled, TurnStarted
+from ...model.events import MessageJoined, QuestionSettled, Retrying, Stalled, TurnStarted
 from ...model.outcome import LOG_IN_HINT, OutcomeCode
 from ...model.question import Closure
 from ...model.states import SESSION_TOOL_STATUS, State
@@ -287,8 +287,11 @@ def silent_seconds(session: "Session") -> int:
 def retrying_line(session: "Session") -> str | None:
     """The API error after which the CLI retries, and when; None if it is not retrying."""
     retry = session.activity.retrying
-    if retry is None:
-        return None
+    return retry_text(retry) if retry is not None else None
+
+
+def retry_text(retry: Retrying) -> str:
+    """The API error, when the CLI tries again, and what to do if the login was refused."""
     of = f" of {retry.of}" if retry.of else ""
     problem = f"API error {retry.status}" if retry.status else "The API cannot be reached"
     hint = f". The key or login was refused {LOG_IN_HINT}" if retry.status in _REFUSED_LOGIN else ""
