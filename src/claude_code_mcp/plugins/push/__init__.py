@@ -1,1 +1,1 @@
-"""Tells people elsewhere that a session needs them: what is told, to whom, and how it gets there."""
+"""Push notifications: notifies people when a session needs them."""

@@ -1,9 +1,8 @@
-"""Notices on their way to receivers: kept until they have arrived, also over a restart.
+"""Pending notifications, stored until they are delivered, also across restarts. All methods and functions block on the
+disk: call them from a thread.
 
-All methods and functions block on the disk: call them from a thread.
-
-A delivery belongs to the server that makes it for as long as that server lives. There is nothing in one that is not
-sent anyway, and of the receiver no more than its id.
+A delivery belongs to the server that created it, for as long as that server lives. It contains nothing that is not sent
+anyway, and only the receiver's id.
 """
 
 import json
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     import sqlite3
 
 _MAX_BATCH = 1000
-"""Deliveries of servers that have ended which are taken over at once."""
+"""Deliveries of dead servers that are taken over at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDelivery:
-    """A notice on its way to one receiver."""
+    """A notification for one receiver."""
 
     delivery_id: str
-    """The same for every try, also after a restart: receivers know by it what they have already."""
+    """The same for every attempt, also after a restart: receivers recognize duplicates by it."""
     principal: str
     receiver_id: str
     at: float
@@ -42,18 +41,18 @@ class Deliveries:
         self._life = ServerLife(database.directory)
 
     def add(self, delivery: PendingDelivery) -> None:
-        """Writes a delivery; it is on the disk when this returns. OSError if it cannot be written, or if this server
-        has stopped."""
+        """Stores a delivery; it is on disk on return. Raises OSError if it cannot be written, or if this server has
+        stopped."""
         # First: what belongs to a server that does not seem to live would be taken over by another at once.
         self._life.begin()
         self._database.write(lambda db: _put_delivery(db, self._life.id, delivery), durable=True)
 
     def remove(self, delivery_id: str) -> None:
-        """A no-op for one that is not there. OSError if it cannot be removed: it may then be delivered again."""
+        """Removes a delivery, if it exists. Raises OSError if it cannot be removed: it may then be delivered again."""
         self._database.execute("DELETE FROM deliveries WHERE delivery_id = ?", delivery_id)
 
     def take_over(self) -> list[PendingDelivery]:
-        """What servers that have ended did not deliver, oldest first; it is ours from now on. Raises OSError."""
+        """The undelivered notifications of dead servers, oldest first; they are ours from now on. Raises OSError."""
         self._life.begin()
         return self._database.write(self._take)
 
@@ -76,7 +75,7 @@ class Deliveries:
         return sorted(taken, key=lambda delivery: delivery.at)
 
     def close(self) -> None:
-        """Ends the life of this server; pending deliveries are left for the next one."""
+        """Ends this server's ownership; pending deliveries are left for the next server."""
         self._life.end()
 
 

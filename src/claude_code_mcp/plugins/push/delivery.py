@@ -1,8 +1,8 @@
-"""News on their way: queued for each receiver, sent again, kept over a restart.
+"""Delivery of notifications: queued for each receiver, retried, and kept across restarts.
 
-Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What waits
-is on disk before the first try and until it was delivered or given up (`Deliveries`): a server that stops waits for
-nothing, and the next one goes on, with the same id for the same notice.
+Sessions never wait for it. A dead receiver delays only its own notifications. Pending notifications are on disk from
+before the first attempt until they are delivered or given up (`Deliveries`): a server that stops does not wait, and the
+next one continues with the same id for the same notification.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ log = logging.getLogger(__name__)
 
 _NEWS = (QuestionOpened, TurnEnded, WaitChanged, Stalled)
 _MAX_UNREAD = 1000
-"""Events of one principal that wait to be looked at; the oldest are dropped."""
+"""Events of one principal that wait to be processed; the oldest are dropped."""
 _MAX_WAITING = 50
-"""Notices that wait for one receiver; the oldest are dropped."""
+"""Notifications that wait for one receiver; the oldest are dropped."""
 _MAX_KEPT = 86_400.0
-"""The longest age in seconds of a notice that another server has left, whatever expiry it has itself."""
+"""Maximum age in seconds of another server's notification, whatever its own expiry."""
 _LOOK_FOR_PERSON = 3.0
-"""Seconds between two looks whether a person is still at a terminal that asks."""
+"""Seconds between two checks whether a person is still at a terminal that asks."""
 _PAUSES = (1.0, 4.0, 15.0, 60.0, 240.0)
 _MAX_PAUSE = 900.0
 _GONE = frozenset({404, 410})
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class Status(NamedTuple):
-    """How it went with a receiver, as far as this server knows."""
+    """A receiver's delivery status, as far as this server knows."""
 
     sent_at: float | None = None
     error: str | None = None
@@ -85,7 +85,7 @@ class _Unread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A notice on its way to one receiver."""
+    """A notification for one receiver."""
 
     delivery_id: str
     principal: str
@@ -93,12 +93,12 @@ class Waiting:
     notice: Notice
 
     def stored(self) -> PendingDelivery:
-        """The delivery in the form in which it is kept on disk."""
+        """The delivery in the form stored on disk."""
         return PendingDelivery(self.delivery_id, self.principal, self.receiver_id, self.notice.at, asdict(self.notice))
 
     @classmethod
     def of(cls, delivery: PendingDelivery) -> "Waiting | None":
-        """None for one whose notice is of another version."""
+        """None if another version stored the notification."""
         try:
             notice = Notice(**delivery.notice)
         except TypeError:
@@ -108,7 +108,7 @@ class Waiting:
 
 
 class Push:
-    """All receivers of a service. Made within its event loop."""
+    """All receivers of a service. Create it within the service's event loop."""
 
     def __init__(self, service: Service, directory: Path, pauses: tuple[float, ...] = _PAUSES) -> None:
         self._service = service
@@ -121,23 +121,23 @@ class Push:
         """The address of the page, once there is one."""
         self.budget_title = "Budget"
         self.knows: Callable[[str], bool] = lambda _: True
-        """Whether a principal may still sign in: one who was removed is told nothing."""
+        """Whether a principal may still sign in: removed principals get no notifications."""
         self._unread: dict[str, deque[_Unread]] = {}
-        """By principal, what its reader has not looked at yet."""
+        """By principal, the events that its reader has not processed."""
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._status: dict[str, Status] = {}
         self._stopped = asyncio.Event()
 
     def serve_at(self, base: str) -> None:
-        """Sets the address of the page; only the first call counts. Then also delivers the notices that a server before
-        this one has left. May be called from any thread."""
+        """Sets the address of the page; only the first call counts. Then also delivers the notifications of earlier
+        servers. Thread-safe."""
         if not self.base:
             self.base = base
             # The console is made in a thread, and tasks may be started in the event loop only.
             self._loop.call_soon_threadsafe(lambda: self._service.start_task(self._take_over()))
 
     def move(self, base: str) -> None:
-        """Sets another address of the page, for every notice from now on."""
+        """Changes the address of the page for all later notifications."""
         self.base = base
 
     @cached_property
@@ -146,7 +146,7 @@ class Push:
         return ServerKey(self._directory / "vapid.pem")
 
     async def vapid_key(self) -> str | None:
-        """What browsers subscribe with; None if there can be no key, or without the extra `web`."""
+        """The key for browser subscriptions; None if there can be no key, or without the extra `web`."""
         if not is_installed():
             return None
         try:
@@ -157,31 +157,31 @@ class Push:
 
     @property
     def pending(self) -> bool:
-        """Whether something is on its way to a receiver, or is about to be."""
+        """Whether a notification is pending or about to be."""
         reading = any(not task.done() for task in self._reading.values())
         return reading or self._outboxes.pending
 
     async def read(self, principal: str) -> Preferences:
-        """What a principal has chosen. OSError or UpstreamUnavailable."""
+        """A principal's preferences. Raises OSError or UpstreamUnavailable."""
         return await asyncio.to_thread(self.preferences.read, principal)
 
     async def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
-        """Changes that; raises as `read`, and what `change` raises."""
+        """Changes them. Raises the errors of `read` and of `change`."""
         return await asyncio.to_thread(self.preferences.update, principal, change)
 
     async def principals(self) -> Collection[str]:
-        """Everybody who may want to be told of a budget that they share. OSError or ClaudeCodeError."""
+        """Everyone who may want notifications about a shared budget. Raises OSError or ClaudeCodeError."""
         return await asyncio.to_thread(self.preferences.principals)
 
     async def chosen_for(self, principal: str, _session_id: str) -> Preferences:
-        """What a principal wants to be told of a session; raises as `read`."""
+        """A principal's preferences for a session. Raises the errors of `read`."""
         return await self.read(principal)
 
     def status(self, receiver_id: str) -> Status:
         return self._status.get(receiver_id, Status())
 
     def may_reach_private(self, principal: str) -> bool:
-        """Whether a principal's receivers may be in the networks of this machine."""
+        """Whether a principal's receivers may be in this machine's networks."""
         return principal == LOCAL or principal in self._service.settings.section(PushSettings).push_private
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -214,13 +214,13 @@ class Push:
             self._reading[owner] = self._service.start_task(self._read(owner))
 
     def act(self, act: AuditEvent) -> None:
-        """A budget that is nearly used up is news; what callers do is not."""
+        """Notifies about a budget that is nearly used up; other audit events are ignored."""
         if act.kind is AuditKind.BUDGET_WARNED and not self._stopped.is_set():
             warned = BudgetWarned(str(act.details["warning"]), at=time.time())
             self._service.start_task(self._announce_budget(act.who, act.details.get("group"), warned))
 
     async def _announce_budget(self, who: str, group: str | None, warned: BudgetWarned) -> None:
-        """Tells whose budget it is; of a group's, everybody in it of whom this server knows that they are."""
+        """Notifies the budget's owner; for a group's budget, everyone known to be in the group."""
         principals = {who}
         if group is not None:
             known = await self._once_readable(self.principals, warned.at + _MAX_KEPT)
@@ -246,8 +246,8 @@ class Push:
                 self._outboxes.put(made, chosen)
 
     async def _once_readable(self, read: Callable[[], Awaitable[T]], until: float) -> T | None:
-        """What `read` returns, called again and again until it does not fail; None if it still fails at a moment (Unix
-        seconds), or if the server has stopped."""
+        """The result of `read`, retried until it succeeds; None if it still fails at a given time (Unix seconds) or if
+        the server has stopped."""
         for attempt in count():
             if self._stopped.is_set():
                 return None
@@ -262,7 +262,7 @@ class Push:
         return None
 
     async def _take_over(self) -> None:
-        """Goes on with what servers before this one have not delivered."""
+        """Continues the undelivered notifications of earlier servers."""
         read = partial(asyncio.to_thread, self._outboxes.take_over)
         stored = await self._once_readable(read, time.time() + _MAX_KEPT)
         left: dict[tuple[str, str], list[Waiting]] = {}
@@ -293,8 +293,8 @@ class Push:
     # -- sending --------------------------------------------------------------------------------------------------
 
     def is_wanted(self, principal: str, notice: Notice) -> bool:
-        """Whether a notice is still to be delivered: it has not expired, the principal can still sign in, and its
-        question is still open."""
+        """Whether a notification is still wanted: it has not expired, the principal may still sign in, and its question
+        is still open."""
         if time.time() >= notice.expires_at or not self.knows(principal):
             return False
         # The rest is about questions: only they can become old news before they expire.
@@ -321,7 +321,8 @@ class Push:
         return await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
 
     async def remove_ended(self, principal: str, receiver_id: str) -> None:
-        """Nobody is told there any more. Raises as `update`, and InvalidArgument if that was so already."""
+        """Removes a receiver that ended. Raises the errors of `update`, and InvalidArgument if it was removed
+        already."""
         await self.update(principal, partial(without_receiver, receiver_id=receiver_id))
 
     async def try_out(self, principal: str, receiver: Receiver) -> str | None:
@@ -333,12 +334,12 @@ class Push:
         return None if reply.ok else f"it answered {reply.status}"
 
     def forget(self, principal: str, receiver_id: str) -> None:
-        """A receiver is removed: what waits for it is dropped."""
+        """A receiver was removed: drops its pending notifications."""
         self._status.pop(receiver_id, None)
         self._outboxes.forget(principal, receiver_id)
 
     def close(self) -> None:
-        """Nothing is sent any more; what waits is left to the next server."""
+        """Stops sending; pending notifications are left to the next server."""
         # First: a reader that is in the middle of writing notices
         # to the disk must not put them into an outbox any more.
         self._stopped.set()
@@ -348,12 +349,12 @@ class Push:
 
 
 def has_ended(receiver: Receiver, reply: PushReply) -> bool:
-    """Whether a receiver has answered that it is none any more."""
+    """Whether a receiver answered that it no longer exists."""
     return receiver.kind == "webpush" and reply.status in _GONE
 
 
 class Outboxes:
-    """What waits for the receivers, in the order of each: on disk until it has arrived or is no longer wanted."""
+    """The pending notifications of all receivers, in order for each: on disk until delivered or no longer wanted."""
 
     def __init__(
         self, push: Push, start_task: StartTask, deliveries: Deliveries, pauses: tuple[float, ...] = _PAUSES
@@ -367,22 +368,22 @@ class Outboxes:
 
     @property
     def pending(self) -> bool:
-        """Whether something is on its way to a receiver."""
+        """Whether a receiver has pending notifications."""
         return any(outbox.waiting for outbox in self._boxes.values())
 
     async def keep(self, waiting: Waiting) -> None:
-        """Writes a delivery to the disk; one that cannot be written is logged, and is sent all the same."""
+        """Writes a delivery to disk. If that fails, this is logged and the delivery is sent anyway."""
         try:
             await asyncio.to_thread(self._deliveries.add, waiting.stored())
         except OSError as error:
             log.warning("a notification for %s will be lost if the server stops: %s", waiting.principal, error)
 
     def take_over(self) -> list[PendingDelivery]:
-        """What servers before this one have left on the disk. Blocks on it; OSError."""
+        """The deliveries that earlier servers left on disk. Blocks on it; raises OSError."""
         return self._deliveries.take_over()
 
     def put(self, made: list[Waiting], chosen: Preferences) -> None:
-        """Each to its receiver, unless the server has stopped meanwhile: then they are on disk."""
+        """Queues each for its receiver, unless the server has stopped: then they are on disk."""
         receivers = {receiver.id: receiver for receiver in chosen.receivers}
         for waiting in made if not self._closed else ():
             key = (waiting.principal, waiting.receiver_id)
@@ -392,7 +393,7 @@ class Outboxes:
             outbox.put(receivers[waiting.receiver_id], waiting)
 
     async def drop(self, finished: Iterable[Waiting]) -> None:
-        """Removes deliveries from the disk that have arrived or are no longer wanted."""
+        """Removes deliveries from disk that were delivered or are no longer wanted."""
         for waiting in finished:
             try:
                 await asyncio.to_thread(self._deliveries.remove, waiting.delivery_id)
@@ -400,19 +401,19 @@ class Outboxes:
                 log.warning("a notification for %s may be delivered twice: %s", waiting.principal, error)
 
     def forget(self, principal: str, receiver_id: str) -> None:
-        """A receiver is removed: what waits for it is dropped."""
+        """A receiver was removed: drops its pending notifications."""
         outbox = self._boxes.pop((principal, receiver_id), None)
         if outbox is not None:
             self.start_task(self.drop(outbox.close()))
 
     def pause_before(self, attempt: int) -> float | None:
-        """How long to wait before another try; None if there is to be none."""
+        """Seconds before the next attempt; None to give up."""
         if attempt >= len(self._pauses):
             return None
         return self._pauses[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - only spreads the load
 
     def close(self) -> None:
-        """Nothing is sent any more; what waits is left to the next server."""
+        """Stops sending; pending notifications are left to the next server."""
         self._closed = True
         for outbox in self._boxes.values():
             outbox.close()
@@ -421,13 +422,13 @@ class Outboxes:
 
 
 class _Outbox:
-    """What waits for one receiver."""
+    """The pending notifications of one receiver."""
 
     def __init__(self, outboxes: Outboxes) -> None:
         self._outboxes = outboxes
         self._push = outboxes.push
         self._waiting: deque[tuple[Receiver, Waiting]] = deque()
-        """The one that is being sent is the first."""
+        """The first one is being sent."""
         self._task: asyncio.Task[None] | None = None
 
     def put(self, receiver: Receiver, waiting: Waiting) -> None:
@@ -445,7 +446,7 @@ class _Outbox:
         return bool(self._waiting)
 
     def close(self) -> list[Waiting]:
-        """Sends no more; returns what was not sent."""
+        """Stops sending; returns what was not sent."""
         left = [waiting for _, waiting in self._waiting]
         self._waiting.clear()
         # A receiver that has refused for good is removed by the very task that sends to it, which then ends by itself.
@@ -484,7 +485,7 @@ class _Outbox:
             attempt += 1
 
     async def _give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
-        """The receiver has refused for good. A subscription that has ended is removed."""
+        """The receiver refused permanently. An ended subscription is removed."""
         log.warning(
             "a %s receiver of %s rejected a notification: it answered %d", receiver.kind, principal, reply.status
         )

@@ -1,4 +1,4 @@
-"""What the fleet uses of push: its gateway keeps the receivers of people, and sends what machines have to say."""
+"""The interface for the fleet, whose gateway stores people's receivers and sends the machines' notifications."""
 
 from .delivery import Push, Status, has_ended
 from .preferences import ALL_NEWS, Notice, Preferences, Receiver, new_id, preferences_in, trial_notice, without_receiver

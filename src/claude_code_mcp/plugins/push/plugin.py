@@ -1,4 +1,4 @@
-"""The plug-in: tells people of questions and results where they are."""
+"""The push plug-in: notifies people about questions and results."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PushPlugin(Plugin):
-    """Sends notices to browsers, phones and webhooks."""
+    """Sends notifications to browsers, phones and webhooks."""
 
     name = "push"
 

@@ -1,7 +1,5 @@
-"""Which news people want, where and when.
-
-They are changed in transactions, so that two servers lose nothing of each other's.
-"""
+"""Notification preferences: what, where and when. They are changed in transactions, so that two servers do not
+overwrite each other."""
 
 import hashlib
 import re
@@ -29,7 +27,7 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 News = Literal["question", "ended", "stalled", "budget"]
 ALL_NEWS: tuple[News, ...] = ("question", "ended", "stalled", "budget")
 _FIRST_NEWS = ("question", "ended", "stalled")
-"""Those that there were before it was written down from which people had chosen."""
+"""The kinds that existed before preferences recorded which kinds there were."""
 
 
 def _check_time(text: str) -> str:
@@ -44,7 +42,7 @@ def _check_zone(name: str) -> str:
 
 
 def zone_of(name: str) -> tzinfo:
-    """A time zone by its name; ValueError if there is none."""
+    """A time zone by name. Raises ValueError if unknown."""
     if name == "UTC":
         return UTC
     try:
@@ -58,7 +56,7 @@ Zone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
 
 
 class QuietHours(BaseModel):
-    """A part of every day in which nothing is sent; it goes over midnight if it ends before it begins."""
+    """A part of every day in which nothing is sent; it spans midnight if it ends before it begins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
@@ -67,15 +65,15 @@ class QuietHours(BaseModel):
     timezone: Zone = "UTC"
 
     def hold(self, moment: datetime) -> bool:
-        """Whether they hold at this moment."""
+        """Whether they apply at this moment."""
         now = moment.astimezone(zone_of(self.timezone)).time()
         begins, ends = time.fromisoformat(self.begins), time.fromisoformat(self.ends)
         return begins <= now < ends if begins <= ends else now >= begins or now < ends
 
 
 class Receiver(BaseModel):
-    """Where news go to. The secrets in it leave the database only to be used. One of a later version is kept as it is,
-    with fields that only that version knows: it cannot be sent to, and the others can."""
+    """A receiver of notifications. Its secrets leave the database only to be used. A receiver of a later version is
+    kept unchanged, with fields that only that version knows; it is skipped when sending."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -83,37 +81,37 @@ class Receiver(BaseModel):
     kind: str
     """A name in `KINDS` of `receivers.py`, or one of a later version."""
     url: str
-    """The endpoint of a subscription, the address of a webhook, or that of a topic."""
+    """The endpoint of a subscription, or the address of a webhook or topic."""
     device: str = ""
     created_at: float
     secret: str = ""
-    """What a webhook's requests are signed with."""
+    """The key for signing a webhook's requests."""
     token: str = ""
-    """For a topic that needs one."""
+    """For a topic that requires one."""
     public_key: str = ""
     auth: str = ""
     """Of a subscription, in base64url."""
 
 
 class Preferences(BaseModel):
-    """All that one principal has chosen."""
+    """The preferences of one principal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     principal: str
     events: tuple[News, ...] = ALL_NEWS
     chosen_from: tuple[str, ...] = ALL_NEWS
-    """The kinds that there were when `events` was chosen: a kind that is newer nobody has refused."""
+    """The kinds that existed when `events` was chosen: newer kinds were not refused."""
     quiet_hours: QuietHours | None = None
     receivers: tuple[Receiver, ...] = ()
 
     @property
     def pushes_questions(self) -> bool:
-        """Whether questions are pushed to some receiver."""
+        """Whether questions are pushed to a receiver."""
         return bool(self.receivers) and "question" in self.events
 
     def wants(self, news: str, moment: datetime) -> bool:
-        """Whether a notice of this kind is to be sent at this moment."""
+        """Whether a notification of this kind should be sent now."""
         quiet = self.quiet_hours is not None and self.quiet_hours.hold(moment)
         return news in self.events and not quiet
 
@@ -125,24 +123,20 @@ class PreferenceStore:
         self._documents = Documents(database, "push")
 
     def read(self, principal: str) -> Preferences:
-        """What a principal has chosen; the defaults if there is nothing.
-
-        Raises:
-            OSError: it cannot be read now.
-            UpstreamUnavailable: what is there is damaged, or of a later version.
-        """
+        """A principal's preferences; the defaults without any. Raises OSError if they cannot be read now,
+        UpstreamUnavailable if they are damaged or from a later version."""
         try:
             return preferences_in(principal, self._documents.read(principal))
         except ValueError:
             raise _damaged() from None
 
     def principals(self) -> list[str]:
-        """Everybody who has chosen something. OSError if that cannot be read."""
+        """Everyone with preferences. Raises OSError."""
         return self._documents.keys()
 
     def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
-        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; what cannot
-        be read is never replaced."""
+        """Changes a principal's preferences; on disk on return. Raises OSError; unreadable preferences are never
+        replaced."""
         changed: list[Preferences] = []
 
         def replace(document: JsonObject | None) -> JsonObject:
@@ -158,12 +152,12 @@ class PreferenceStore:
         return changed[-1]
 
     def add(self, principal: str, receiver: Receiver) -> Preferences:
-        """As `update`, by `with_receiver`."""
+        """Like `update`, with `with_receiver`."""
         return self.update(principal, lambda current: with_receiver(current, receiver))
 
 
 def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
-    """With one receiver more, in place of one with the same address. LimitReached if there are too many."""
+    """With one more receiver, which replaces one with the same address. Raises LimitReached if there are too many."""
     others = tuple(other for other in current.receivers if (other.kind, other.url) != (receiver.kind, receiver.url))
     if len(others) >= _MAX_RECEIVERS:
         raise LimitReached(f"You already have {_MAX_RECEIVERS} receivers; remove one first.")
@@ -171,7 +165,7 @@ def with_receiver(current: Preferences, receiver: Receiver) -> Preferences:
 
 
 def without_receiver(current: Preferences, receiver_id: str) -> Preferences:
-    """Without one of them. InvalidArgument if there is none with this id."""
+    """Without a receiver. Raises InvalidArgument for an unknown id."""
     others = tuple(other for other in current.receivers if other.id != receiver_id)
     if len(others) == len(current.receivers):
         raise InvalidArgument("There is no such receiver.", field="id")
@@ -179,7 +173,7 @@ def without_receiver(current: Preferences, receiver_id: str) -> Preferences:
 
 
 def preferences_in(principal: str, document: JsonObject | None) -> Preferences:
-    """What was kept for a principal; the defaults for nothing. Raises ValidationError."""
+    """The stored preferences of a principal; the defaults without any. Raises ValidationError."""
     if document is None:
         return Preferences(principal=principal)
     known = document.get("chosen_from", _FIRST_NEWS)
@@ -204,14 +198,14 @@ _MAX_TITLE = 80
 _MAX_BODY = 300
 _BY_A_PERSON = frozenset({OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED})
 _NOT_ANNOUNCED = _BY_A_PERSON | {OutcomeCode.LIMIT_REACHED}
-"""A usage limit is announced with the `WaitChanged` that follows, which says when the session continues."""
+"""A usage limit is announced with the following `WaitChanged`, which says when the session continues."""
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice: what happened, in which session, and until when it is of interest."""
+    """A notification: what happened, in which session, and until when it is relevant."""
 
     kind: str
     session_id: str
@@ -219,19 +213,19 @@ class Notice:
     body: str
     at: float
     expires_at: float
-    """After that nobody wants to know."""
+    """When it is no longer relevant."""
     question_id: str | None = None
 
     @property
     def tag(self) -> str:
-        """An id that is the same for notices of which the newest replaces the others."""
+        """An id shared by notifications of which the newest replaces the others."""
         # Of two budgets that are low at once, neither replaces the other.
         subject = self.body if self.kind == "budget" else self.kind
         return hashlib.sha256(f"{self.session_id} {subject}".encode()).hexdigest()[:32]
 
     @property
     def path(self) -> str:
-        """Where it can be answered, in the page; which asks for the sign-in first."""
+        """The page's path where it can be answered, after signing in."""
         if self.kind == "budget":
             return "#/costs"
         if not self.session_id:
@@ -240,7 +234,7 @@ class Notice:
         return f"#/sessions/{self.session_id}{question}"
 
     def fields(self, base: str) -> dict[str, Any]:
-        """For receivers that take data; `base` is the address of the page."""
+        """For receivers that accept data; `base` is the address of the page."""
         return {
             "kind": self.kind,
             "title": self.title,
@@ -254,8 +248,7 @@ class Notice:
 
 
 def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor: Redaction) -> Notice | None:
-    """The notice for an event; None if the event is not worth one, such as a turn that a person has ended
-    themselves."""
+    """The notification for an event; None for an event without one, such as a turn that the person interrupted."""
 
     def notice(kind: str, body: str, expires_at: float, question_id: str | None = None) -> Notice:
         clean = (redactor.text(title()), redactor.text(body))
@@ -279,5 +272,5 @@ def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor:
 
 
 def trial_notice(at: float) -> Notice:
-    """What a person has sent to see that it arrives."""
+    """A test notification."""
     return Notice("test", "", "Claude Code", "This is a test notification.", at, at + 60)

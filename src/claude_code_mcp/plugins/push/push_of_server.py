@@ -1,4 +1,4 @@
-"""Push as a part of the API of one server."""
+"""The push part of one server's API."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ from .push_routes import PushRoutes
 
 
 class PushOfServer(PushRoutes):
-    """The routes for the receivers of one server, and the delivery to them."""
+    """The routes for one server's receivers, and the delivery to them."""
 
     def __init__(self, service: Service, push: Push | None = None) -> None:
-        """To be made within the event loop of the service."""
+        """Create it within the service's event loop."""
         self.push = push or Push(service, service.settings.state_dir / "web")
         super().__init__(service.audit, self.push)
         service.observe(self.push)

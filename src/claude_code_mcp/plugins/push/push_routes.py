@@ -1,4 +1,4 @@
-"""The routes on push: where and when somebody wants to be told that a session needs them."""
+"""The push routes: when and where a person wants notifications."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from .receivers import KINDS, ReceiverDetails
 _MAX_DEVICE = 60
 _MAX_TOKEN = 500
 _TRIES_A_MINUTE = 10
-"""Of one person: each has the server send a request to an address that they have chosen."""
+"""Per person: each makes the server send a request to an address that they chose."""
 
 
 class PreferenceArguments(Arguments):
@@ -39,7 +39,7 @@ class SubscriptionKeys(Arguments):
 
 
 class BrowserSubscription(Arguments):
-    """What a browser's PushSubscription is as JSON."""
+    """A browser's PushSubscription as JSON."""
 
     endpoint: str
     expiration_time: float | None = None
@@ -55,7 +55,7 @@ class ReceiverArguments(Arguments):
 
 
 class ReceiverBook(Protocol):
-    """Where receivers are kept: `Push` has those of one server, `plugins/fleet/push_receivers.py` those of a fleet."""
+    """Stores receivers: `Push` for one server, `plugins/fleet/push_receivers.py` for a fleet."""
 
     async def read(self, principal: str) -> Preferences: ...
 
@@ -112,7 +112,7 @@ class PushRoutes(ApiPart):
         return answer({"receiver": self._row(receiver), **secret}, 201)
 
     def _receiver(self, arguments: ReceiverArguments, private: bool) -> Receiver:
-        """InvalidArgument where something is missing, or does not belong to this kind."""
+        """Raises InvalidArgument for missing fields or fields of another kind."""
         kind, subscription = KINDS.get(arguments.kind), arguments.subscription
         if kind is None:
             raise InvalidArgument(f"kind: must be one of {', '.join(KINDS)}.", field="kind")
@@ -178,5 +178,5 @@ class PushRoutes(ApiPart):
 
 
 def _target(receiver: Receiver) -> str:
-    """Where it is, without what makes its address a secret: the rest of a subscription's, or a topic."""
+    """Its address without the secret part: the rest of a subscription's address, or a topic."""
     return urlsplit(receiver.url).netloc

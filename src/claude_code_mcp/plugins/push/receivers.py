@@ -25,7 +25,7 @@ from .sending import SendFailed
 from .web_push import ServerKey
 
 MAX_MESSAGE_BYTES = 3000
-"""Bytes of a message that every push service takes, with what the encryption adds."""
+"""Bytes that every push service accepts, including the overhead of encryption."""
 _SECRET_BYTES = 32
 _SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that the specification has for secrets
 _CONTACT = "https://pypi.org/project/claude-code-mcp/"
@@ -46,8 +46,8 @@ class PushRequest(NamedTuple):
 
 
 def request_for(receiver: Receiver, notice: Notice, base: str, key: ServerKey, delivery_id: str) -> PushRequest:
-    """The HTTP request that delivers a notice to a receiver. `base` is the address of the page. Each try of the same
-    notice has the same id. SendFailed for a kind of a later version, which this one cannot send to."""
+    """The HTTP request that delivers a notification. `base` is the address of the page. Each attempt has the same id.
+    Raises SendFailed for a kind of a later version."""
     kind = KINDS.get(receiver.kind)
     if kind is None:
         raise SendFailed(f"this version does not support receivers of the kind {one_line(visible(receiver.kind), 40)}")
@@ -55,7 +55,7 @@ def request_for(receiver: Receiver, notice: Notice, base: str, key: ServerKey, d
 
 
 class Attempt(NamedTuple):
-    """One try to deliver a notice."""
+    """One attempt to deliver a notification."""
 
     notice: Notice
     base: str
@@ -65,7 +65,7 @@ class Attempt(NamedTuple):
 
 
 class ReceiverDetails(NamedTuple):
-    """What a person has entered of a receiver, or their browser of its subscription. The address is checked."""
+    """What a person entered for a receiver, or a browser's subscription. The address is validated."""
 
     url: str
     token: str = ""
@@ -74,14 +74,14 @@ class ReceiverDetails(NamedTuple):
 
 
 def signature(secret: str, delivery_id: str, timestamp: str, body: bytes) -> str:
-    """What the header `webhook-signature` must be."""
+    """The required value of the header `webhook-signature`."""
     key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX))
     signed = b".".join((delivery_id.encode(), timestamp.encode(), body))
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def _webhook_fields(_: ReceiverDetails) -> dict[str, str]:
-    """A secret for signatures as the libraries take it."""
+    """A signing secret in the libraries' format."""
     return {"secret": _SECRET_PREFIX + base64.b64encode(os.urandom(_SECRET_BYTES)).decode()}
 
 
@@ -97,7 +97,7 @@ def _webhook(receiver: Receiver, attempt: Attempt) -> PushRequest:
 
 
 def check_topic(url: str) -> str:
-    """The topic in an address such as `https://ntfy.sh/topic`; InvalidArgument if there is none."""
+    """The topic in an address such as `https://ntfy.sh/topic`. Raises InvalidArgument if there is none."""
     topic = unquote(urlsplit(url).path.strip("/"))
     if not topic or "/" in topic or not topic.replace("-", "").replace("_", "").isalnum() or len(topic) > 64:
         raise InvalidArgument("url: must end with a topic, such as https://ntfy.sh/my-topic.", field="url")
@@ -155,13 +155,13 @@ def _web_push(receiver: Receiver, attempt: Attempt) -> PushRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverKind:
-    """What is particular to one kind of receiver."""
+    """The specifics of one kind of receiver."""
 
     fields: Callable[[ReceiverDetails], dict[str, str]]
-    """What is kept of it beside its address. Raises InvalidArgument where something is missing or does not fit."""
+    """The stored fields in addition to its address. Raises InvalidArgument for missing or invalid fields."""
     request: Callable[[Receiver, Attempt], PushRequest]
     by_browser: bool = False
-    """Whether a browser registers itself with a subscription. The address of any other a person enters."""
+    """Whether a browser registers itself with a subscription; otherwise a person enters the address."""
 
 
 KINDS: Mapping[str, ReceiverKind] = {

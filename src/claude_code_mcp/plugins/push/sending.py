@@ -1,8 +1,6 @@
-"""Sends a request to an address that somebody else has chosen, without reaching what only this server can reach.
-
-The connection goes to the very address that was checked (`server/outbound_urls.py`). No redirect is followed, no proxy
-of the environment is used, and of the answer only the head is read.
-"""
+"""Sends requests to addresses chosen by others, without reaching what only this server can reach. The connection goes
+to exactly the address that was checked (`server/outbound_urls.py`). Redirects and proxies of the environment are not
+used, and only the head of the answer is read."""
 
 import asyncio
 import functools
@@ -18,12 +16,12 @@ _TIMEOUT = 15.0
 
 
 class SendFailed(Exception):
-    """The request did not get an answer; the text says why."""
+    """The request got no answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushReply:
-    """The answer of a receiver."""
+    """A receiver's answer."""
 
     status: int
     retry_after: float | None = None
@@ -36,8 +34,8 @@ class PushReply:
 async def post(
     url: str, headers: Mapping[str, str], body: bytes, *, private: bool, timeout: float = _TIMEOUT
 ) -> PushReply:
-    """Sends a request. SendFailed if no answer comes in time, or if the address is not public and `private` is not
-    allowed; InvalidArgument if the address is not valid."""
+    """Sends a request. Raises SendFailed without an answer in time, or if the address is not public and `private` is
+    not set; InvalidArgument for an invalid address."""
     parts = check_url(url, private=private)
     try:
         async with asyncio.timeout(timeout):
@@ -75,5 +73,5 @@ def _transport() -> httpx2.AsyncHTTPTransport:
 
 @functools.cache
 def _trust() -> ssl.SSLContext:
-    """What the certificates of receivers are checked by, read once. Blocks on the disk."""
+    """The trusted certificates for receivers, read once. Blocks on the disk."""
     return ssl.create_default_context()

@@ -1,8 +1,5 @@
-"""Web Push: messages that only one browser can read (RFC 8291), and the key that identifies this server (RFC 8292).
-
-The push service in between learns when a message is sent and how long it is, and nothing else. Encrypting needs the
-extra `web`, which brings http_ece.
-"""
+"""Web Push: messages that only one browser can read (RFC 8291), and the key that identifies this server (RFC 8292). The
+push service only sees when a message is sent and how long it is. Encryption needs the extra `web` (http_ece)."""
 
 import base64
 import binascii
@@ -25,7 +22,7 @@ from ...core.private_files import private_directory, read_regular, replace_file
 _TOKEN_SECONDS = 12 * 3600
 _CURVE = ec.SECP256R1()
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of that curve."""
+"""The order of that curve."""
 _POINT_LENGTH = 65
 _AUTH_LENGTH = 16
 
@@ -41,7 +38,7 @@ def is_installed() -> bool:
 
 
 def decode64(text: str) -> bytes:
-    """The bytes of base64url, with or without padding. ValueError if it is not base64url."""
+    """Decodes base64url, with or without padding. Raises ValueError."""
     try:
         return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeError):
@@ -49,7 +46,7 @@ def decode64(text: str) -> bytes:
 
 
 def check_keys(public_key: str, auth: str) -> None:
-    """Refuses the keys of a subscription with InvalidArgument if no message can be encrypted with them."""
+    """Raises InvalidArgument if no message can be encrypted with a subscription's keys."""
     try:
         point = decode64(public_key)
         if len(point) != _POINT_LENGTH or len(decode64(auth)) != _AUTH_LENGTH:
@@ -60,8 +57,8 @@ def check_keys(public_key: str, auth: str) -> None:
 
 
 def encrypt(message: bytes, public_key: str, auth: str) -> bytes:
-    """A message as only the browser with these keys can read it, in the coding aes128gcm. ValueError if the keys are
-    not valid; ImportError if http_ece is not installed."""
+    """A message that only the browser with these keys can read, in the encoding aes128gcm. Raises ValueError for
+    invalid keys; ImportError if http_ece is not installed."""
     import http_ece  # type: ignore[import-untyped]  # noqa: PLC0415 - optional
 
     return bytes(
@@ -76,23 +73,23 @@ def encrypt(message: bytes, public_key: str, auth: str) -> bytes:
 
 
 class ServerKey:
-    """The key by which push services know this server. Subscriptions are bound to it, so it is kept."""
+    """The key that identifies this server to push services. It is stored, because subscriptions are bound to it."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the key, or makes one if there is none. Blocks on the disk. OSError if it cannot be read or made; one
-        that is there stays as it is."""
+        """Reads or creates the key. Blocks on the disk. Raises OSError if it cannot be read or created; an existing one
+        is never replaced."""
         private_directory(path.parent)
         with FileLock(path.with_suffix(".lock"), mode=0o600):  # of two who make one, the second takes the first's
             self._key = _read_key(path) or _new_key(path)
 
     @property
     def public(self) -> str:
-        """What a browser subscribes with."""
+        """The public key for browser subscriptions."""
         encoding, form = serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
         return base64url(self._key.public_key().public_bytes(encoding, form))
 
     def authorization(self, endpoint: str, contact: str) -> str:
-        """The header by which a push service knows the sender; `contact` is where its operator finds us."""
+        """The header that identifies the sender to a push service; `contact` is where its operator can reach us."""
         import jwt  # noqa: PLC0415 - seldom needed
 
         parts = urlsplit(endpoint)
@@ -101,7 +98,7 @@ class ServerKey:
 
 
 class DerivedKey(ServerKey):
-    """A key derived from a secret: the same wherever the secret is known, and stored nowhere."""
+    """A key derived from a secret: equal wherever the secret is known, and not stored."""
 
     def __init__(self, secret: bytes) -> None:
         digest = hmac.digest(secret, b"claude-code-mcp: web push", "sha384")  # longer than the order: no bias
@@ -109,8 +106,8 @@ class DerivedKey(ServerKey):
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
-    """None if there is no file. OSError if there is one that cannot be used: replacing it would end every subscription
-    that is bound to it."""
+    """None if there is no file. Raises OSError if it cannot be used: replacing it would end every subscription bound to
+    it."""
     try:
         content = read_regular(path, 8 << 10)
     except FileNotFoundError:

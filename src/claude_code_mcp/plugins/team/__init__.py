@@ -1,1 +1,1 @@
-"""Several people at one server: sign-in, shared sessions."""
+"""Several people on one server: sign-in and shared sessions."""

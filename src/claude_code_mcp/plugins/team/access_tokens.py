@@ -41,34 +41,34 @@ log = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
-"""What the header of an access token may call it. Others are made for something else, such as a sign-out."""
+"""Accepted types in the header of an access token. Others have a different purpose, such as signing out."""
 LEEWAY = 30
-"""Seconds by which the clocks of the two servers may differ."""
+"""Maximum difference in seconds between the clocks of the two servers."""
 _TIMEOUT = 10.0
 _MAX_ANSWER = 1 << 20
 _MAX_TOKEN = 16 << 10
 _MAX_NAME = 128
 _KEYS_FOR = 600.0
-"""Seconds after which keys are read again: one that the issuer has taken back is refused after that."""
+"""Seconds after which keys are read again, so that a revoked one is refused."""
 _KEYS_AT_MOST = 3600.0
-"""Seconds for which keys count while the issuer cannot be reached."""
+"""Seconds for which keys are used while the issuer cannot be reached."""
 _PAUSE = 10.0
-"""Seconds between two readings of the keys, whatever tokens name: anybody can send one with an unknown key."""
+"""Minimum seconds between two readings of the keys: anyone can send tokens with unknown keys."""
 _METADATA_FOR = 60.0
 _INTROSPECTED_FOR = 15.0
 _MAX_INTROSPECTED = 1000
 _MAX_CONCURRENT_REQUESTS = 16
-"""Questions to the introspection endpoint at one time; others wait."""
+"""Concurrent requests to the introspection endpoint; others wait."""
 _SHOWN_AS_ACCESS = frozenset({"bearer", "at+jwt", "access", "jwt"})
-"""What the claim `typ` of an access token may say, as Keycloak has it; an id token says `ID` there."""
+"""Values of the claim `typ` in access tokens of Keycloak; its id tokens have `ID`."""
 _OF_ID_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash"})
-"""Claims that OpenID Connect has for id tokens alone."""
+"""Claims that OpenID Connect defines for id tokens only."""
 _OF_ACCESS_TOKENS = frozenset({"scope", "scp", "client_id", "cid", "appid"})
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a good token says: who, until when (Unix seconds), and for what."""
+    """The content of a valid token: who, until when (Unix seconds), and for what."""
 
     name: str
     subject: str
@@ -76,16 +76,16 @@ class Grant:
     scopes: tuple[str, ...]
     groups: frozenset[str]
     issued_at: float
-    """Of two tokens of somebody the one that was issued later says which groups they are in."""
+    """Of two tokens of a person, the later one determines the groups."""
 
     @property
     def counts_until(self) -> float:
-        """Until when the token is good here, by a clock that may differ from the issuer's."""
+        """Until when the token is valid here, by a clock that may differ from the issuer's."""
         return float(self.expires_at + LEEWAY)
 
 
 class TokenIssuer(Protocol):
-    """Whoever says whether an access token is good."""
+    """Validates access tokens."""
 
     issuer: str
     resource: str
@@ -93,20 +93,20 @@ class TokenIssuer(Protocol):
 
     @property
     def look_every(self) -> float:
-        """Seconds after which something new may be known of a token that has not expired."""
+        """Seconds after which an unexpired token must be checked again."""
 
     def must_ask(self, token: str) -> bool:
-        """Whether somebody else has to be asked about this token, of whom nobody has heard that it is good."""
+        """Whether the token must be introspected (no cached result)."""
 
     async def check(self, token: str) -> Grant | None:
-        """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
+        """The token's grant; None if it is invalid. Raises UpstreamUnavailable if that cannot be determined now."""
 
 
 class AccessTokens:
-    """Checks the tokens of one issuer for one resource."""
+    """Validates the tokens of one issuer for one resource."""
 
     def __init__(self, settings: Settings, resource: str) -> None:
-        """`resource` is the address of the MCP endpoint as clients have it. Nothing is read from the network yet."""
+        """`resource` is the MCP endpoint's address for clients. Does not use the network yet."""
         assert settings.oauth_issuer is not None
         self.issuer = settings.oauth_issuer
         self.resource = resource
@@ -124,17 +124,16 @@ class AccessTokens:
 
     @property
     def look_every(self) -> float:
-        """Seconds after which something new may be known of a token that has not expired."""
+        """Seconds after which an unexpired token must be checked again."""
         return _INTROSPECTED_FOR if self._introspection is not None else float("inf")
 
     def must_ask(self, token: str) -> bool:
-        """Whether the issuer has to be asked about this token, and has not said before that it is good. A signature is
-        looked at here."""
+        """Whether the issuer must be asked about this token (no cached result). Signatures are checked locally."""
         return self._introspection is not None and not self._introspection.has_known(token)
 
     async def check(self, token: str) -> Grant | None:
-        """What the token grants; None if it is not good, with the reason in the log. UpstreamUnavailable while that
-        cannot be said."""
+        """The token's grant; None if it is invalid, with the reason in the log. Raises UpstreamUnavailable if that
+        cannot be determined now."""
         # Before anything is parsed or sent on: anybody can send anything.
         if len(token) > _MAX_TOKEN or not token.isascii():
             return None
@@ -156,8 +155,8 @@ class AccessTokens:
             raise UpstreamUnavailable("The issuer of access tokens cannot be reached at the moment.") from None
 
     async def person(self, id_token: str, client_id: str, nonce: str) -> Grant | None:
-        """Who has signed in, by the id token that the issuer has given for this sign-in; None if it is not good, with
-        the reason in the log. UpstreamUnavailable while that cannot be said."""
+        """The person in the issuer's id token for this sign-in; None if it is invalid, with the reason in the log.
+        Raises UpstreamUnavailable if that cannot be determined now."""
         try:
             claims = await self._signed(id_token, [client_id])
             # It must have been given for this very sign-in, and not for one that somebody else has begun.
@@ -169,7 +168,7 @@ class AccessTokens:
             return None
 
     async def exchange(self, form: Mapping[str, str], client: tuple[str, str]) -> Mapping[str, Any]:
-        """What the issuer's token endpoint answers. UpstreamUnavailable for a refusal too."""
+        """The answer of the issuer's token endpoint. Raises UpstreamUnavailable, also for a refusal."""
         endpoint = (await self.metadata()).get("token_endpoint")
         if not isinstance(endpoint, str) or not _is_safe(endpoint):
             raise UpstreamUnavailable("its metadata names no token endpoint")
@@ -177,7 +176,7 @@ class AccessTokens:
         return answer if isinstance(answer, dict) else {}
 
     async def metadata(self) -> Mapping[str, Any]:
-        """What the issuer says of itself, read within the last minute. UpstreamUnavailable if it cannot be read."""
+        """The issuer's metadata, at most a minute old. Raises UpstreamUnavailable."""
         # One reading for all who ask, and a failure counts for a while too: anybody can have this asked.
         async with self._reading_metadata:
             if time.monotonic() >= self._metadata_until:
@@ -214,10 +213,13 @@ class AccessTokens:
         return claims
 
     def _refuse_id_token(self, token: str, claims: Mapping[str, Any]) -> None:
-        """NotGood for a token that tells a client who somebody is, and lets nobody in: it goes to places that never
-        keep a secret, such as logs of pages. A header `at+jwt` (RFC 9068) settles it. Without one a token is taken for
-        an access token unless it has a claim of id tokens; and where its audience is the id of a client, which is that
-        of every id token of that client, only if it has a claim of access tokens."""
+        """Raises NotGood for an id token, which tells a client who a person is and grants no access: it is sent to
+        places that keep no secrets, such as page logs.
+
+        A header `at+jwt` (RFC 9068) is conclusive. Otherwise a token is an access token unless it has a claim of id
+        tokens; if its audience is a client id, as in every id token of that client, it must also have a claim of access
+        tokens.
+        """
         import jwt  # noqa: PLC0415
 
         if self._takes_id_tokens or str(jwt.get_unverified_header(token).get("typ", "")).casefold().endswith("at+jwt"):
@@ -254,8 +256,8 @@ class AccessTokens:
 
 
 def name_in(claims: Mapping[str, Any], claim: str) -> str:
-    """Who somebody is by a claim. NotGood if that is no name: it is what rules, limits and files go by, and must be one
-    word that is shown as it is."""
+    """The person's name from a claim. Raises NotGood if it is invalid: rules, limits and files use it, so it must be
+    one printable word."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
         raise NotGood(f"its claim {claim!r} is not a valid name")
@@ -273,8 +275,8 @@ def groups_in(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 
 
 def check_oauth_settings(settings: Settings) -> None:
-    """InvalidArgument for an address that would send tokens or keys over the network in the clear, and for settings
-    that cannot be had together."""
+    """Raises InvalidArgument for an address that would send tokens or keys unencrypted, and for settings that cannot be
+    combined."""
     own = settings.section(TeamSettings)
     for name, address in (
         ("CLAUDE_CODE_MCP_OAUTH_ISSUER", settings.oauth_issuer),
@@ -296,8 +298,8 @@ def check_oauth_settings(settings: Settings) -> None:
 
 
 def _refuse_settings_of_a_provider(settings: Settings) -> None:
-    """InvalidArgument if a setting speaks of another authorization server. What it asks for, such as a scope,
-    the tokens of the one in this server do not have."""
+    """Raises InvalidArgument if a setting refers to another authorization server: its requirements, such as scopes, are
+    not in this server's tokens."""
     own = settings.section(TeamSettings)
     for name, value in (
         ("ISSUER", settings.oauth_issuer),
@@ -315,7 +317,7 @@ def _refuse_settings_of_a_provider(settings: Settings) -> None:
 
 
 def is_safe_page(address: object) -> TypeGuard[str]:
-    """Whether people can be sent to an address, which may have a query: what they enter there is not for everybody."""
+    """Whether people can be sent to an address, which may have a query: they enter private data there."""
     return isinstance(address, str) and _is_safe(address.partition("?")[0])
 
 
@@ -337,13 +339,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _issued_at(claims: Mapping[str, Any]) -> float:
-    """When the token was issued: now if it does not say, and never later than that."""
+    """When the token was issued: now if unknown, and never later."""
     found, now = claims.get("iat"), time.time()
     return min(float(found), now) if isinstance(found, int | float) and not isinstance(found, bool) else now
 
 
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """`scope` by RFC 9068, or `scp` as some providers have it, as a text or a list."""
+    """`scope` of RFC 9068, or `scp` of some providers, as a string or a list."""
     found = claims.get("scope", claims.get("scp", ""))
     if isinstance(found, str):
         return tuple(found.split())
@@ -351,11 +353,11 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class NotGood(Exception):
-    """Why a token does not count; for the log, never with anything of the token in it."""
+    """Why a token is invalid, for the log; never contains any part of the token."""
 
 
 class IssuerKeys:
-    """The keys of an issuer, read when the first token comes."""
+    """The keys of an issuer, read when the first token arrives."""
 
     def __init__(self, issuer: str) -> None:
         self._issuer = issuer
@@ -364,8 +366,8 @@ class IssuerKeys:
         self._reading = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> Any:
-        """The key of this id; without one, the only key that there is. NotGood if there is none, UpstreamUnavailable
-        if they cannot be read, and have not been for an hour."""
+        """The key with this id, or without an id the only key. Raises NotGood if there is none, UpstreamUnavailable if
+        they cannot be read and have not been for an hour."""
         if key_id not in self._by_id or self._age() >= _KEYS_FOR:
             async with self._reading:
                 await self._read_again(key_id)
@@ -418,7 +420,7 @@ class IssuerKeys:
 
 
 class _Introspection:
-    """Asks the issuer about each token, and keeps an answer for a moment."""
+    """Asks the issuer about each token and caches answers briefly."""
 
     def __init__(self, settings: TeamSettings) -> None:
         assert settings.oauth_introspection is not None
@@ -428,15 +430,15 @@ class _Introspection:
         self._client = (settings.oauth_client_id, secret.get_secret_value() if secret is not None else "")
         self._known: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
         self._refused: OrderedDict[bytes, float] = OrderedDict()
-        """Tokens that are not active, and until when that counts. Apart: strangers could push out what is."""
+        """Inactive tokens, and how long that is cached. Separate, so that strangers cannot displace active ones."""
         self._asking = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
 
     def has_known(self, token: str) -> bool:
-        """Whether the issuer has said that this token is active, and not the contrary since."""
+        """Whether the cache says that this token is active."""
         return _digest(token) in self._known
 
     async def ask(self, token: str) -> Mapping[str, Any]:
-        """What the issuer says of an active token. NotGood for others, UpstreamUnavailable without an answer."""
+        """The issuer's data about an active token. Raises NotGood for others, UpstreamUnavailable without an answer."""
         digest = _digest(token)
         until, claims = self._known.get(digest, (0.0, {}))
         if time.monotonic() < until:
@@ -473,8 +475,8 @@ def _keep(kept: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:
 
 
 async def _metadata_of(issuer: str) -> Mapping[str, Any]:
-    """The metadata at the well-known addresses of RFC 8414 and OpenID Connect. UpstreamUnavailable if there is none, or
-    if it is that of another issuer: its keys would be believed for this one."""
+    """The metadata at the well-known addresses of RFC 8414 and OpenID Connect. Raises UpstreamUnavailable if there is
+    none or if it names another issuer, whose keys would otherwise be trusted for this one."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     addresses = (
@@ -496,7 +498,7 @@ async def _metadata_of(issuer: str) -> Mapping[str, Any]:
 
 
 async def _get_json(address: str, form: Mapping[str, str] | None = None, client: tuple[str, str] | None = None) -> Any:
-    """The JSON at an address, got, or posted to with a form. UpstreamUnavailable for every other answer."""
+    """The JSON at an address, from a GET request or a form POST. Raises UpstreamUnavailable for every other answer."""
     try:
         async with (
             asyncio.timeout(_TIMEOUT),

@@ -1,4 +1,5 @@
-"""The ways in which people authenticate: an OAuth issuer of the operator, the one in this server, a trusted proxy."""
+"""The authenticators for people: the operator's OAuth issuer, the embedded authorization server, and a trusted
+proxy."""
 
 import asyncio
 import logging
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_UNKNOWN_TOKENS = 60
-"""Unknown tokens of one address within a minute; more are refused as too many."""
+"""Unknown tokens per address and minute; more are refused."""
 _PROXY = "proxy"
 _PROXY_SECONDS = 12 * 3600.0
-"""After which a person whom a proxy has let in signs in anew, which the page does by itself."""
+"""Seconds after which a person admitted by a proxy signs in again, which the page does automatically."""
 
 
 def authenticators(settings: Settings) -> Sequence[Authenticator]:
-    """The ways that the settings name. InvalidArgument if they cannot be used."""
+    """The authenticators in the settings. Raises InvalidArgument if they cannot be used."""
     found: list[Authenticator] = []
     if settings.oauth:
         found.append(EmbeddedAuthenticator(settings))
@@ -61,8 +62,8 @@ class PeopleAuthenticator(Authenticator):
         """Set when the server has its address."""
 
     async def let_in(self, grant: Grant, until: float) -> Identity | None:
-        """The caller that a person with this grant is, until then at least; None if they cannot be let in.
-        UpstreamUnavailable while that cannot be said."""
+        """The caller for a person with this grant, valid at least until then; None if they cannot be admitted. Raises
+        UpstreamUnavailable if that cannot be determined now."""
         return await self.people.let_in(grant, until) if self.people is not None else None
 
     def has(self, identity: Identity) -> bool:
@@ -102,16 +103,16 @@ class TokenAuthenticator(PeopleAuthenticator):
     """Admits people with access tokens of one issuer."""
 
     def __init__(self, settings: Settings, scopes: tuple[str, ...]) -> None:
-        """`scopes` are what each token must be good for."""
+        """`scopes` are required in each token."""
         super().__init__(settings)
         self._scopes = scopes
         self._tokens: TokenIssuer | None = None
         self._unknown_tokens = FailureLimit(_MAX_UNKNOWN_TOKENS)
         self._doubted = asyncio.Lock()
-        """Held while the issuer is asked about a token of an address with too many unknown ones."""
+        """Held while the issuer is asked about a token from an address with too many unknown ones."""
 
     def take(self, tokens: TokenIssuer, people: People) -> None:
-        """From now on these people are admitted with these tokens."""
+        """Admits these people with these tokens from now on."""
         self._tokens, self.people = tokens, people
 
     def challenge(self) -> Challenge | None:
@@ -135,8 +136,8 @@ class TokenAuthenticator(PeopleAuthenticator):
         return AdmittedCaller(found, access, people.scopes_of(found))
 
     async def _check(self, token: str, tokens: TokenIssuer) -> Grant | None:
-        """What an access token grants. RateLimited for an unknown one, from an address that has sent too many of them.
-        One that is good is taken from there too: others may have the same address."""
+        """The grant of an access token. Raises RateLimited for an unknown token from an address that sent too many.
+        Valid tokens are accepted from there too, because others may share the address."""
         address = caller_address()
         flooding = self._unknown_tokens.is_over(address)
         if flooding and tokens.must_ask(token):
@@ -154,7 +155,7 @@ class TokenAuthenticator(PeopleAuthenticator):
 
 
 class IssuerAuthenticator(TokenAuthenticator):
-    """Access tokens of the operator's OAuth issuer. With a client id, people sign in there for the page too."""
+    """Access tokens of the operator's OAuth issuer. With a client id, people also sign in there for the console."""
 
     def __init__(self, settings: Settings) -> None:
         self._own = settings.section(TeamSettings)
@@ -191,10 +192,10 @@ class IssuerAuthenticator(TokenAuthenticator):
 
 
 class EmbeddedAuthenticator(TokenAuthenticator):
-    """Access tokens of the authorization server in this server, at which invited people sign in with passkeys."""
+    """Access tokens of this server's own authorization server, where invited people sign in with passkeys."""
 
     def __init__(self, settings: Settings, documents: "ClientDocuments | None" = None) -> None:
-        """`documents` reads those of clients, for tests."""
+        """`documents` reads client documents; for tests."""
         super().__init__(settings, (SCOPE,))
         self._documents = documents
         self._origin: str | None = None
@@ -239,8 +240,8 @@ class EmbeddedAuthenticator(TokenAuthenticator):
             await self._server.follow()
 
     def end_person(self, name: str, subject: str | None) -> None:
-        """Ends everything that a person has open; with a `subject`, permanently. Nothing is awaited: a request that is
-        being let in at this moment is found among the running ones, or is refused."""
+        """Ends everything that a person has open; with a `subject`, permanently. Awaits nothing: a request that is
+        being admitted now is found among the running ones, or is refused."""
         assert self._callers is not None
         assert self._service is not None
         for identity in self.people.end(name, subject) if self.people is not None else ():
@@ -248,7 +249,7 @@ class EmbeddedAuthenticator(TokenAuthenticator):
 
 
 class ProxyAuthenticator(PeopleAuthenticator):
-    """People whom a trusted proxy names in a header of each request."""
+    """People named by a trusted proxy in a header of each request."""
 
     def serve(self, callers: Callers, service: HttpService, address: Address) -> None:
         names = PersonNames(service.state)
@@ -268,6 +269,6 @@ class ProxyAuthenticator(PeopleAuthenticator):
         return None if user is None else await self.by_name(*user, _PROXY_SECONDS)
 
     async def by_name(self, name: str, groups: Collection[str], lasts: float) -> Identity | None:
-        """The person of this name, for so many seconds; None if they cannot be let in."""
+        """The person with this name, for this many seconds; None if they cannot be admitted."""
         now = time.time()
         return await self.let_in(Grant(name, name, int(now + lasts), (), frozenset(groups), now), now + lasts)

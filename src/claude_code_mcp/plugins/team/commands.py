@@ -1,8 +1,7 @@
-"""`people`: who is invited to a server with `--oauth`, and whose name is whose, of those who sign in elsewhere.
-`sessions share` and `sessions unshare`: who else may use a session.
+"""`people`: manages invited people on a server with `--oauth`, and the names of people who sign in elsewhere. `sessions
+share` and `sessions unshare`: manages access to a session.
 
-A server that runs hears of invitations and removals at once; that a name was released it takes into account when it is
-restarted.
+A running server applies invitations and removals at once, and released names after a restart.
 """
 
 import argparse
@@ -113,7 +112,7 @@ def _link(arguments: argparse.Namespace) -> int:
 
 
 def _address(settings: Settings, people: InvitedPeople) -> str:
-    """Where people reach the server. InvalidArgument if nobody has said so yet; nothing is changed then."""
+    """The server's address for people. Raises InvalidArgument if it is unknown; nothing is changed then."""
     address = settings.web_url or people.address()
     if address is None:
         raise InvalidArgument(
@@ -173,7 +172,7 @@ def _print_invited(people: Sequence[ListedPerson]) -> None:
 
 
 def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
-    """Those who have come by a provider or a proxy, and the names of invited people who were removed."""
+    """Prints people who signed in through a provider or proxy, and the names of removed people."""
     if not names:
         return
     rows = [("NAME", "SUBJECT", "ISSUER", "SINCE")]
@@ -216,7 +215,7 @@ def _shares_ended(removal: Removal) -> str:
 
 
 def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
-    """By this command, which has ended them: a server that runs only hears that there are fewer."""
+    """Audits the shares ended by this command, because a running server only sees that there are fewer."""
     from ...app import open_audit  # noqa: PLC0415 - loads what a server is made of
     from ...installed_plugins import enabled_plugins  # noqa: PLC0415
     from .shared_sessions import unshared_with_person  # noqa: PLC0415
@@ -234,7 +233,7 @@ def _audit_ended_shares(settings: Settings, removal: Removal) -> None:
 
 
 def add_share(actions: Any) -> None:
-    """By way of the server: it decides who may, ends what others have open, and writes the audit trail."""
+    """Through the server, which checks permissions, ends open views, and writes the audit trail."""
     share = add_session_command(
         actions, "share", "share a session with a person, to watch or to answer", at_server(_share)
     )

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 # -- names and invitations ---------------------------------------------------------------------------------------------
 
 INVITED = "invited"
-"""The issuer of those who are invited here, wherever this server is reached; no address, as those of others are."""
+"""The issuer of people invited here, whatever this server's address is; unlike other issuers not an address."""
 REMEMBERED_SECONDS = 30 * 86_400.0
-"""How long somebody who does not come is remembered with their groups: nobody says when a provider removes them."""
+"""How long an absent person's groups are remembered: providers do not report removals."""
 _CAME = "person"
-"""The kind of the documents that say who has come, in which groups."""
+"""The kind of the documents about people who signed in, with their groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersonName:
-    """A name, the person who has it, and since when (Unix seconds)."""
+    """A name, its owner, and since when (Unix seconds)."""
 
     name: str
     issuer: str
@@ -56,7 +56,7 @@ class PersonName:
 
 @dataclass(frozen=True, slots=True)
 class PersonGroups:
-    """In which groups somebody is, by a token that was issued then (Unix seconds): an older one says nothing of it."""
+    """A person's groups, from a token issued at that time (Unix seconds): older tokens do not count."""
 
     names: frozenset[str]
     issued_at: float = 0.0
@@ -64,10 +64,10 @@ class PersonGroups:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Somebody was removed, or their name was given free."""
+    """A person was removed, or their name was released."""
 
     shares: tuple[Share, ...]
-    """What has ended with that: what they had shared, and what others had shared with them."""
+    """The shares that ended: given and received."""
 
 
 class PersonNames:
@@ -79,7 +79,7 @@ class PersonNames:
         self._clock = clock
 
     def take(self, name: str, issuer: str, subject: str) -> bool:
-        """Whether the name is this person's; one that nobody has is theirs from now on. On disk when this returns."""
+        """Whether the name is this person's; a free name becomes theirs. On disk on return."""
         query = "SELECT issuer, subject FROM person_names WHERE name = ?"
         found = self._database.row(query, name)
         if found is None:
@@ -90,13 +90,13 @@ class PersonNames:
         return bool(found == (issuer, subject))
 
     def note_groups(self, name: str, issuer: str, groups: PersonGroups) -> None:
-        """Keeps in which groups somebody is who has come now."""
+        """Stores the groups of a person who has just signed in."""
         body = json.dumps({"issuer": issuer, "groups": sorted(groups.names), "issuedAt": groups.issued_at})
         values = (_CAME, name, self._clock(), body)
         self._database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", *values)
 
     def came(self, issuer: str) -> dict[str, PersonGroups]:
-        """Who has come by an issuer within the last thirty days, in which groups they were then."""
+        """The people who signed in through an issuer within the last thirty days, with their groups."""
         query = "SELECT key, body FROM documents WHERE kind = ? AND written_at > ?"
         rows = self._database.rows(query, _CAME, self._clock() - REMEMBERED_SECONDS)
         found = {name: json.loads(body) for name, body in rows}
@@ -111,9 +111,9 @@ class PersonNames:
         return [PersonName(*row) for row in self._database.rows(query)]
 
     def forget(self, name: str) -> Removal | None:
-        """Gives a name free, and ends what is shared by it and with it: whoever has it next is somebody else. None if
-        nobody had it. A server that runs goes on knowing who has come by it. InvalidArgument for somebody who is
-        invited: they would go on to use it."""
+        """Releases a name and ends shares by and with it, because its next owner is another person. None if it was
+        free. A running server remembers who used it. Raises InvalidArgument for an invited person, who would continue
+        to use it."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             if db.execute("SELECT 1 FROM people WHERE name = ?", (name,)).fetchone() is not None:
@@ -137,12 +137,12 @@ def _announced(database: Database, removal: Removal | None) -> Removal | None:
 INVITE_SECONDS = 3 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _MAX_INVITES = 10
-"""Invitations of one person that count at one time; the oldest end for new ones."""
+"""Maximum number of valid invitations per person; the oldest end first."""
 _MAX_PASSKEYS = 50
 _ADDRESS = "authorization_server"
-"""The fact that says where people reach the server."""
+"""The fact with the server's address for people."""
 _REMOVED = "removed_person:"
-"""Facts, by name: somebody was removed, and no server has ended what they have yet."""
+"""Facts, by name: a person was removed, and no server has ended everything of theirs yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +154,16 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class ListedPerson:
-    """A person as the operator sees them."""
+    """A person in the operator's list."""
 
     name: str
     groups: tuple[str, ...]
     invited_at: float
     passkeys: int
     used_at: float | None
-    """When a passkey of theirs was last used."""
+    """When one of their passkeys was last used."""
     invites: int
-    """Links that can still be used."""
+    """Unused links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ class InvitedPeople:
     # -- the operator's side --------------------------------------------------------------------------------------
 
     def invite(self, name: str, groups: Collection[str] = (), lasts: float = INVITE_SECONDS) -> str:
-        """A new person; returns the secret of the link with which they make their first passkey. InvalidArgument for a
-        name that cannot be, or is somebody's already, be it of somebody who has come by a provider or a proxy."""
+        """Adds a person; returns the secret of the link for their first passkey. Raises InvalidArgument for an invalid
+        or used name, including names of people from a provider or proxy."""
         if _NAME.fullmatch(name) is None:
             raise InvalidArgument(f"{name!r} is not a valid name: use at most 64 letters, digits and . _ @ + -")
         if any(not group.isprintable() or not 0 < len(group) <= 128 for group in groups):
@@ -209,8 +209,7 @@ class InvitedPeople:
         return self._database.write(change, durable=True)
 
     def new_link(self, name: str, lasts: float = INVITE_SECONDS) -> str:
-        """The secret of another link for somebody, with which they make one more passkey. InvalidArgument if there is
-        nobody of this name."""
+        """The secret of another link for a person, for one more passkey. Raises InvalidArgument for an unknown name."""
 
         def change(db: "sqlite3.Connection") -> str:
             row = db.execute("SELECT subject FROM people WHERE name = ?", (name,)).fetchone()
@@ -228,9 +227,9 @@ class InvitedPeople:
         return secret
 
     def remove(self, name: str) -> Removal | None:
-        """Removes a person with their passkeys, links, tokens and sign-ins, and ends what they share and what others
-        share with them: whoever is invited under the same name is somebody else. What runs for them is for a server to
-        end, now or when one is started: see `left_by_removed`. None if there was nobody."""
+        """Removes a person with their passkeys, links, tokens and sign-ins, and ends shares by and with them: a person
+        invited later under the same name is another person. A server ends what is running, now or when one starts: see
+        `left_by_removed`. None for an unknown name."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
@@ -264,36 +263,35 @@ class InvitedPeople:
     # -- the server's side ----------------------------------------------------------------------------------------
 
     def left_by_removed(self) -> list[str]:
-        """Who was removed, while no server may have run, and may have left something that runs elsewhere."""
+        """Removed people who may still have something running elsewhere because no server was running."""
         query = "SELECT name FROM facts WHERE substr(name, 1, ?) = ?"
         return [name.removeprefix(_REMOVED) for (name,) in self._database.rows(query, len(_REMOVED), _REMOVED)]
 
     def note_ended(self, name: str) -> None:
-        """What somebody has left who was removed was ended."""
+        """Everything of a removed person was ended."""
         self._database.execute("DELETE FROM facts WHERE name = ?", f"{_REMOVED}{name}", durable=True)
 
     def groups(self) -> dict[str, PersonGroups]:
-        """In which groups every person is, by name."""
+        """Each person's groups, by name."""
         rows = self._database.rows("SELECT name, groups FROM people")
         return {name: PersonGroups(frozenset(json.loads(groups))) for name, groups in rows}
 
     def names(self) -> dict[str, str]:
-        """The name of every person, by subject."""
+        """Each person's name, by subject."""
         return self._database.read(lambda db: dict(db.execute("SELECT subject, name FROM people").fetchall()))
 
     def signed_in(self, name: str) -> tuple[Person, float] | None:
-        """Somebody who is signed in at the console, and until when; None if they are not, or not any more."""
+        """A person who is signed in to the console, and until when; None otherwise."""
         query = "SELECT subject, name, groups, console_until FROM people WHERE name = ? AND console_until > ?"
         row = self._database.row(query, name, self._clock())
         return None if row is None else (_person(row[:3]), row[3])
 
     def note_sign_in(self, subject: str, until: float) -> None:
-        """Somebody has signed in at the console, until then."""
+        """Stores that a person is signed in to the console until then."""
         self._database.execute("UPDATE people SET console_until = ? WHERE subject = ?", until, subject)
 
     def by_invite(self, secret: str) -> tuple[Person, list[bytes]] | None:
-        """Whose link this is, without using it up, and the ids of the passkeys that they have; None if it does not
-        count."""
+        """The person of a link, without using it up, and the ids of their passkeys; None if the link is invalid."""
 
         def look(db: "sqlite3.Connection") -> tuple[Person, list[bytes]] | None:
             row = self._invited(db, secret)
@@ -311,8 +309,8 @@ class InvitedPeople:
         return db.execute(query, (hash_of(secret), self._clock())).fetchone()
 
     def add_passkey(self, secret: str, credential_id: bytes, public_key: bytes, sign_count: int) -> Person | None:
-        """Uses a link up for a passkey; returns whose it is. None if the link does not count any more, or if the
-        passkey is somebody's already, or one too many; the link stays as it is then."""
+        """Uses up a link for a passkey; returns its person. None if the link is invalid, or if the passkey is already
+        in use or one too many; the link stays valid then."""
 
         def change(db: "sqlite3.Connection") -> Person | None:
             row, now = self._invited(db, secret), self._clock()
@@ -337,18 +335,18 @@ class InvitedPeople:
         return None if row is None else Passkey(_person(row[:3]), row[3], row[4])
 
     def note_use(self, credential_id: bytes, sign_count: int) -> bool:
-        """Notes that a passkey was used; whether it is still there."""
+        """Records the use of a passkey; returns whether it still exists."""
         statement = "UPDATE passkeys SET sign_count = ?, used_at = ? WHERE credential_id = ?"
         return self._database.execute(statement, sign_count, self._clock(), credential_id) > 0
 
     # -- where the server is --------------------------------------------------------------------------------------
 
     def serve_at(self, address: str) -> None:
-        """Notes where people reach the server, for those who make links."""
+        """Stores the server's address for people, for commands that create links."""
         self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", _ADDRESS, address)
 
     def address(self) -> str | None:
-        """Where people reach the server that was started last; None if none was."""
+        """The address of the server that was started last; None if none was."""
         row = self._database.row("SELECT value FROM facts WHERE name = ?", _ADDRESS)
         return None if row is None else str(row[0])
 
@@ -358,12 +356,12 @@ def _person(row: Any) -> Person:
 
 
 def change_mark(state_dir: Path) -> Path:
-    """The file that is written when somebody was invited or removed, so that servers look at once. In a directory of
-    its own: whoever watches it is not woken by what is written beside it."""
+    """A file that is written when a person is invited or removed, so that servers check at once. In a separate
+    directory, so that watchers are not woken by other files."""
     private_directory(state_dir / "people")
     return state_dir / "people" / "changed"
 
 
 def announce_change(state_dir: Path) -> None:
-    """To be called after the change was committed: a server that is woken must find it."""
+    """Call it after the change was committed, so that a woken server finds it."""
     replace_file(change_mark(state_dir), str(time.time_ns()).encode())

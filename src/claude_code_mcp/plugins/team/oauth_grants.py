@@ -1,9 +1,9 @@
-"""What the embedded authorization server has given out: registered clients, and the codes and tokens of each consent.
+"""Clients, codes and tokens of the embedded authorization server.
 
-A consent is a grant, and all codes and tokens that come of it belong to that grant: whatever shows that one of them has
-been stolen ends the whole grant. A code is redeemed once and a refresh token is used once; the second use, in whatever
-process, ends the grant. Only hashes are kept: whoever reads the database has no token. Every method blocks on the disk
-and raises OSError if the database cannot be used.
+A consent is a grant, and all its codes and tokens belong to it: anything that shows that one was stolen ends the whole
+grant. A code and a refresh token can be used once; a second use, in any process, ends the grant. Only hashes are
+stored, so the database contains no usable token. Every method blocks on the disk and raises OSError if the database
+cannot be used.
 """
 
 import json
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 ACCESS_SECONDS = 600
 CODE_SECONDS = 60.0
 REFRESH_SECONDS = 30 * 86_400.0
-"""From the last use on."""
+"""Since the last use."""
 _UNUSED_CLIENT = 3600.0
-"""Seconds after which a client is forgotten that registered and was never allowed anything."""
+"""Seconds after which a registered client that was never allowed is removed."""
 _IDLE_CLIENT = 30 * 86_400.0
-"""Seconds after which one is forgotten that has nothing any more."""
+"""Seconds after which a client without grants is removed."""
 _MAX_CLIENTS = 1000
-"""Registered clients that have nothing; the oldest are forgotten for new ones."""
+"""Maximum number of registered clients without grants; the oldest are removed first."""
 _MAX_PER_OWNER = 100
-"""Grants of one person; the oldest end for new ones."""
+"""Maximum number of grants per person; the oldest end first."""
 _GRANT = "grant_id, subject, name, groups, client_id, oauth_grants.scopes, resource"
 
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What somebody has allowed a client, and where the code goes."""
+    """What a person allowed a client, and where the code is sent."""
 
     subject: str
     client_id: str
@@ -45,13 +45,13 @@ class Consent:
     resource: str
     redirect_uri: str
     redirect_given: bool
-    """Whether the client named the address, and so must name it again."""
+    """Whether the client named the address and must therefore name it again."""
     challenge: str
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a code or token belongs to."""
+    """The grant of a code or token."""
 
     grant_id: str
     person: Person
@@ -71,7 +71,7 @@ class StoredCode:
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """`scopes` are those of the token, which may be fewer than those of the grant."""
+    """`scopes` are the token's, which may be fewer than the grant's."""
 
     granted: Granted
     scopes: tuple[str, ...]
@@ -80,7 +80,7 @@ class StoredToken:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """The secrets, which are known only now."""
+    """The secrets, which are available only now."""
 
     access: str
     refresh: str
@@ -89,7 +89,7 @@ class NewTokens:
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """A code or refresh token has come a second time, and its grant has ended: somebody has stolen it."""
+    """A code or refresh token was used twice, so it was stolen; its grant has ended."""
 
     name: str
 
@@ -105,8 +105,8 @@ class OAuthGrants:
     # -- clients --------------------------------------------------------------------------------------------------
 
     def register(self, client_id: str, metadata: str) -> None:
-        """Remembers a client. Those that have nothing, and had the time to get something, are forgotten; and the oldest
-        of them if there are too many."""
+        """Registers a client. Removes clients that had enough time to get a grant and have none, and the oldest of the
+        others if there are too many."""
         now = self._clock()
 
         def change(db: "sqlite3.Connection") -> None:
@@ -125,7 +125,7 @@ class OAuthGrants:
         self._database.write(change)
 
     def client(self, client_id: str) -> str | None:
-        """The metadata of a registered client; None if it is not known, or not any more."""
+        """The metadata of a registered client; None if unknown."""
         query = "SELECT metadata, registered_at, used_at FROM oauth_clients WHERE client_id = ?"
         row = self._database.row(query, client_id)
         if row is None or (row[2] is None and row[1] < self._clock() - _UNUSED_CLIENT):
@@ -135,7 +135,7 @@ class OAuthGrants:
     # -- codes ----------------------------------------------------------------------------------------------------
 
     def allow(self, consent: Consent) -> str | None:
-        """Begins a grant; returns its code. None if the person has been removed."""
+        """Creates a grant; returns its code. None if the person was removed."""
         code, grant_id, now = secrets.token_urlsafe(32), secrets.token_hex(16), self._clock()
 
         def change(db: "sqlite3.Connection") -> str | None:
@@ -155,7 +155,7 @@ class OAuthGrants:
         return self._database.write(change, durable=True)
 
     def code(self, code: str) -> StoredCode | None:
-        """A code, also one that was used or has expired; None if there is none."""
+        """A code, even if used or expired; None if unknown."""
         query = (
             f"SELECT {_GRANT}, redirect_uri, redirect_given, challenge, expires_at FROM oauth_codes"  # noqa: S608
             " JOIN oauth_grants USING (grant_id) JOIN people USING (subject) WHERE hash = ?"
@@ -164,8 +164,7 @@ class OAuthGrants:
         return None if row is None else StoredCode(_granted(row), row[7], bool(row[8]), row[9], row[10])
 
     def redeem(self, code: str) -> NewTokens | Reused | None:
-        """The tokens for a code, which is used up by this. None if it is not good any more; one that was redeemed
-        before ends its grant, with all tokens."""
+        """Exchanges a code for tokens. None if it is invalid; if it was used before, its grant ends with all tokens."""
 
         def change(db: "sqlite3.Connection") -> NewTokens | Reused | None:
             query = (
@@ -189,11 +188,11 @@ class OAuthGrants:
     # -- tokens ---------------------------------------------------------------------------------------------------
 
     def access_token(self, token: str) -> StoredToken | None:
-        """An access token that counts; None for every other."""
+        """A valid access token; otherwise None."""
         return self._token(token, "access")
 
     def refresh_token(self, token: str) -> StoredToken | None:
-        """A refresh token that has not expired, also one that was used: whoever shows it again must be noticed."""
+        """An unexpired refresh token, even if used, so that a second use is detected."""
         return self._token(token, "refresh")
 
     def _token(self, token: str, kind: str) -> StoredToken | None:
@@ -206,8 +205,8 @@ class OAuthGrants:
         return None if row is None else StoredToken(_granted(row), tuple(json.loads(row[7])), row[8])
 
     def rotate(self, refresh: str, scopes: Sequence[str]) -> NewTokens | Reused | None:
-        """New tokens for a refresh token, which is used up by this. None if it is not good any more; one that was used
-        before ends its grant, with all tokens."""
+        """Exchanges a refresh token for new tokens. None if it is invalid; if it was used before, its grant ends with
+        all tokens."""
 
         def change(db: "sqlite3.Connection") -> NewTokens | Reused | None:
             query = (

@@ -1,4 +1,4 @@
-"""Texts that go through a browser and come back."""
+"""One-time values that pass through a browser."""
 
 import hmac
 import secrets
@@ -8,11 +8,9 @@ from ...core.model.text import base64url
 
 
 class OneTimeTexts:
-    """Texts that go through a browser and come back: whether this process made them, and whether they came before.
-
-    Nothing is remembered of those on their way, so that nobody can push out those of others by beginning many; of those
-    that have come back, the latest `most`. After a restart none counts any more.
-    """
+    """One-time values that pass through a browser: whether this process created them and whether they are unused.
+    Nothing is stored for outstanding values, so that nobody can displace those of others by creating many; of used ones
+    the latest `most` are stored. After a restart none is valid."""
 
     def __init__(self, most: int = 1000) -> None:
         self._key = secrets.token_bytes(32)
@@ -20,7 +18,7 @@ class OneTimeTexts:
         self._used: OrderedDict[str, None] = OrderedDict()
 
     def derived(self, purpose: str, text: str) -> str:
-        """What only this process can make of a text, another one for each purpose; 43 characters."""
+        """A value that only this process can derive from a text, different for each purpose; 43 characters."""
         message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
         return base64url(hmac.digest(self._key, message, "sha256"))
 
@@ -28,7 +26,7 @@ class OneTimeTexts:
         return hmac.compare_digest(presented.encode("utf-8", "surrogatepass"), self.derived(purpose, text).encode())
 
     def use(self, text: str) -> bool:
-        """Uses a text up; whether that was not done before."""
+        """Marks a value as used; returns whether it was unused."""
         if text in self._used:
             return False
         self._used[text] = None

@@ -1,15 +1,12 @@
-"""People who come with access tokens of an issuer, the operator's or the one in this server, or have signed in there
-for the console.
+"""People with access tokens of an issuer (the operator's or this server's own), and people who signed in there for the
+console.
 
-Each is a caller under the name that the issuer gives them. A name belongs to the first who comes by it, a subject of an
-issuer, and stays theirs over restarts: whoever has it next at the provider does not get their sessions. The operator
-gives it free with `claude-code-mcp people forget NAME`. Whoever is invited has their name from the invitation on, and
-is removed with everything that runs. No name of a caller with a token, and none that means something to this server, is
-anybody's.
+Each is a caller under the name that the issuer gives them. A name belongs to the first subject of an issuer that uses
+it, also after restarts: the next owner at the provider does not get their sessions. The operator releases it with
+`claude-code-mcp people forget NAME`. Invited people own their name from the invitation on, and are removed with
+everything that runs. Names of callers with static tokens, and reserved names, are unavailable.
 
-Groups are those of the token that was issued last. They are kept, and count from the start of the next server on until
-somebody shows a token there: what is done in the place of an absent person is done by their profile, and notices for a
-group reach those who have not come yet. What rests on tokens ends with the newest that was shown.
+Groups come from the latest token. They are stored, and apply after a restart until the next token.
 """
 
 import asyncio
@@ -31,18 +28,18 @@ log = logging.getLogger(__name__)
 
 _MAX_GRANTED = 10_000
 _NOTED_FOR = 86_400.0
-"""Seconds after which it is written again that somebody comes."""
+"""Seconds between two records of a person's visits."""
 _PERSON = "person:"
-"""How the credentials of people begin that come with access tokens."""
+"""Prefix of the credentials of people with access tokens."""
 
 Admit = Callable[[str, Collection[str]], Awaitable[str | None]]
-"""Why somebody who is in these groups cannot be served; None if they can."""
+"""Why a person with these groups cannot be served; None if they can."""
 Assign = Callable[[str, Collection[str]], None]  # takes over which groups somebody is in
 Returning = Callable[[str], Awaitable[tuple[Grant, float] | None]]  # who is signed in by this name, until when
 
 
 class _Person(NamedTuple):
-    """Somebody who has shown an access token, and when the newest one ends."""
+    """A person with an access token, and when the newest one ends."""
 
     subject: str
     expires_at: float
@@ -51,7 +48,7 @@ class _Person(NamedTuple):
 
 
 class People:
-    """Those of one issuer, or of the proxies in front of this server."""
+    """The people of one issuer, or of the proxies in front of this server."""
 
     def __init__(
         self,
@@ -63,10 +60,10 @@ class People:
         returning: Returning | None = None,
         remembered: Mapping[str, PersonGroups] | None = None,
     ) -> None:
-        """`admit` is asked before somebody is let in, then comes `assign`. `is_taken` says of a name whether a caller
-        with a token has it. Without `names`, who has a name is known until the end of this server. `returning` finds
-        who has signed in before this server was started. `remembered` are people from before with their groups; if that
-        is None, those whom `names` have. Blocks on the disk."""
+        """`admit` is called before a person is admitted, then `assign`. `is_taken` returns whether a caller with a
+        static token has a name. Without `names`, the owners of names are known until this server ends. `returning`
+        finds people who signed in before this server started. `remembered` are earlier people with their groups; if
+        None, those in `names`. Blocks on the disk."""
         self._issuer = issuer
         self._admit = admit
         self._assign = assign
@@ -74,13 +71,13 @@ class People:
         self._is_taken = is_taken
         self._returning = returning
         self._gone: set[str] = set()
-        """Subjects of people who were removed while this server runs. No subject is given twice."""
+        """Subjects of people who were removed while this server runs. Subjects are never reused."""
         self._known: OrderedDict[str, _Person] = OrderedDict()
-        """By name; those whose last call is the longest ago go first."""
+        """By name; the least recent callers are dropped first."""
         self._remembered = dict(self._from_before() if remembered is None else remembered)
-        """The groups, by name, of those who have come to this server or to one before it."""
+        """The groups, by name, of people who signed in to this or an earlier server."""
         self._noted: dict[str, float] = {}
-        """When the groups of somebody were written."""
+        """When a person's groups were written."""
         if assign is not None:
             for name, groups in self._remembered.items():
                 assign(name, groups.names)
@@ -93,8 +90,8 @@ class People:
             return {}
 
     async def let_in(self, grant: Grant, until: float) -> Identity | None:
-        """The caller that somebody with this grant is, until then at least; None if their name is not free or they
-        cannot be served, which is logged. UpstreamUnavailable while that cannot be said."""
+        """The caller for a person with this grant, valid at least until then; None if their name is taken or they
+        cannot be served, which is logged. Raises UpstreamUnavailable if that cannot be determined now."""
         if not self._is_free(grant) or not await self._own_name(grant):
             return None
         # A token from before says nothing of the groups: whoever has left one would be in it again by showing it.
@@ -125,8 +122,8 @@ class People:
         return self._identity_of(grant.name, grant.subject)
 
     def _is_free(self, grant: Grant) -> bool:
-        """Whether a name can be that of the person with this subject: nobody has it who comes with a token, and no
-        other person has come by it."""
+        """Whether the person with this subject can have a name: no caller with a static token and no other person has
+        it."""
         if is_reserved(grant.name) or self._is_taken(grant.name):
             log.error("rejected an access token: the name %s belongs to a caller with a static token", grant.name)
             return False
@@ -137,7 +134,7 @@ class People:
         return True
 
     async def _own_name(self, grant: Grant) -> bool:
-        """Whether the name is theirs for good, from now on if it was nobody's."""
+        """Whether the person owns the name permanently; a free name becomes theirs."""
         if self._names is None or grant.name in self._known:
             return True
         try:
@@ -156,8 +153,8 @@ class People:
         return own
 
     async def _remember(self, grant: Grant) -> None:
-        """Writes in which groups somebody is who comes, if they have changed, and once a day. Two tokens at the same
-        time may be written in the wrong order: the next request writes it again."""
+        """Stores a person's groups if they changed, and once a day. Concurrent tokens may be stored in the wrong order:
+        the next request corrects it."""
         groups, now = PersonGroups(frozenset(grant.groups), grant.issued_at), time.time()
         before, fresh = self._remembered.get(grant.name), now - self._noted.get(grant.name, 0.0) < _NOTED_FOR
         if self._names is None or (fresh and before is not None and before.names == groups.names):
@@ -169,17 +166,17 @@ class People:
         self._noted[grant.name], self._remembered[grant.name] = now, groups
 
     def _is_outdated(self, grant: Grant) -> bool:
-        """Whether somebody has shown a token that was issued later than this one, here or to a server before."""
+        """Whether a person has shown a newer token than this one, here or to an earlier server."""
         return self._issued_at(grant.name) > grant.issued_at
 
     def _issued_at(self, name: str) -> float:
-        """When the newest token was issued that somebody of this name has shown; 0 if there was none."""
+        """When the newest token shown under this name was issued; 0 without one."""
         known, remembered = self._known.get(name), self._remembered.get(name)
         return known.issued_at if known is not None else remembered.issued_at if remembered is not None else 0.0
 
     async def take_back(self, identity: Identity) -> None:
-        """Lets somebody in again who has not come since this server was started and is signed in from before.
-        UpstreamUnavailable while that cannot be said."""
+        """Admits a person again who is signed in from before this server started and has not returned since. Raises
+        UpstreamUnavailable if that cannot be determined now."""
         if self._returning is None or identity.principal in self._known:
             return
         signed_in = await self._returning(identity.principal)
@@ -187,7 +184,7 @@ class People:
             await self.let_in(*signed_in)
 
     def expires_at(self, identity: Identity) -> float | None:
-        """Until when this very person is let in by what they have shown; None if they are not."""
+        """Until when this person is admitted by what they have shown; None if they are not."""
         # The person too and not only the name: after a restart the sign-ins from before are still on the disk.
         person = self._known.get(identity.principal)
         if person is None or self._identity_of(identity.principal, person.subject) != identity:
@@ -195,12 +192,12 @@ class People:
         return person.expires_at if person.expires_at > time.time() else None
 
     def has(self, identity: Identity) -> bool:
-        """Whether this very person has come."""
+        """Whether this person is known."""
         person = self._known.get(identity.principal)
         return person is not None and self._identity_of(identity.principal, person.subject) == identity
 
     def scopes_of(self, identity: Identity) -> Collection[str]:
-        """What somebody may do by their newest access token."""
+        """The scopes of a person's newest access token."""
         person = self._known.get(identity.principal)
         return person.scopes if person is not None else ()
 
@@ -208,23 +205,22 @@ class People:
         return name in self._known
 
     def remembers(self, name: str) -> bool:
-        """Whether somebody of this name has come, to this server or to one before it, and is not removed."""
+        """Whether a person with this name has signed in to this or an earlier server and is not removed."""
         return name in self._known or name in self._remembered
 
     def drop(self, names: Collection[str]) -> list[Identity]:
-        """Lets nobody be somebody of these names any more; returns who was."""
+        """Removes the people with these names; returns them."""
         found = [name for name in self._known if name in names]
         return [self._identity_of(name, self._known.pop(name).subject) for name in found]
 
     def end(self, name: str, subject: str | None) -> list[Identity]:
-        """Lets nobody be somebody of this name until they come anew and, with a `subject`, never that person again;
-        returns who was."""
+        """Removes the person with this name until they return and, with a `subject`, permanently; returns them."""
         if subject is not None:
             self._gone.add(subject)
             self._remembered.pop(name, None)
         return self.drop([name])
 
     def _identity_of(self, name: str, subject: str) -> Identity:
-        """The same for all tokens of one person: a connection goes on with the next one."""
+        """Equal for all tokens of one person, so that a connection continues with the next one."""
         encoded = json_text.encode([self._issuer, subject])
         return Identity(name, f"{_PERSON}{hashlib.sha256(encoded).hexdigest()}")

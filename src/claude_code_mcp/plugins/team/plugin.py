@@ -1,4 +1,4 @@
-"""The plug-in: several people at one server."""
+"""The team plug-in: several people on one server."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TeamPlugin(Plugin):
-    """People sign in, and share sessions with one another."""
+    """Lets people sign in and share sessions."""
 
     name = "team"
 

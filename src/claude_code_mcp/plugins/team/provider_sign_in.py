@@ -1,11 +1,11 @@
-"""Signing in at the operator's own provider (OpenID Connect, code flow with PKCE).
+"""Sign-in at the operator's own provider (OpenID Connect, code flow with PKCE).
 
-The browser comes back with a code, for which the provider gives an id token that says who it is. The browser then gets
-a link of the page, as anybody who is invited to it: there is one way in, and nothing of the provider is ever in the
-page. A sign-in that came back counts only in the browser that has begun it, once, and within ten minutes; otherwise
-somebody could have others work in their name. What belongs to one on its way follows from its `state` and a key of this
-server (`OneTimeTexts`). The provider must say that it was the one that was asked (RFC 9207), if it says anything at
-all.
+The browser returns with a code, for which the provider returns an id token with the person. The browser then gets a
+link to the page, like an invited person: there is one way in, and nothing from the provider reaches the page.
+
+A returning sign-in is valid only in the browser that started it, once, and within ten minutes; otherwise a person could
+make others act in their name. Its parameters are derived from its `state` and a key of this server (`OneTimeTexts`). If
+the provider identifies itself (RFC 9207), it must be the one that was asked.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ from .settings import TeamSettings
 log = logging.getLogger(__name__)
 
 AdmitPerson = Callable[[Grant, float], Awaitable[Identity | None]]
-"""Admits a person with this grant until then at least; None if they cannot be admitted."""
+"""Admits a person with this grant at least until then; None if they cannot be admitted."""
 START, CALLBACK = "/sign-in", "/sign-in/callback"
 _LASTS = 12 * 3600.0
-"""Seconds after which somebody must sign in again."""
+"""Seconds after which a person must sign in again."""
 _BEGUN_FOR = 600.0
 
 
 class _Failed(Exception):
-    """Why a sign-in does not count; for the log."""
+    """Why a sign-in failed; for the log."""
 
 
 class ProviderSignIn:
-    """The two addresses that a browser passes."""
+    """The two addresses that a browser visits."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ProviderSignIn:
         admit: AdmitPerson,
         page: SignInPage,
     ) -> None:
-        """`tokens` are those of the provider, `admit` admits whom it has signed in, and `page` is where they sign in
+        """`tokens` are the provider's, `admit` admits the person who signed in, and `page` is where they sign in
         then."""
         own = settings.section(TeamSettings)
         assert own.oauth_client_id is not None
@@ -158,8 +158,8 @@ class ProviderSignIn:
         return response
 
     async def _admitted(self, id_token: str, nonce: str, scopes: Collection[str]) -> Identity | None:
-        """Who has signed in, with these scopes; None if that is not good, if a scope of the settings is not among them,
-        or if their name cannot be let in. UpstreamUnavailable while that cannot be said."""
+        """The person who signed in, with these scopes; None if that is invalid, if a required scope is missing, or if
+        their name cannot be admitted. Raises UpstreamUnavailable if that cannot be determined now."""
         grant = await self._tokens.person(id_token, self._client[0], nonce)
         if grant is None:
             return None
@@ -169,8 +169,8 @@ class ProviderSignIn:
         return await self._admit(grant, time.time() + _LASTS)
 
     async def sign_out_address(self) -> str | None:
-        """Where somebody who has signed in at the provider signs out there (OpenID Connect RP-initiated logout); None
-        where the provider has no such page or cannot be asked."""
+        """The provider's sign-out address (OpenID Connect RP-initiated logout); None if the provider has none or cannot
+        be asked."""
         try:
             endpoint = (await self._tokens.metadata()).get("end_session_endpoint")
         except UpstreamUnavailable as error:
@@ -184,12 +184,12 @@ class ProviderSignIn:
     # -- what belongs to a sign-in ----------------------------------------------------------------------------------
 
     def _new_state(self) -> str:
-        """Until when it counts, something that nobody can guess, and a proof that it was made here."""
+        """An expiry time, an unguessable value, and a proof that it was created here."""
         begun = f"{int(time.monotonic() + _BEGUN_FOR)}.{secrets.token_urlsafe(32)}"
         return f"{begun}.{self._states.derived('state', begun)}"
 
     def _use(self, state: str) -> bool:
-        """Uses a state up; whether it was made here, still counts, and has not been used before."""
+        """Marks a state as used; returns whether it was created here, is valid and was unused."""
         begun, _, proof = state.rpartition(".")
         if not self._states.is_derived(proof, "state", begun) or not self._states.use(state):
             return False

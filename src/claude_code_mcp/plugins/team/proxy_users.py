@@ -1,8 +1,8 @@
-"""People whom a trusted proxy has let in: a header such as `X-Forwarded-User` names them.
+"""People admitted by a trusted proxy: a header such as `X-Forwarded-User` names them.
 
-The header is believed of the proxies of the settings alone, by the address of the peer itself. From everybody else the
-header is taken out before anything looks at it, and so is one that comes twice: a proxy that adds its own behind that
-of a client says nothing. The name is a person's own within this server, apart from those that an issuer gives.
+The header is trusted only from the proxies in the settings, by the peer's own address. From all other peers it is
+removed before anything reads it, and so is a duplicate header: a proxy that appends its own to the client's proves
+nothing. Names are separate from those of an issuer.
 """
 
 import hmac
@@ -16,14 +16,15 @@ from ...core.errors import InvalidArgument
 from .settings import TeamSettings
 
 _PROXY_USER = "claude_code_mcp.proxy_user"
-"""In the scope of a request: the name, and the groups."""
+"""In the scope of a request: the name and the groups."""
 _SECRET_HEADER = b"x-proxy-secret"
 _NAME = re.compile(r"[!-~]{1,128}")
 _MAX_GROUPS = 200
 
 
 class ProxyUsers:
-    """Wraps an application, outside of whatever replaces the address of the peer by the one that a proxy has told."""
+    """Wraps an application. Must be outside of anything that replaces the peer's address with one reported by a
+    proxy."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -57,19 +58,19 @@ class ProxyUsers:
         return found
 
     def _is_proved(self, secrets: list[bytes]) -> bool:
-        """Whether it is the proxy, and not another program with its address."""
+        """Whether the peer is the proxy, not another program with its address."""
         if self._secret is None:
             return True
         return len(secrets) == 1 and hmac.compare_digest(secrets[0], self._secret)
 
 
 def user_of(scope: Scope) -> tuple[str, tuple[str, ...]] | None:
-    """The name and the groups of whom a trusted proxy has let in; None without one."""
+    """The name and groups of the person admitted by a trusted proxy; None without one."""
     return scope.get(_PROXY_USER)
 
 
 def check_proxy_settings(settings: Settings) -> None:
-    """InvalidArgument for a header that nobody could be believed about."""
+    """Raises InvalidArgument for a header without a proxy that could be trusted."""
     if settings.proxy_user_header is not None and not settings.http_proxies:
         raise InvalidArgument(
             "CLAUDE_CODE_MCP_PROXY_USER_HEADER needs CLAUDE_CODE_MCP_TRUSTED_PROXIES: the header is trusted only from "

@@ -1,4 +1,4 @@
-"""The settings of people who sign in."""
+"""The settings for people who sign in."""
 
 from typing import ClassVar
 
@@ -49,5 +49,5 @@ class TeamSettings(Section):
     @field_validator(*must_have_value, mode="before")
     @classmethod
     def _not_blank(cls, value: object) -> object:
-        """An empty address must not count as unset: tokens would be checked in another way."""
+        """An empty address must not count as unset, because tokens would be validated differently."""
         return not_blank(value)

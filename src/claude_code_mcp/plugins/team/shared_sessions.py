@@ -1,4 +1,4 @@
-"""Sessions that their owners share with other people, or with groups of them."""
+"""Sessions that owners share with other people or groups."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ _MAX_LISTED = 200
 
 
 class SharedSessions(SessionAccess):
-    """The shares of one service. For a session in memory that is the principal's own, no share is looked for."""
+    """The shares of one service. For a principal's own session in memory, shares are not read."""
 
     def __init__(self, database: Database, groups_of: Callable[[str], Collection[str]]) -> None:
-        """`groups_of` is in which groups a principal is now."""
+        """`groups_of` returns a principal's current groups."""
         super().__init__()
         self._shares = Shares(database)
         self._groups_of = groups_of
@@ -67,7 +67,7 @@ class SharedSessions(SessionAccess):
         return ended
 
     async def end_shares_of(self, name: str) -> None:
-        """What is open of the shares ends even where their end cannot be written, which is logged."""
+        """Closes what the shares have open, even if their end cannot be written, which is logged."""
         open_now = self._shares.of_person(name)
         try:
             ended = await asyncio.to_thread(self._shares.end_of, name)
@@ -82,7 +82,7 @@ class SharedSessions(SessionAccess):
     def change_groups(
         self, principal: str, groups: Collection[str], assign: Callable[[str, Collection[str]], None]
     ) -> None:
-        """What they have open of sessions that are shared with a group that they have left ends."""
+        """Closes what they have open of sessions shared with a group that they left."""
         left = {*self._groups_of(principal)}.difference(groups)
         assign(principal, groups)
         shares = self._shares.with_any({f"{GROUP}{name}" for name in left}) if left else []
@@ -95,7 +95,7 @@ class SharedSessions(SessionAccess):
         self.notify_moved(old, new)
 
     async def refresh(self) -> None:
-        """What is open of sessions that other servers share no longer ends."""
+        """Closes what is open of sessions that other servers no longer share."""
         for session_id in await asyncio.to_thread(self._shares.refresh):
             self.taken_back(session_id)
 
@@ -114,6 +114,6 @@ class SharedSessions(SessionAccess):
 
 
 def unshared_with_person(share: Share) -> AuditEvent:
-    """The end of a share because the operator has removed its owner, or whom it was with."""
+    """The end of a share because the operator removed its owner or its recipient."""
     details = {"with": share.grantee, "owner": share.owner, "why": "removed"}
     return AuditEvent(AuditKind.SESSION_UNSHARED, "operator", share.session_id, details)

@@ -1,9 +1,8 @@
-"""Which sessions are shared, with whom, and for what.
+"""Shared sessions: with whom, and with which access.
 
-A share is given by the owner of a session to a principal, or to a group by `group:NAME`. Nothing is shared unless there
-is a row. It is meant for the person who has the name, and given by the person who has the other: when the operator
-removes one of the two, or gives their name free, it ends.
-What is in memory follows the database: this server's own changes at once, those of others with `refresh`.
+The owner of a session shares it with a principal, or with a group as `group:NAME`. Nothing is shared without a row. A
+share connects two people: when the operator removes one of them, or releases their name, it ends. Memory follows the
+database: this server's own changes at once, those of others with `refresh`.
 """
 
 import logging
@@ -25,12 +24,12 @@ log = logging.getLogger(__name__)
 
 GROUP = "group:"
 _MAX_PER_OWNER = 100
-"""Shares of one session."""
+"""Maximum number of shares of one session."""
 
 
 class Shares:
     """The shares in one state directory. `of`, `of_person`, `with_any` and `found` use memory only; the others block on
-    the disk and raise OSError. All are thread-safe."""
+    the disk and raise OSError. Thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,10 +39,10 @@ class Shares:
         self._change = -1
         self._by_session: Mapping[str, Mapping[str, Share]] = {}
         self._ended_people: set[str] = set()
-        """Whose shares count no more, though the database still has them."""
+        """People whose shares are invalid although the database still has them."""
 
     def refresh(self) -> set[str]:
-        """Reads what others have changed; returns the sessions that are shared otherwise than before."""
+        """Reads the changes of others; returns the sessions whose shares changed."""
         with self._lock:
             change, rows = self._database.read(self._news)
             if change == self._change:
@@ -63,8 +62,8 @@ class Shares:
         return change, [] if change == self._change else db.execute(query).fetchall()
 
     def give(self, session_id: str, grantee: str, access: Access, owner: str) -> bool:
-        """Shares a session, or changes for what it is shared; on disk when this returns. False if the session has as
-        many shares as one may have."""
+        """Shares a session or changes the access; on disk on return. False if the session has the maximum number of
+        shares."""
 
         def change(db: "sqlite3.Connection") -> bool:
             query = "SELECT count(*) FROM shares WHERE session_id = ? AND grantee != ?"
@@ -81,7 +80,7 @@ class Shares:
         return shared
 
     def take_back(self, session_id: str, grantee: str | None) -> list[str]:
-        """Ends a share, or all of a session; returns with whom it was. On disk when this returns."""
+        """Ends one or all shares of a session; returns the recipients. On disk on return."""
 
         def change(db: "sqlite3.Connection") -> list[str]:
             where = "DELETE FROM shares WHERE session_id = ? AND (? IS NULL OR grantee = ?) RETURNING grantee"
@@ -94,8 +93,8 @@ class Shares:
         return ended
 
     def end_of(self, name: str) -> list[Share]:
-        """Ends what somebody has shared, and what is shared with them; returns it. On disk when this returns. If that
-        cannot be, OSError: for this server it has ended all the same."""
+        """Ends all shares by and with a person; returns them. On disk on return. On OSError, this server treats them as
+        ended anyway."""
         with self._lock:
             self._ended_people.add(name)
             self._by_session = {
@@ -111,7 +110,7 @@ class Shares:
         return ended
 
     def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id, with whom it is shared."""
+        """A session continues under another id, with its shares."""
 
         def change(db: "sqlite3.Connection") -> None:
             db.execute("UPDATE OR REPLACE shares SET session_id = ? WHERE session_id = ?", (new, old))
@@ -122,19 +121,19 @@ class Shares:
             self._changed()
 
     def changes_file(self) -> Path:
-        """The file that changes when somebody shares a session or takes one back, which other servers of the state
-        follow; its directory is there."""
+        """The file that changes when a session is shared or unshared, which other servers with this state directory
+        follow; its directory exists."""
         self._database.open()  # first: a restore that is under way puts another directory in the place of this one
         private_directory(self._changes.parent)
         return self._changes
 
     def _changed(self) -> None:
-        """Has this server and the others look again, after the change is in the database."""
+        """Makes this server and the others reload, after the change is in the database."""
         self.refresh()
         self.announce_change()
 
     def announce_change(self) -> None:
-        """Has the other servers look again. That they cannot be told is logged."""
+        """Makes the other servers reload. Failures are logged."""
         try:
             self.changes_file().touch(FILE)
         except OSError as error:
@@ -146,12 +145,12 @@ class Shares:
         return [*self._by_session.get(session_id, {}).values()]
 
     def of_person(self, name: str) -> list[Share]:
-        """What somebody has shared, and what is shared with them."""
+        """The shares by and with a person."""
         everything = [share for shares in self._by_session.values() for share in shares.values()]
         return [share for share in everything if name in (share.owner, share.grantee)]
 
     def found(self, session_id: str, names: Iterable[str]) -> Share | None:
-        """The share of a session that gives the most to somebody who goes by these names."""
+        """The share of a session with the highest access for a person with these names."""
         shares = self._by_session.get(session_id)
         if not shares:
             return None
@@ -159,14 +158,14 @@ class Shares:
         return max(matching, key=lambda share: share.access is Access.ANSWER, default=None)
 
     def with_any(self, names: Collection[str]) -> list[Share]:
-        """The shares of all sessions that are for somebody who goes by these names, the newest first."""
+        """The shares of all sessions for a person with these names, newest first."""
         found = [share for shares in self._by_session.values() for name, share in shares.items() if name in names]
         return sorted(found, key=lambda share: share.at, reverse=True)
 
 
 def end_shares_of(db: "sqlite3.Connection", name: str) -> list[Share]:
-    """Ends everything that a person has shared and that is shared with them, within the transaction that removes them:
-    their name may be somebody else's next. `announce_ended_shares` tells servers that run."""
+    """Ends all shares by and with a person, within the transaction that removes them, because their name may become
+    someone else's. `announce_ended_shares` notifies running servers."""
     statement = """
         DELETE FROM shares WHERE grantee = ? OR granted_by = ? RETURNING session_id, grantee, access, granted_by, at
     """
@@ -177,7 +176,7 @@ def end_shares_of(db: "sqlite3.Connection", name: str) -> list[Share]:
 
 
 def announce_ended_shares(database: Database) -> None:
-    """To be called after the change was committed: a server that is woken must find it."""
+    """Call it after the change was committed, so that a woken server finds it."""
     Shares(database).announce_change()
 
 

@@ -1,1 +1,1 @@
-"""The embedded authorization server: people sign in with passkeys, and allow clients to work in their name."""
+"""The embedded authorization server: people sign in with passkeys and allow clients to act in their name."""

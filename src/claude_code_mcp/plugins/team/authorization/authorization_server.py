@@ -61,9 +61,9 @@ _SIGN_IN, _INVITE, _PASSKEY = "/sign-in", "/invite", "/invite/passkey"
 _SIGNED_IN_FOR = 12 * 3600.0
 _MAX_FORM = 64 << 10
 _MAX_FAILURES, _MAX_REGISTRATIONS, _MAX_DOCUMENTS, _MAX_EXCHANGES = 60, 60, 60, 600
-"""Failed sign-ins, clients that register, documents of clients that are read, and tokens that are asked for or given
-back, of one address within a minute. There is nothing that could be guessed: it is for the work that they make. Whole
-offices, and the people of a hosted client, come from one address: a client asks for a token every ten minutes."""
+"""Per address and minute: failed sign-ins, client registrations, client documents read, and tokens requested or
+revoked. Nothing could be guessed; the limits are for the load. Whole offices, and the users of a hosted client, share
+an address, and a client requests a token every ten minutes."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -71,7 +71,7 @@ Link = Callable[[Identity], Awaitable[str]]
 
 
 class _Stopped(Exception):
-    """A page that says why something does not go on."""
+    """A page that explains why a flow cannot continue."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Stopped(Exception):
 
 
 class _PasskeyForms:
-    """What all forms have that people sign with a passkey: they count once, in the browser that was given them."""
+    """Common parts of forms signed with a passkey: they count once, in the browser that received them."""
 
     def __init__(self, requests: SealedRequests, passkeys: Passkeys, audit: Callable[[AuditEvent], None]) -> None:
         self._requests = requests
@@ -88,7 +88,7 @@ class _PasskeyForms:
         self.failures = FailureLimit(_MAX_FAILURES)
 
     def ceremony(self, request: Request, sealed: str) -> tuple[dict[str, str], str, str]:
-        """The hidden fields of a form, what its script asks a passkey for, and the browser that it is for."""
+        """The hidden fields of a form, the passkey request for its script, and the browser that it is for."""
         browser = self._requests.browser(request)
         hidden = {"request": sealed, "secret": self._requests.form_secret(sealed, browser)}
         return hidden, self._passkeys.request_options(self._requests.challenge(request, sealed, browser)), browser
@@ -108,7 +108,7 @@ class _PasskeyForms:
         return form, sealed, asked
 
     async def signed(self, request: Request, form: FormData, sealed: str) -> Person:
-        """Who has signed this very request, which is used up by it."""
+        """The person who signed exactly this request, which is then used up."""
         self.failures.check(_address(request))
         person = await self._passkeys.person(_text(form.get("credential")), self._requests.challenge(request, sealed))
         if person is None:
@@ -122,7 +122,7 @@ class _PasskeyForms:
 
 
 class _Invitations:
-    """The pages on which somebody who was invited makes a passkey."""
+    """The pages on which an invited person creates a passkey."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Invitations:
         audit: Callable[[AuditEvent], None],
         welcome: Callable[[str], Response],
     ) -> None:
-        """`welcome` makes the page for somebody who has a passkey now."""
+        """`welcome` creates the page for a person who now has a passkey."""
         self._people = people
         self._requests = requests
         self._passkeys = passkeys
@@ -180,13 +180,13 @@ class _Invitations:
 def people_of(
     service: HttpService, origin: str, resource: str, is_taken: Callable[[str], bool]
 ) -> tuple[TokenIssuer, People]:
-    """The people who were invited to the authorization server at this origin, and the check of its tokens. Blocks on
-    the disk."""
+    """The people invited to the authorization server at this origin, and the validation of its tokens. Blocks on the
+    disk."""
     database = database_in(service.settings.state_dir)
     invited = InvitedPeople(database)
 
     async def returning(name: str) -> tuple[Grant, float] | None:
-        """A person who has signed in before this server was started, and until when that counts."""
+        """A person who signed in before this server started, and until when that is valid."""
         try:
             found = await asyncio.to_thread(invited.signed_in, name)
         except OSError:
@@ -212,8 +212,8 @@ class AuthorizationServer:
         *,
         documents: ClientDocuments | None = None,
     ) -> None:
-        """`origin` is where people and clients reach this server. `door` admits its people. `link` makes one that
-        signs somebody in to the console once; None without a console. Blocks on the disk."""
+        """`origin` is this server's address for people and clients. `door` admits its people. `link` creates a one-time
+        link to the console; None without a console. Blocks on the disk."""
         self._service = service
         self._door = door
         self._callers = callers
@@ -239,7 +239,7 @@ class AuthorizationServer:
     # -- people who come and go -----------------------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Ends everything of people who are removed, for as long as this runs."""
+        """Ends everything of removed people, for as long as this runs."""
         mark = await asyncio.to_thread(change_mark, self._state_dir)
         async with WatchedFile(str(mark), lambda: None) as watched:
             while True:
@@ -268,8 +268,8 @@ class AuthorizationServer:
             self._service.audit(AuditEvent(AuditKind.CALLERS_CHANGED, "operator", details=details))
 
     async def _end_what_was_left(self) -> None:
-        """Ends what people have elsewhere who were removed: at the machines of a fleet, which go on without a server
-        here. Also of those whom `_apply` has found, for what that has begun may have been cut off with this server."""
+        """Ends what removed people have on the machines of a fleet, which continue without this server. Includes people
+        found by `_apply`, whose removal may have been interrupted."""
         if self._callers.remove is None:
             return
         for name in await asyncio.to_thread(self._people.left_by_removed):
@@ -278,7 +278,7 @@ class AuthorizationServer:
             await asyncio.to_thread(self._people.note_ended, name)
 
     def _end_stolen(self, name: str) -> None:
-        """Whoever has stolen a token may be connected with another of the same consent."""
+        """The thief of a token may be connected with another token of the same consent."""
         log.error("a code or refresh token of %s was used twice: all tokens of that consent are revoked", name)
         self._service.audit(AuditEvent(AuditKind.GRANT_STOLEN, name))
         self._door.end_person(name, None)
@@ -343,7 +343,7 @@ class AuthorizationServer:
         )
 
     def _for_clients(self, path: str, handler: Handler, method: str) -> Route:
-        """An address for programs, also for such as run in the page of another server."""
+        """A route for programs, including those in pages of other origins."""
 
         async def handle(request: Request) -> Response:
             try:
@@ -359,7 +359,7 @@ class AuthorizationServer:
         return Route(path, _bounded(cors_middleware(handle, methods)), methods=methods)
 
     def _for_people(self, path: str, handler: Handler, method: str) -> Route:
-        """An address for browsers. What is sent with a form must come from a page of this server."""
+        """A route for browsers. Forms must come from a page of this server."""
 
         async def handle(request: Request) -> Response:
             if method == "POST" and not self._is_from_own_page(request):
@@ -384,8 +384,8 @@ class AuthorizationServer:
         return Route(path, _bounded(request_response(handle)), methods=[method])
 
     def _is_elsewhere(self, request: Request) -> bool:
-        """Whether a browser on this machine has come by another name than the one that its passkeys are for. Behind a
-        proxy the name in a request says nothing."""
+        """Whether a browser on this machine uses a different host name from the one its passkeys are bound to. Behind a
+        proxy the name in a request is meaningless."""
         if self._service.settings.web_url is not None:
             return False
         return request.headers.get("host") != urlsplit(self._origin).netloc
@@ -424,8 +424,8 @@ class AuthorizationServer:
         return response
 
     def _count_exchange(self, request: Request) -> None:
-        """RateLimited for an address that asks for too many tokens. Before the form is read, and counted before
-        anything is awaited: many at the same moment are many."""
+        """Raises RateLimited for an address that requests too many tokens. Counted before the form is read and before
+        any await, so that concurrent requests count too."""
         self._exchanges.check(_address(request))
         self._exchanges.failed(_address(request))
 
@@ -442,15 +442,15 @@ class AuthorizationServer:
         return answer
 
     def _is_own(self, address: str) -> bool:
-        """Whether an address is one of this server, however it is spelled."""
+        """Whether an address belongs to this server, in any spelling."""
         try:
             return is_at(str(AnyUrl(address)), self._origin)
         except ValueError:
             return False
 
     def _count_reading(self, request: Request, client_id: object) -> None:
-        """RateLimited for an address that has had too many documents read: each is a request to somewhere else, and
-        takes a place that others wait for."""
+        """Raises RateLimited for an address that caused too many document reads: each is a request to another host and
+        takes a slot that others wait for."""
         if isinstance(client_id, str) and self._documents.must_read(client_id):
             self._readings.check(_address(request))
             # Counted before it is awaited: many at the same moment are many.
@@ -464,7 +464,7 @@ class AuthorizationServer:
         return await handler.handle(request)
 
     async def _revoke(self, request: Request, authenticator: ClientAuthenticator) -> Response:
-        """RFC 7009. The SDK's own handler wants a secret, which clients do not have here."""
+        """RFC 7009. The SDK's own handler requires a secret, which clients do not have here."""
         self._count_exchange(request)
         self._count_reading(request, (await request.form()).get("client_id"))
         try:
@@ -554,7 +554,7 @@ def _text(value: object) -> str:
 
 
 def _has_repeated(items: Sequence[tuple[str, object]]) -> bool:
-    """RFC 6749, 3.1: nothing is named twice. Otherwise two readers of one request could each see another."""
+    """RFC 6749, 3.1: no parameter may be repeated, because two parsers could read different values."""
     return len({name for name, _ in items}) != len(items)
 
 

@@ -35,10 +35,10 @@ _MAX_ADDRESS = 1000
 _MAX_NAME = 80
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
 _OF_EDITORS = frozenset({"claude", "cursor", "vscode", "vscode-insiders", "windsurf", "zed"})
-"""Schemes of MCP clients that people have, though they are no names of a domain."""
+"""Schemes of known MCP clients that are not domain names."""
 _OF_DOMAIN = re.compile(r"(?:[a-z]{2,24}|xn--[a-z0-9-]{1,40})(?:\.[a-z0-9](?:[a-z0-9-]{0,40}[a-z0-9])?){1,8}")
-"""A domain of the program's makers in reverse order, such as `com.example.app` (RFC 8252, 7.1 and 8.4). Nothing that a
-browser, a phone or a desktop acts on itself is called so: their own schemes have no dot, or begin with no domain."""
+"""A scheme that is a reverse domain of the program's vendor, such as `com.example.app` (RFC 8252, 7.1 and 8.4). The
+schemes that browsers, phones and desktops handle themselves have no dot, or do not begin with a domain."""
 _NETLOC = re.compile(r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 _MAX_DOCUMENT = 16 << 10
@@ -50,10 +50,10 @@ _MAX_CONCURRENT = 32
 
 
 class KnownClient(OAuthClientInformationFull):
-    """A client as the MCP SDK asks about it."""
+    """A client in the form that the MCP SDK uses."""
 
     def validate_scope(self, requested_scope: str | None) -> list[str] | None:
-        """There is one scope. A client that asks for others gets that one, and is told so with the token."""
+        """There is one scope. A client that requests others gets that one, and the token says so."""
         return [SCOPE]
 
     def validate_redirect_uri(self, redirect_uri: AnyUrl | None) -> AnyUrl:
@@ -70,7 +70,7 @@ class KnownClient(OAuthClientInformationFull):
 
 
 def _same_on_loopback(wanted: str, named: str) -> bool:
-    """Whether both addresses are on the person's own machine, and differ in nothing but its name and the port."""
+    """Whether both addresses are on the user's own machine and differ only in its name and the port."""
     first, second = urlsplit(wanted), urlsplit(named)
     for parts in (first, second):
         if parts.scheme != "http" or parts.hostname not in _LOOPBACK_NAMES:
@@ -82,7 +82,8 @@ def _same_on_loopback(wanted: str, named: str) -> bool:
 
 
 def redirect_origin(address: str) -> str:
-    """What a browser is sent to, as the policy of a page names it. ValueError if browsers must not be sent there."""
+    """The origin that a browser is sent to, in the notation of a page's policy. Raises ValueError if browsers must not
+    be sent there."""
     parts = urlsplit(address)
     scheme = parts.scheme.lower()
     if len(address) > _MAX_ADDRESS or not address.isascii() or not address.isprintable() or " " in address:
@@ -101,7 +102,7 @@ def redirect_origin(address: str) -> str:
 
 
 def is_at(address: str, origin: str) -> bool:
-    """Whether an address is at an origin, however either is spelled. ValueError as `redirect_origin`."""
+    """Whether an address is at an origin, in any spelling. Raises ValueError like `redirect_origin`."""
     redirect_origin(address)
     return _canonical(address) == _canonical(origin)
 
@@ -114,7 +115,7 @@ def _canonical(address: str) -> tuple[str, str, int | None]:
 
 
 def has_good_addresses(client: KnownClient) -> bool:
-    """Whether browsers may be sent to every address that a client has named."""
+    """Whether browsers may be sent to all of a client's addresses."""
     try:
         return all(redirect_origin(str(address)) for address in client.redirect_uris or ())
     except ValueError:
@@ -122,8 +123,8 @@ def has_good_addresses(client: KnownClient) -> bool:
 
 
 def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) -> KnownClient:
-    """A client as it describes itself, with what is believed of that. ValueError, with the reason, if it cannot be a
-    client here."""
+    """A client from its own description, reduced to what is trusted. Raises ValueError, with the reason, if it is not
+    acceptable."""
     addresses = metadata.get("redirect_uris")
     if not isinstance(addresses, list) or not 0 < len(addresses) <= _MAX_ADDRESSES:
         raise ValueError(f"redirect_uris must be a list of 1 to {_MAX_ADDRESSES} addresses")
@@ -148,7 +149,7 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
 
 
 class ClientDocuments:
-    """Reads Client ID Metadata Documents, and keeps them for ten minutes."""
+    """Reads Client ID Metadata Documents and caches them for ten minutes."""
 
     def __init__(self, own_origin: str, *, private: bool = False) -> None:
         """`private`: also from addresses that are not public, and without encryption."""
@@ -156,15 +157,15 @@ class ClientDocuments:
         self._private = private
         self._kept: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
         self._failed: OrderedDict[str, tuple[float, KnownClient | None]] = OrderedDict()
-        """Addresses without a document. Apart: strangers could push out those that have one."""
+        """Addresses without a document. Separate, so that strangers cannot displace cached documents."""
         self._reading = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def is_document(self, client_id: str) -> bool:
-        """Whether an id is the address of a document, and not that of a client that has registered."""
+        """Whether a client id is the address of a document rather than the id of a registered client."""
         return client_id.startswith("https://") or (self._private and client_id.startswith("http://"))
 
     def must_read(self, client_id: str) -> bool:
-        """Whether an id is the address of a document of which nothing is known just now."""
+        """Whether a client id is the address of a document that is not cached."""
         return self.is_document(client_id) and self._known(client_id) is None
 
     def _known(self, client_id: str) -> tuple[float, KnownClient | None] | None:
@@ -172,7 +173,7 @@ class ClientDocuments:
         return known if known is not None and time.monotonic() < known[0] else None
 
     async def read(self, client_id: str) -> KnownClient | None:
-        """The client whose id this address is; None if there is no such document, or if it is not about it."""
+        """The client with this id; None if there is no such document, or if it is about another client."""
         known = self._known(client_id)
         if known is not None:
             return known[1]
@@ -207,7 +208,7 @@ class ClientDocuments:
 
 
 async def _get(parts: SplitResult, address: str) -> bytes:
-    """The document at an address that was looked up and checked."""
+    """The document at an address that was resolved and checked."""
     literal = f"[{address}]" if ":" in address else address
     port = f":{parts.port}" if parts.port is not None else ""
     url = f"{parts.scheme}://{literal}{port}{parts.path}" + (f"?{parts.query}" if parts.query else "")

@@ -1,4 +1,4 @@
-"""Where people reach the embedded authorization server."""
+"""The public address of the embedded authorization server."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -9,9 +9,9 @@ from ....server.transports.http import Address
 
 
 def own_origin(settings: Settings, address: Address) -> str:
-    """Where people reach the embedded authorization server: where the settings say or, on this machine alone, under the
-    name that browsers know it by. InvalidArgument if passkeys cannot be used there: browsers bind them to a name, and
-    want encryption unless that is `localhost`."""
+    """The public address of the embedded authorization server: from the settings or, on this machine only, `localhost`.
+    Raises InvalidArgument if passkeys cannot be used there: browsers bind them to a host name and require encryption,
+    except for `localhost`."""
     if settings.web_url is None and not address.loopback:
         raise InvalidArgument(
             "People sign in at the public address of this server: set CLAUDE_CODE_MCP_WEB_URL to it, such as "

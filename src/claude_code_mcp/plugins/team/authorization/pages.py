@@ -1,8 +1,8 @@
-"""The pages of the embedded authorization server, made here and complete as they are sent.
+"""The pages of the embedded authorization server.
 
-What a client says about itself is text in them: everything that is put in is escaped, and the policy of each page
-allows the one script and the one style that are in it, by their hashes, and nothing else. No page may be framed or
-kept. The script does what only a script can, which is to ask for a passkey; to refuse a client takes none.
+A client's description of itself is shown as text: everything inserted is escaped, and the policy of each page allows
+only its own script and style, by hash. Pages must not be framed or cached. The script only asks for a passkey; denying
+a client works without it.
 """
 
 import base64
@@ -98,7 +98,7 @@ if (invited && location.hash.length > 1) {
 
 
 _WITHOUT_SCRIPT = '<p class="problem" role="status">Passkeys need JavaScript, which is switched off here.</p>'
-"""Taken away by the script as soon as it runs."""
+"""The script removes it as soon as it runs."""
 
 
 def _hash(text: str) -> str:
@@ -109,7 +109,7 @@ _SCRIPT_HASH, _STYLE_HASH = _hash(_SCRIPT), _hash(_STYLE)
 
 
 def page(title: str, body: str, status: int = 200, sends_to: str = "") -> HTMLResponse:
-    """A page; `body` is markup. A form on it may lead to this server, and on to `sends_to`."""
+    """A page; `body` is markup. Its form may lead to this server, and on to `sends_to`."""
     html = (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
@@ -139,7 +139,8 @@ def message(title: str, text: str, status: int = 200) -> HTMLResponse:
 
 
 def refused_page(location: str) -> HTMLResponse:
-    """Says that a client has asked for what there is not; where it is told of that is the person's to follow."""
+    """Says that a client requested something unavailable; the person decides whether to follow the link that reports
+    this to the client."""
     body = (
         "<p>It asks for something that this server does not offer.</p>\n"
         f'<p><a href="{escape(location)}" rel="noreferrer">Go back to it</a>, if you know this address: '
@@ -160,7 +161,7 @@ def _form(action: str, hidden: Mapping[str, str], options: str, buttons: str) ->
 def consent_page(
     action: str, name: str | None, client_id: str, redirect: str, sends_to: str, hidden: Mapping[str, str], options: str
 ) -> HTMLResponse:
-    """Asks whether a client may work in the name of whoever signs."""
+    """Asks whether a client may act in the signer's name."""
     shown = name or "an unnamed client"
     facts = (
         ("Name (stated by the client)", escape(shown)),
@@ -189,7 +190,7 @@ def sign_in_page(action: str, hidden: Mapping[str, str], options: str) -> HTMLRe
 
 
 def invite_page(action: str) -> HTMLResponse:
-    """Where the link of an invitation leads. Looking at it uses nothing up, as the previews of chats do."""
+    """The page behind an invitation link. Viewing it uses nothing up, because chat previews open it."""
     body = (
         "<p>You are invited to use Claude Code here.</p>\n"
         f'<form method="post" action="{action}" autocomplete="off">\n'

@@ -39,16 +39,16 @@ from ....core.model.text import base64url
 from ..known_people import InvitedPeople, Person
 
 BEGUN_FOR = 600.0
-"""Seconds for which a request counts."""
+"""Seconds for which a request is valid."""
 _MAX_USED = 1000
-"""Requests that count no more, of those that somebody has signed with their passkey, and of those that were denied."""
+"""How many used requests to remember, separately for signed and denied ones."""
 _MAX_CREDENTIAL = 16 << 10
 _TIMEOUT_MS = 300_000
 _COOKIE_LENGTH = 43
 
 
 class SealedRequests:
-    """What browsers have begun here. `cookie` names the browser, and is set by the first page."""
+    """Requests started by browsers here. `cookie` identifies the browser and is set by the first page."""
 
     def __init__(self, origin: str) -> None:
         self._key = secrets.token_bytes(32)
@@ -58,16 +58,16 @@ class SealedRequests:
         self._cookie = f"{'__Host-' if self._secure else ''}claude_code_mcp_browser_{digest}"
         self._used: OrderedDict[str, None] = OrderedDict()
         self._denied: OrderedDict[str, None] = OrderedDict()
-        """Apart: to deny takes no passkey, and strangers could push out what was signed."""
+        """Separate: denying needs no passkey, and strangers could displace the signed ones."""
 
     def seal(self, fields: Mapping[str, Any]) -> str:
-        """A request as it goes through a browser. Its contents can be read there, and not changed."""
+        """A request in the form that passes through a browser, which can read but not change it."""
         content = {**fields, "until": time.monotonic() + BEGUN_FOR, "id": secrets.token_urlsafe(16)}
         body = base64url(json_text.encode(content))
         return f"{body}.{self._derived('request', body)}"
 
     def open(self, sealed: str) -> Mapping[str, Any] | None:
-        """The contents of a request that was sealed here and still counts."""
+        """The contents of a valid request that was sealed here."""
         body, _, proof = sealed.rpartition(".")
         if not _equal(proof, self._derived("request", body)) or self._is_over(sealed):
             return None
@@ -75,11 +75,11 @@ class SealedRequests:
         return content if content["until"] >= time.monotonic() else None
 
     def use(self, sealed: str) -> bool:
-        """Uses a request up that was signed; whether that was not done before."""
+        """Marks a signed request as used; returns whether it was unused."""
         return self._end(sealed, self._used)
 
     def deny(self, sealed: str) -> bool:
-        """Uses a request up that was denied; whether that was not done before."""
+        """Marks a denied request as used; returns whether it was unused."""
         return self._end(sealed, self._denied)
 
     def _is_over(self, sealed: str) -> bool:
@@ -96,7 +96,7 @@ class SealedRequests:
     # -- the browser ----------------------------------------------------------------------------------------------
 
     def browser(self, request: Request) -> str:
-        """The cookie of a browser, or a new one."""
+        """The browser's cookie, or a new one."""
         found = request.cookies.get(self._cookie, "")
         return found if len(found) == _COOKIE_LENGTH and found.isascii() else secrets.token_urlsafe(32)
 
@@ -107,7 +107,7 @@ class SealedRequests:
         )
 
     def form_secret(self, sealed: str, browser: str) -> str:
-        """What a form must have in it, which only a page has that this very browser was given."""
+        """A secret in each form, which only pages given to this browser contain."""
         return self._derived("form", f"{browser}:{sealed}")
 
     def is_of_browser(self, request: Request, sealed: str, secret: str) -> bool:
@@ -119,13 +119,13 @@ class SealedRequests:
         return self._derived("challenge", f"{browser}:{sealed}").encode()
 
     def _derived(self, purpose: str, text: str) -> str:
-        """What only this server can make of a text, another one for each purpose; 43 characters."""
+        """A value that only this server can derive from a text, different for each purpose; 43 characters."""
         message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
         return base64url(hmac.digest(self._key, message, "sha256"))
 
 
 class Passkeys:
-    """The ceremonies of one server."""
+    """The WebAuthn ceremonies of one server."""
 
     def __init__(self, people: InvitedPeople, origin: str) -> None:
         self._people = people
@@ -133,7 +133,7 @@ class Passkeys:
         self._host = urlsplit(origin).hostname or ""
 
     def creation_options(self, person: Person, existing: Sequence[bytes], challenge: bytes) -> str:
-        """What a browser needs to make a passkey, as JSON."""
+        """The options for creating a passkey, as JSON."""
         options = webauthn.generate_registration_options(
             rp_id=self._host,
             rp_name="Claude Code",
@@ -149,7 +149,7 @@ class Passkeys:
         return webauthn.options_to_json(options)
 
     def request_options(self, challenge: bytes) -> str:
-        """What a browser needs to sign in with any passkey that it has for this server, as JSON."""
+        """The options for signing in with any passkey for this server, as JSON."""
         options = webauthn.generate_authentication_options(
             rp_id=self._host,
             challenge=challenge,
@@ -159,8 +159,8 @@ class Passkeys:
         return webauthn.options_to_json(options)
 
     async def add(self, invite: str, credential: str, challenge: bytes) -> Person | None:
-        """Adds a passkey to whoever the link of an invitation is for, which is used up; None if either is not good.
-        Raises OSError."""
+        """Adds a passkey for the person of an invitation link, which is then used up; None if either is invalid. Raises
+        OSError."""
         return await asyncio.to_thread(self._add, invite, credential, challenge)
 
     def _add(self, invite: str, credential: str, challenge: bytes) -> Person | None:
@@ -179,7 +179,7 @@ class Passkeys:
         return self._people.add_passkey(invite, made.credential_id, made.credential_public_key, made.sign_count)
 
     async def person(self, credential: str, challenge: bytes) -> Person | None:
-        """Who has signed the challenge; None if nobody who is known, or not well. Raises OSError."""
+        """The person who signed the challenge; None if unknown or invalid. Raises OSError."""
         return await asyncio.to_thread(self._person, credential, challenge)
 
     def _person(self, credential: str, challenge: bytes) -> Person | None:
@@ -209,7 +209,7 @@ class Passkeys:
 
 
 def _decoded(credential: str) -> dict[str, Any]:
-    """What a browser has sent. ValueError if it is no object, or is nested without end."""
+    """A browser's data. Raises ValueError if it is not an object or is nested too deeply."""
     found = json_text.decode(credential)
     if not isinstance(found, dict):
         raise ValueError("not a credential")

@@ -1,8 +1,9 @@
-"""What the MCP SDK's authorization handlers ask: clients, codes and tokens of the embedded authorization server.
+"""The provider for the MCP SDK's authorization handlers: clients, codes and tokens of the embedded authorization
+server.
 
-The SDK reads requests, compares PKCE (S256 only), redirect addresses and clients, and writes the answers of OAuth. This
-decides what a client is, for which resource there are tokens (RFC 8707), and that a code or refresh token which comes a
-second time ends everything that came of it.
+The SDK parses requests, checks PKCE (S256 only), redirect addresses and clients, and writes the OAuth answers. This
+decides which clients are acceptable, for which resource there are tokens (RFC 8707), and that a second use of a code or
+refresh token revokes everything issued from it.
 """
 
 import asyncio
@@ -34,20 +35,20 @@ from .passkeys import SealedRequests
 CONSENT = "/authorize/consent"
 _MAX_STATE = 4096
 _CHALLENGE_LENGTH = 43
-"""Of the SHA-256 of a verifier in base64url (RFC 7636)."""
+"""Length of a verifier's SHA-256 in base64url (RFC 7636)."""
 _MAX_TOKEN = 256
 _LOOKED_AT = 15.0
-"""Seconds after which it is looked whether the token of a stream still counts."""
+"""Seconds between checks whether the token of a stream is still valid."""
 _UNAVAILABLE = "Sign-ins cannot be read at the moment."
 
 
 def grant_of(person: Person, until: float, scopes: tuple[str, ...] = (SCOPE,)) -> Grant:
-    """What the callers are to know of a person. The groups are those of this moment, and no older ones count."""
+    """The grant for the callers. Its groups are current and replace older ones."""
     return Grant(person.name, person.subject, int(until), scopes, frozenset(person.groups), time.time())
 
 
 class OwnAccessTokens:
-    """Checks the access tokens that this very server has issued."""
+    """Validates access tokens issued by this server."""
 
     def __init__(self, grants: OAuthGrants, issuer: str, resource: str) -> None:
         self.issuer = issuer
@@ -56,16 +57,16 @@ class OwnAccessTokens:
 
     @property
     def look_every(self) -> float:
-        """The streams of whoever is removed are cut at once; those with a token that was given back are not all those
-        of whoever gave it back."""
+        """The streams of removed people are closed at once, but not necessarily those of a person who revoked one
+        token."""
         return _LOOKED_AT
 
     def must_ask(self, token: str) -> bool:
-        """They are in the database of this server."""
+        """They are in this server's database."""
         return False
 
     async def check(self, token: str) -> Grant | None:
-        """What the token grants; None if it is not good. UpstreamUnavailable while that cannot be said."""
+        """The token's grant; None if it is invalid. Raises UpstreamUnavailable if that cannot be determined now."""
         if len(token) > _MAX_TOKEN or not token.isascii():
             return None
         try:
@@ -90,7 +91,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         resource: str,
         stolen: Callable[[str], None],
     ) -> None:
-        """`stolen` is called with the name of a person of whom a code or refresh token has come a second time."""
+        """`stolen` is called with a person's name when one of their codes or refresh tokens is used twice."""
         self._grants = grants
         self._documents = documents
         self._requests = requests
@@ -122,7 +123,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     # -- codes ----------------------------------------------------------------------------------------------------
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        """The page on which a person decides. Nothing is remembered until they have."""
+        """The page on which a person decides. Nothing is stored until they do."""
         if params.resource is not None and params.resource.rstrip("/") != self._resource:
             raise AuthorizeError("invalid_target", f"Tokens are issued only for {self._resource}.")
         if len(params.code_challenge) != _CHALLENGE_LENGTH:
@@ -205,7 +206,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         return AccessToken(token=token, client_id=granted.client_id, scopes=[*found.scopes], resource=granted.resource)
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
-        """Ends everything of the consent that the token came of."""
+        """Ends everything of the token's consent."""
         found = await asyncio.to_thread(self._stored, token.token)
         if found is not None:
             await asyncio.to_thread(self._grants.end, found.granted.grant_id)
