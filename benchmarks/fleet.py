@@ -17,7 +17,7 @@ import httpx2
 import psutil
 
 from claude_code_mcp.plugins.fleet.connection import connect, create_stores
-from claude_code_mcp.plugins.fleet.engine import Running, running
+from claude_code_mcp.plugins.fleet.nats_server import Running, running
 from claude_code_mcp.plugins.fleet.tickets import credentials_seed, public_key
 from claude_code_mcp.testing.script import script
 from tests.support.ports import free_port

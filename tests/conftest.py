@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.core.config import Settings, load_settings
 from claude_code_mcp.core.policy.policy import Policy
-from claude_code_mcp.core.section import Section
 from claude_code_mcp.core.service import Observer, Service
 from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.core.sessions.callers.session_access import SessionAccess
+from claude_code_mcp.core.settings_section import Section
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 from .support import (

@@ -53,8 +53,8 @@ ROWS: list[set[str]] = [
     {"redaction"},
     {"processes"},
     {"model"},
-    {"errors", "private_files", "installation", "folded_log"},
-    {"section"},
+    {"errors", "private_files", "installation", "log_limit"},
+    {"settings_section"},
     {"config", "rate_limit"},
     {"state", "working_directory"},
     {"claude", "transcripts", "policy", "questions"},
@@ -72,8 +72,8 @@ NARROW: dict[str, set[str]] = {
     "errors": set(),
     "json_text": set(),
     "installation": set(),
-    "section": {"errors"},
-    "config": {"processes", "section"},
+    "settings_section": {"errors"},
+    "config": {"processes", "settings_section"},
     "state": {"model", "errors", "private_files"},  # knows nothing of who remembers
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
@@ -431,8 +431,8 @@ def test_the_rules_refuse_an_upward_and_a_sideways_import() -> None:
     assert allowed("transcripts") == allowed("questions") == allowed("claude")
     assert {"sessions", "claude"} <= allowed("service")
     assert wrong_part(Module("core.service", ROOT), Module("hub.hub", ROOT))
-    assert wrong_part(Module("plugins.tui.pump", ROOT), Module("plugins.fleet.wire", ROOT))
-    assert not wrong_part(Module("plugins.tui.pump", ROOT), Module("plugins.tui.blocks", ROOT))
+    assert wrong_part(Module("plugins.tui.server_updates", ROOT), Module("plugins.fleet.wire", ROOT))
+    assert not wrong_part(Module("plugins.tui.server_updates", ROOT), Module("plugins.tui.blocks", ROOT))
 
 
 def _public(module: Module) -> set[str]:

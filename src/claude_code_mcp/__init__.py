@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .core.questions.broker import Channel
     from .core.questions.kinds import full_text
     from .core.questions.presentation import without_secrets
-    from .core.section import Section
     from .core.service import Service
     from .core.sessions.callers.session_access import Access, SessionAccess, Share
     from .core.sessions.messages import WhenBusy
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from .core.sessions.session import Session
     from .core.sessions.stored.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
+    from .core.settings_section import Section
     from .hub.factory import hub_configuration, make_hub
     from .hub.hub import Hub
     from .server.api_parts import ApiPart, ApiUser, Handlers
@@ -128,7 +128,7 @@ _MODULES = {
     "core.questions.broker": ("Channel",),
     "core.questions.kinds": ("full_text",),
     "core.questions.presentation": ("without_secrets",),
-    "core.section": ("Section",),
+    "core.settings_section": ("Section",),
     "core.service": ("Service",),
     "core.sessions.messages": ("WhenBusy",),
     "core.sessions.observers": ("Observer",),

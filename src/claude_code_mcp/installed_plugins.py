@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from .core.config import Settings
-    from .core.section import Section
+    from .core.settings_section import Section
 
 log = logging.getLogger(__name__)
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .core.policy.policy import Policy
     from .core.policy.rules import ToolCall, Verdict
     from .core.questions.broker import Channel
-    from .core.section import Section
     from .core.service import Service
     from .core.sessions.callers.session_access import SessionAccess
     from .core.sessions.observers import Observer
     from .core.sessions.stored.session_library import SessionLibrary
     from .core.sessions.workplaces import Workplaces
+    from .core.settings_section import Section
     from .hub.hub import Hub
     from .server.api_parts import ApiPart
     from .server.tools.tool import Tool

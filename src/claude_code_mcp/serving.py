@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
-    from .startup.shared.hello import Hello
+    from .startup.shared.handshake import Hello
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from claude_code_mcp.cli.parser import COMMANDS, build_parser, plugin_commands
 from claude_code_mcp.client.setting_flags import SETTINGS_WITH_FLAG
 from claude_code_mcp.core.config import ALL_TOOLSETS, TOOLSETS, Settings, Toolset
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.section import variable_of
+from claude_code_mcp.core.settings_section import variable_of
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -20,7 +20,7 @@ from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.redaction import MARK
-from claude_code_mcp.core.section import description_of, variable_of
+from claude_code_mcp.core.settings_section import description_of, variable_of
 from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
 from claude_code_mcp.plugins.fleet.settings import FleetSettings
 from claude_code_mcp.plugins.team.settings import TeamSettings

@@ -19,9 +19,9 @@ from claude_code_mcp.client.conventions import ExitCode
 from claude_code_mcp.core.config import Settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.policy.policy import parse_policy
-from claude_code_mcp.core.section import Section, variable_of
+from claude_code_mcp.core.settings_section import Section, variable_of
 from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
-from claude_code_mcp.plugins.fleet.engine import MAX_MESSAGE
+from claude_code_mcp.plugins.fleet.nats_server import MAX_MESSAGE
 from claude_code_mcp.server.transports.http import read_address
 
 from .deployment import (

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
-from claude_code_mcp.plugins.fleet.engine import executable
+from claude_code_mcp.plugins.fleet.nats_server import executable
 from tests.support.own_nats import OwnServer
 from tests.support.ports import free_port
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from claude_code_mcp.server.transports.unix_socket import SharedSocket
-from claude_code_mcp.startup.shared.hello import Hello
+from claude_code_mcp.startup.shared.handshake import Hello
 from claude_code_mcp.startup.shared.place import Place
 from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS

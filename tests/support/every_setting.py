@@ -1,7 +1,7 @@
 """The settings of the core and of every bundled plug-in."""
 
 from claude_code_mcp.core.config import Settings
-from claude_code_mcp.core.section import Section, variable_of
+from claude_code_mcp.core.settings_section import Section, variable_of
 from claude_code_mcp.installed_plugins import bundled_plugins, sections_of
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import nkeys  # type: ignore[import-untyped]
 
-from claude_code_mcp.plugins.fleet.engine import MAX_MESSAGE, executable
+from claude_code_mcp.plugins.fleet.nats_server import MAX_MESSAGE, executable
 from claude_code_mcp.plugins.fleet.tickets import machine_id_of
 
 from .ports import free_port

@@ -31,7 +31,7 @@ from ..core.model.paths import user_file
 from ..core.model.text import visible
 from ..core.model.tool_names import is_this_server
 from ..core.private_files import FILE, replace_file
-from ..core.section import description_of, variable_of
+from ..core.settings_section import description_of, variable_of
 from ..installed_plugins import bundled_plugins, sections_of
 from ..startup.shared import place
 from .json_edit import is_empty, remove_value, set_value

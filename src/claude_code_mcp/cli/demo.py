@@ -28,7 +28,7 @@ from ..core.claude.executable import find_executable
 from ..core.config import TOOLSETS, Settings, load_settings
 from ..core.errors import ProcessFailed
 from ..core.installation import PACKAGE
-from ..core.section import variable_of
+from ..core.settings_section import variable_of
 from ..testing import Sandbox, ScriptedModel, ScriptedModelThread, ticket_server
 from ..testing.script import MARKER, Step, ask_user, parallel, plan, question, script, text, thinking, tool
 

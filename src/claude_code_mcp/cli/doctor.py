@@ -48,7 +48,7 @@ from ..core.private_files import private_directory
 from ..core.processes.child import containment
 from ..core.processes.environment import child_environment
 from ..core.redaction import Redactor
-from ..core.section import Section
+from ..core.settings_section import Section
 from ..core.state.session_records import SessionRecords
 from ..core.state.state_directory import database_in
 from ..installed_plugins import all_plugins, sections_of

@@ -13,7 +13,7 @@ from ..client.conventions import add_config_file
 from ..client.setting_flags import SETTINGS_WITH_FLAG, add_setting
 from ..core.config import CONFIG_FILE_VARIABLE, Settings, load_settings
 from ..core.errors import ClaudeCodeError, InvalidArgument
-from ..core.section import variable_of
+from ..core.settings_section import variable_of
 from ..startup.greeting.first_answers import GreetedInput
 
 

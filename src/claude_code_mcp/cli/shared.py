@@ -19,9 +19,9 @@ from ..core.config import Settings, load_settings
 from ..core.errors import InvalidArgument
 from ..core.model.text import count_of
 from ..core.processes.environment import DEPTH, MARK
-from ..core.section import variable_of
+from ..core.settings_section import variable_of
 from ..startup.shared import place
-from ..startup.shared.hello import Hello
+from ..startup.shared.handshake import Hello
 from .serve import overrides
 
 _INHERITED_HELP = "internal: the socket and the lock of the server are open as descriptors 3 and 4"

@@ -30,7 +30,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from ..core.errors import ClaudeCodeError, ExitCode, InvalidArgument
 from ..core.processes.environment import OWN_PREFIX
-from ..startup.shared import hello, place
+from ..startup.shared import handshake as hello
+from ..startup.shared import place
 from ..startup.shared.place import NoPlace, Place
 
 PROTOCOL_VERSION = "2025-11-25"

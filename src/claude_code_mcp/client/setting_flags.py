@@ -4,7 +4,7 @@ import argparse
 from typing import get_args
 
 from ..core.config import Settings
-from ..core.section import description_of, variable_of
+from ..core.settings_section import description_of, variable_of
 from .conventions import add_config_file
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")

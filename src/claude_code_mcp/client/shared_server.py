@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..startup.shared import place
-from ..startup.shared.hello import Hello, new_identity
+from ..startup.shared.handshake import Hello, new_identity
 from .conventions import Unavailable
 from .setting_flags import SETTINGS_WITH_FLAG
 

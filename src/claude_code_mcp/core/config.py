@@ -1,4 +1,4 @@
-"""The settings of a server, and those that its plug-ins add. `core/section.py` says where they are read from.
+"""The settings of a server, and those that its plug-ins add. `core/settings_section.py` says where they are read from.
 
 Variables that other servers of this kind made familiar keep their names; new ones start with `CLAUDE_CODE_MCP_`.
 """
@@ -16,7 +16,7 @@ import platformdirs
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, field_validator
 
 from .processes.environment import MAX_DEPTH, OWN_PREFIX, expand_home
-from .section import Section, SectionT, Sources, UserPath, list_of, not_blank, secrets_in, variable_of
+from .settings_section import Section, SectionT, Sources, UserPath, list_of, not_blank, secrets_in, variable_of
 
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..startup.shared.hello import PERSON
+from ..startup.shared.handshake import PERSON
 from .sdk import Context, is_modern
 
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"

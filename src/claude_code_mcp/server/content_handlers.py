@@ -19,7 +19,7 @@ from ..core.model.caller import Caller
 from ..core.model.events import LIST_CHANGES
 from ..core.model.tool_names import SKILLS, UPDATED
 from ..core.service import Service
-from .changes import LISTS, Changes
+from .change_notifications import LISTS, Changes
 from .completion import complete
 from .dialogs import Dialogs
 from .prompts import Prompts

@@ -20,7 +20,7 @@ from ..core.model.events import (
     TurnStarted,
 )
 from ..core.service import Service
-from .changes import Changes
+from .change_notifications import Changes
 from .resource_addresses import LIST, ResourceAddress, View
 
 _WRITTEN: tuple[View, ...] = ("status", "transcript", "turns", "events")

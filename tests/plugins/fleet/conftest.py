@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
-from claude_code_mcp.plugins.fleet.engine import Running, running
+from claude_code_mcp.plugins.fleet.nats_server import Running, running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.records import RecordStore, SecretSeal
 from claude_code_mcp.plugins.fleet.session_copy import FleetReplica
 from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
-from claude_code_mcp.plugins.fleet.trees import TreeStore
+from claude_code_mcp.plugins.fleet.working_trees import TreeStore
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN
 from tests.support.parts import service_parts

@@ -11,8 +11,8 @@ from nats.js.errors import APIError
 
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
-from claude_code_mcp.plugins.fleet.engine import executable, running
 from claude_code_mcp.plugins.fleet.host import connect_to_host, hosting
+from claude_code_mcp.plugins.fleet.nats_server import executable, running
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 

@@ -23,9 +23,9 @@ from claude_code_mcp.plugins.console.session_routes import LISTS
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.app import GatewayConsoles
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.machine_server import serve_machine
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.page_link import answer_page
 from claude_code_mcp.plugins.fleet.records import GivenNames, SessionDocument
 from claude_code_mcp.server.transports.callers import Callers

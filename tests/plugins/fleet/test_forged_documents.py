@@ -21,7 +21,7 @@ from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.records import AbsentRecords, SessionDocument, put_beside
-from claude_code_mcp.plugins.fleet.trees import TreeRef, TreeRefused
+from claude_code_mcp.plugins.fleet.working_trees import TreeRef, TreeRefused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.core.sessions.support import run, say

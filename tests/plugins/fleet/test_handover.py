@@ -17,7 +17,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts.cost_table import Grouping
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
 from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.runner import SessionTaker
@@ -30,7 +30,7 @@ from tests.support.repositories import git, repository
 from tests.support.waiting import until_true
 
 from .machines import Ledger, OpenSeal, machine
-from .test_trees import contents, state
+from .test_working_trees import contents, state
 
 
 @pytest.mark.soak  # with the command, between processes: test_moving.py

@@ -10,7 +10,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.policy.policy import parse_policy
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.hooks import SETUP_FILE, Hooks, set_up
-from claude_code_mcp.plugins.fleet.trees import TreeRef, TreeRefused, TreeStore
+from claude_code_mcp.plugins.fleet.working_trees import TreeRef, TreeRefused, TreeStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.core.sessions.support import run
@@ -18,7 +18,7 @@ from tests.support.repositories import git, repository
 from tests.support.waiting import until_true
 
 from .machines import Ledger, machine
-from .test_trees import contents, state, tools
+from .test_working_trees import contents, state, tools
 
 SECRETS = {"ANTHROPIC_API_KEY": "sk-secret", "CLAUDE_CODE_MCP_TOKEN": "t-secret", "CLAUDE_CODE_OAUTH_TOKEN": "o-secret"}
 REF = TreeRef(head=None, branch=None, index="a", files="b", digest="c", packs=())

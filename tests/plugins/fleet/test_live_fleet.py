@@ -14,10 +14,10 @@ from claude_code_mcp.core.model.caller import LOCAL
 from claude_code_mcp.core.model.events import AuditEvent, Event, TurnStarted
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.leases import Holding, Holdings
 from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members, Membership
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.placement import choose_machine
 from claude_code_mcp.plugins.fleet.routing import LiveFleet

@@ -23,7 +23,6 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import SessionBusy
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.machine_server import (
     MAX_CONNECTIONS,
@@ -33,11 +32,12 @@ from claude_code_mcp.plugins.fleet.machine_server import (
     refusal_in,
     serve_machine,
 )
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.server import sdk
 from claude_code_mcp.server.server import principal
 from claude_code_mcp.server.transports.stdio import Inbox, Outbox
 from claude_code_mcp.server.transports.unix_socket import SharedSocket
-from claude_code_mcp.startup.shared.hello import Hello
+from claude_code_mcp.startup.shared.handshake import Hello
 from claude_code_mcp.startup.shared.place import Place
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text

@@ -12,7 +12,6 @@ import pytest
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
-from claude_code_mcp.plugins.fleet.engine import running
 from claude_code_mcp.plugins.fleet.leases import MachineLease
 from claude_code_mcp.plugins.fleet.machines import (
     FleetMember,
@@ -22,6 +21,7 @@ from claude_code_mcp.plugins.fleet.machines import (
     Members,
     Membership,
 )
+from claude_code_mcp.plugins.fleet.nats_server import running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.routing import LiveFleet
 from tests.support.ports import free_port

@@ -21,10 +21,10 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import SessionBusy
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.machine_server import Taken
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.server import sdk
 from claude_code_mcp.testing import ScriptedModelThread
@@ -38,7 +38,7 @@ from tests.support.waiting import HANG_SECONDS, until, until_true
 
 from .programs import NamedFleet, choose
 from .test_machine_link import backend_machine, result
-from .test_trees import contents, state
+from .test_working_trees import contents, state
 
 
 @dataclass

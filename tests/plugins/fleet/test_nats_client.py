@@ -13,8 +13,8 @@ import pytest
 
 from claude_code_mcp.plugins.fleet import nats_client
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import running
 from claude_code_mcp.plugins.fleet.nats_client import Client, IncompatibleNats, NatsError
+from claude_code_mcp.plugins.fleet.nats_server import running
 from tests.support.waiting import HANG_SECONDS, until_true
 
 INFO = b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1048576, "headers": true}\r\n'

@@ -19,7 +19,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.transcripts.transcript_lines import new_folder_of
 from claude_code_mcp.plugins.fleet import names, session_copy
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.transcript_mirror import is_subagent, mirrored_entries
 from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, TranscriptStore
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

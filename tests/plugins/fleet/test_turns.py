@@ -20,9 +20,9 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.stored.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.leases import HeldElsewhere
 from claude_code_mcp.plugins.fleet.machines import Machine
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.runner import MachineParts, running_machine
 from claude_code_mcp.server.server import McpServer

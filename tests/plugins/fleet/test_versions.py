@@ -20,7 +20,7 @@ from claude_code_mcp.plugins.fleet.ownership import KeptOwnership, OwnershipBuck
 from claude_code_mcp.plugins.fleet.placement import NoMachine, choose_machine
 from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.routing import PlacementRequest
-from claude_code_mcp.plugins.fleet.trees import TreeRef
+from claude_code_mcp.plugins.fleet.working_trees import TreeRef
 
 from .machines import OpenSeal, held
 

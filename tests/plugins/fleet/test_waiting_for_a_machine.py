@@ -13,9 +13,9 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.engine import Running
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.machines import Machine
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.placement import NoMachine, PlacementQueue
 from claude_code_mcp.plugins.fleet.routing import PlacementRequest
 from claude_code_mcp.server import sdk

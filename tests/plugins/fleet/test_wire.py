@@ -11,9 +11,10 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from claude_code_mcp.plugins.fleet import engine, wire
+from claude_code_mcp.plugins.fleet import nats_server as engine
+from claude_code_mcp.plugins.fleet import wire
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.engine import Running
+from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.wire import Wire, WireBroken, open_wire
 from tests.support.waiting import HANG_SECONDS
 

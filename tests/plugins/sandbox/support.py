@@ -16,8 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from claude_code_mcp.core.model.events import AuditEvent
 from claude_code_mcp.core.model.network import CredentialRule, NetworkRules, parse_host_rule
+from claude_code_mcp.plugins.sandbox.network.egress import RunAuthority
 from claude_code_mcp.plugins.sandbox.network.proxy import ProxyNotes, SandboxProxy
-from claude_code_mcp.plugins.sandbox.network.way_out import RunAuthority
 
 
 @dataclass

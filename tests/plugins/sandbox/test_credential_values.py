@@ -15,8 +15,8 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.network import parse_credential
+from claude_code_mcp.plugins.sandbox.network.egress import RunAuthority
 from claude_code_mcp.plugins.sandbox.network.http_exchange import SecretMask, read_credential, same_host
-from claude_code_mcp.plugins.sandbox.network.way_out import RunAuthority
 
 from .support import Behind, Certificates, Served, fields, proxying, serving
 

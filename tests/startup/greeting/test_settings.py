@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from claude_code_mcp.core.config import Settings, load_settings
-from claude_code_mcp.core.section import variable_of
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.settings_section import variable_of
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.manifest import Answers, first_answers
 from claude_code_mcp.server.server import McpServer

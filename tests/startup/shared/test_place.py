@@ -11,8 +11,9 @@ import pytest
 from claude_code_mcp.cli import doctor
 from claude_code_mcp.client.connections import NotRunning, join
 from claude_code_mcp.core.config import Settings
-from claude_code_mcp.core.section import variable_of
-from claude_code_mcp.startup.shared import hello, place
+from claude_code_mcp.core.settings_section import variable_of
+from claude_code_mcp.startup.shared import handshake as hello
+from claude_code_mcp.startup.shared import place
 from tests.support.every_setting import every_variable
 
 BASE = {"HOME": "/home/me"}

@@ -9,8 +9,8 @@ import pytest
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.server.tools.toolsets import tools_of
 from claude_code_mcp.startup.greeting.first_answers import GreetedInput
-from claude_code_mcp.startup.shared import hello
-from claude_code_mcp.startup.shared.hello import MAX_LINE, Lines, look, unreadable
+from claude_code_mcp.startup.shared import handshake as hello
+from claude_code_mcp.startup.shared.handshake import MAX_LINE, Lines, look, unreadable
 from claude_code_mcp.startup.shared.relay import KEYED_TOOLS, READING_TOOLS, Relay
 
 

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from ..config import Settings
-from ..folded_log import FoldedLog
+from ..log_limit import FoldedLog
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded, WaitChanged
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line

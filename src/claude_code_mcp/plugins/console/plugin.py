@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...plugin import Command, HttpPort, Plugin, RunningServer
 
 if TYPE_CHECKING:
-    from ...core.section import Section
+    from ...core.settings_section import Section
     from .console import Console, ConsolePort, Consoles
 
 

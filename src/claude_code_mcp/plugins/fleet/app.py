@@ -23,7 +23,7 @@ from ...server.transports.http import Address, HttpServer, Probes, check_exposur
 from ...server.transports.unix_socket import STOPPING, SharedSocket
 from ...serving import shared_callers, shared_policy
 from ...startup.shared import place
-from ...startup.shared.hello import Hello
+from ...startup.shared.handshake import Hello
 from ..console.interface import Accounts, Console, ConsolePort, ConsoleSettings, PageRoutes, StillSignedIn
 from ..push.interface import PushRoutes, PushSettings
 from .connection import FleetConnection
@@ -41,7 +41,7 @@ from .settings import FleetSettings
 if TYPE_CHECKING:
     from ...core.service import Service
     from ...core.sessions.stored.replica import SessionReplica
-    from .engine import Running
+    from .nats_server import Running
     from .push_receivers import FleetReceivers
 
 

@@ -29,7 +29,7 @@ from ...client.conventions import (
 from ...core.config import Settings, load_settings
 from ...core.errors import ClaudeCodeError, ExecutableNotFound, InvalidArgument
 from ...core.installation import extra_command
-from ...core.section import variable_of
+from ...core.settings_section import variable_of
 from .settings import FleetSettings
 
 if TYPE_CHECKING:
@@ -308,7 +308,8 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
     """The connection of this machine, and its id; joins the fleet first if there is a ticket."""
-    from .host import join, machine_file  # noqa: PLC0415
+    from .enrolment import join  # noqa: PLC0415
+    from .host import machine_file  # noqa: PLC0415
     from .tickets import Ticket, connect_machine  # noqa: PLC0415
 
     fleet = settings.section(FleetSettings)
@@ -467,7 +468,7 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
 
 
 async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from .host import ask_operator  # noqa: PLC0415
+    from .enrolment import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
     return print_outcome(arguments, {"ticket": ticket}, ticket)
@@ -485,7 +486,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from .host import ask_operator  # noqa: PLC0415
+    from .enrolment import ask_operator  # noqa: PLC0415
     from .machines import Membership  # noqa: PLC0415
 
     async with Membership(connection).followed() as membership:

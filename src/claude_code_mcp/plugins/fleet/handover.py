@@ -41,7 +41,7 @@ from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestio
 from .session_copy import FleetReplica
 from .transcript_mirror import is_subagent, local_files
 from .transcripts import FleetUnavailable, TranscriptStore
-from .trees import TreeRef, TreeRefused, TreeStore
+from .working_trees import TreeRef, TreeRefused, TreeStore
 
 log = logging.getLogger(__name__)
 

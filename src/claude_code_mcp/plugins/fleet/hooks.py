@@ -30,7 +30,7 @@ from ...core.git import Reply, run_in_home, run_program
 from ...core.model.caller import Caller
 from ...core.processes.limits import ChildOptions
 from ...core.service import Service
-from .trees import TreeRef, TreeRefused
+from .working_trees import TreeRef, TreeRefused
 
 log = logging.getLogger(__name__)
 

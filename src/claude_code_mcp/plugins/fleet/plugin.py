@@ -9,8 +9,8 @@ from ...plugin import Command, Finding, Plugin
 
 if TYPE_CHECKING:
     from ...core.config import Settings
-    from ...core.section import Section
     from ...core.sessions.stored.session_library import SessionLibrary
+    from ...core.settings_section import Section
 
 _HERE = "claude_code_mcp.plugins.fleet"
 

@@ -45,7 +45,7 @@ from .removals import MachineRemovals
 from .session_copy import FleetReplica, LeftCopies
 from .settings import FleetSettings
 from .transcripts import TranscriptStore
-from .trees import TreeStore
+from .working_trees import TreeStore
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from ...core.processes.environment import OWN_PREFIX
-from ...core.section import Section, UserPath
+from ...core.settings_section import Section, UserPath
 
 _OWN = OWN_PREFIX
 

@@ -25,9 +25,10 @@ import nkeys  # type: ignore[import-untyped]
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.private_files import private_directory, read_secret, replace_file
 from .connection import FleetConnection, connect
-from .engine import SERVER_NAME, User, client_context
-from .kept_stores import KeptJetStream, machine_permissions, ticket_permissions
 from .names import inbox, token
+from .nats_permissions import machine_permissions, ticket_permissions
+from .nats_server import SERVER_NAME, User, client_context
+from .store_keeper import KeptJetStream
 
 TICKET_SECONDS: Final = 3600.0
 _PREFIX = "fleet1."

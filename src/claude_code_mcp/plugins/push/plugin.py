@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ...plugin import Plugin, RunningServer
 
 if TYPE_CHECKING:
-    from ...core.section import Section
+    from ...core.settings_section import Section
     from ...server.api_parts import ApiPart
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator
 
 from ...core.processes.environment import OWN_PREFIX
-from ...core.section import Section, list_of
+from ...core.settings_section import Section, list_of
 
 _OWN = OWN_PREFIX
 

@@ -40,7 +40,7 @@ from .sandbox_contents import HomeSandbox, ListedPaths
 from .settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from .network.way_out import RunAuthority
+    from .network.egress import RunAuthority
 
 
 log = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ class Homes(Isolation):
     @cached_property
     def _authority(self) -> "RunAuthority":
         """Created for the first credential, for the whole run."""
-        from .network.way_out import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+        from .network.egress import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
 
         return RunAuthority()
 

@@ -34,7 +34,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import h11
 
 from ...core.claude.model_traffic import ModelTraffic
-from ...core.folded_log import FoldedLog
+from ...core.log_limit import FoldedLog
 from ...core.model.usage import ModelUsage, Usage, read_number
 from ...core.private_files import bind_below, read_regular
 from .model_request import (

@@ -8,7 +8,7 @@ from ...plugin import Finding, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.isolation import Isolation
-    from ...core.section import Section
+    from ...core.settings_section import Section
 
 
 class SandboxPlugin(Plugin):

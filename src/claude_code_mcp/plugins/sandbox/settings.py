@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ...core.processes.environment import OWN_PREFIX
-from ...core.section import Section, UserPath, list_of
+from ...core.settings_section import Section, UserPath, list_of
 
 _OWN = OWN_PREFIX
 

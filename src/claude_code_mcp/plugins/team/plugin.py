@@ -8,8 +8,8 @@ from ...plugin import Command, Plugin
 if TYPE_CHECKING:
     from ...core.config import Settings
     from ...core.policy.policy import Policy
-    from ...core.section import Section
     from ...core.sessions.callers.session_access import SessionAccess
+    from ...core.settings_section import Section
     from ...server.transports.authenticator import Authenticator
 
 

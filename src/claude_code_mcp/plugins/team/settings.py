@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from ...core.processes.environment import OWN_PREFIX
-from ...core.section import Section, list_of, not_blank
+from ...core.settings_section import Section, list_of, not_blank
 
 _OWN = OWN_PREFIX
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from ...core.audit.trail import LineSink
     from ...core.config import Settings
-    from ...core.section import Section
     from ...core.sessions.observers import Observer
+    from ...core.settings_section import Section
     from .metrics import Metrics
 
 

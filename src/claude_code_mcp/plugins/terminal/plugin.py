@@ -10,7 +10,7 @@ from ...plugin import Command, Finding, Plugin, RunningServer
 
 if TYPE_CHECKING:
     from ...core.config import Settings
-    from ...core.section import Section
+    from ...core.settings_section import Section
 
 log = logging.getLogger(__name__)
 

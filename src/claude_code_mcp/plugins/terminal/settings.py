@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from ...core.processes.environment import OWN_PREFIX
-from ...core.section import Section
+from ...core.settings_section import Section
 
 
 class TerminalSettings(Section):

@@ -23,10 +23,10 @@ from .dialog_screens import Help
 from .input_box import InputBox, MessageArea
 from .main_screen import SHORT, STYLE, MainScreen
 from .palette import NAMES, CommandProvider, PatientPalette
-from .pump import Pump
 from .question_panel import QuestionPanel
 from .screens import AgentScreen, CostsScreen, ServersScreen
 from .server_link import ServerLink
+from .server_updates import Pump
 from .session_actions import SessionActions, SessionOnScreen
 from .session_list import SessionSidebar
 

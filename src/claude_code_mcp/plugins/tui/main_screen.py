@@ -25,10 +25,10 @@ from .conversation_view import ConversationView
 from .dialog_screens import AskLine
 from .drawn_blocks import Palette
 from .input_box import InputBox, MessageArea
-from .pump import Pump, sought
 from .question_panel import QuestionPanel
 from .question_queue import QuestionQueue
 from .server_link import ServerLink
+from .server_updates import Pump, sought
 from .session_list import SessionSidebar, ShownRow, arranged, asking_elsewhere
 from .status_lines import status_line, top_line
 

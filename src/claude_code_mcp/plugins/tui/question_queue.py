@@ -5,8 +5,8 @@ from typing import Any
 
 from ...client.live_sessions import OpenQuestion
 from ...core.model.text import visible
-from .pump import Pump
 from .question_panel import QuestionPanel
+from .server_updates import Pump
 
 _CLOSED_SHOWN = 4.0
 """Seconds that a question stays on the screen which was answered elsewhere."""

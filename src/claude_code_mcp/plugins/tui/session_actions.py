@@ -19,8 +19,8 @@ from ...core.model.options import BYPASS, PERMISSION_MODES
 from ...core.model.text import visible
 from .changes_screen import ChangesScreen
 from .dialog_screens import AskLine, NewSession, NewSessionRequest, Pick
-from .pump import Pump
 from .server_link import ServerLink
+from .server_updates import Pump
 
 _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
 """A message that files can be taken back to, in what the action `changes` says."""

@@ -17,7 +17,7 @@ from ...core.config import Settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
 from ...core.model.options import DIRECTORY_NAMES
 from ...core.model.session_id import is_session_id
-from ...core.section import variable_of
+from ...core.settings_section import variable_of
 
 _MAX_NAME = 100
 """Characters of a field's name in an error message."""

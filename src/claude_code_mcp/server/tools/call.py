@@ -20,7 +20,7 @@ from ...core.service import Service
 from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.pending_turn import PendingTurn
 from ...core.sessions.session import Session
-from ...startup.shared.hello import PERSON
+from ...startup.shared.handshake import PERSON
 from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
 from ..dialogs import Dialogs
 from ..rounds import HeldEvents, RoundState

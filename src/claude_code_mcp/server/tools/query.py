@@ -1,8 +1,8 @@
 """`claude_code_query`: every message of a turn as a notification as it arrives, and a bundle of them at the end.
 
-Between the session's log and the client, `fragments.py` holds back the starts of secrets and `notification_queue.py`
-queues what the client has not read yet. Both are bounded: a client that stops reading costs no more than this and
-blocks no other client.
+Between the session's log and the client, `streamed_redaction.py` holds back the starts of secrets, and
+`notification_queue.py` queues what the client has not read yet. Both are bounded: a client that stops reading costs no
+more than this and blocks no other client.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from .. import sdk
 from ..rounds import RoundState, StreamPosition
 from .arguments import Arguments, Count, Name, Path, Rules, Text
 from .call import Call
-from .fragments import Fragments
 from .notification_queue import NotificationQueue, Numbered
 from .output import ErrorInfo, ToolOutput
 from .progress import progress_of
 from .session_report import LimitInfo, limit_info
+from .streamed_redaction import Fragments
 from .tool import Reply, Tool
 from .turn_report import ended_info, output_so_far
 from .waiting import first_of, open_questions, waiting_cancelled

@@ -1,6 +1,6 @@
 """The shared server's side of the socket: every connection is a client with its own MCP session.
 
-Each starts with the hello of `startup/shared/hello.py`. The first hello contains the settings of the server, so
+Each starts with the hello of `startup/shared/handshake.py`. The first hello contains the settings of the server, so
 connections wait until it is created from them. A client with another user id, settings or protocol is refused.
 """
 
@@ -23,7 +23,8 @@ from ...core.errors import SessionBusy
 from ...core.model.caller import ClientEnvironment
 from ...core.model.paths import config_directory
 from ...core.processes.leftovers import started_by_us
-from ...startup.shared import hello, place
+from ...startup.shared import handshake as hello
+from ...startup.shared import place
 from ...startup.shared.relay import READING_METHODS, READING_TOOLS
 from .stdio import MAX_LINE, Inbox, LineConnection, Outbox, Unanswered, line_streams
 

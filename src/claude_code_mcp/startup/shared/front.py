@@ -18,8 +18,9 @@ import time
 from ...core.processes.environment import depth
 from ..greeting import loop
 from ..greeting.first_answers import GreetedInput, Greeting, find
-from . import hello, place
-from .hello import Lines, unreadable
+from . import handshake as hello
+from . import place
+from .handshake import Lines, unreadable
 from .relay import Relay
 
 TYPE_CHECKING = False

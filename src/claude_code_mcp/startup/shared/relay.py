@@ -10,7 +10,7 @@ used; a late answer to a question of a server that is gone must not be taken for
 """
 
 from ..greeting.first_answers import encode_string
-from .hello import MAX_LINE, Lines, first_members, look, unreadable
+from .handshake import MAX_LINE, Lines, first_members, look, unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ....core.errors import InvalidArgument
 from ....core.model.network import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
 
 if TYPE_CHECKING:
-    from .way_out import RunAuthority, WayOut
+    from .egress import RunAuthority, WayOut
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CERTIFICATE_VARIABLES = (
@@ -68,7 +68,7 @@ class NetworkByList:
 
     def way_out(self, session_id: str | None) -> "WayOut":
         """The proxy for one process; open it before the process starts and close it with the process."""
-        from .way_out import WayOut  # noqa: PLC0415 - a server without such sandboxes does not pay for it
+        from .egress import WayOut  # noqa: PLC0415 - a server without such sandboxes does not pay for it
 
         return WayOut(self.rules, self.environment, self.authority, self.audit, self.who, session_id)
 

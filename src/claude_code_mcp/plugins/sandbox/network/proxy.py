@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import h11
 
 from ....core.errors import InvalidArgument
-from ....core.folded_log import FoldedLog
+from ....core.log_limit import FoldedLog
 from ....core.model.events import AuditEvent, AuditKind
 from ....core.model.network import (
     Address,

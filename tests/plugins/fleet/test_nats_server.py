@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from claude_code_mcp.plugins.fleet import engine
+from claude_code_mcp.plugins.fleet import nats_server as engine
 from claude_code_mcp.plugins.fleet.connection import connect, create_stores
-from claude_code_mcp.plugins.fleet.engine import EngineUnavailable, Running, running
 from claude_code_mcp.plugins.fleet.host import connect_to_host, hosting
+from claude_code_mcp.plugins.fleet.nats_server import EngineUnavailable, Running, running
 from tests.support.program import OURS, started
 from tests.support.waiting import HANG_SECONDS, until, until_true
 

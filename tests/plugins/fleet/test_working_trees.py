@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.core.git import Git
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.trees import TreeRefused, TreeStore
+from claude_code_mcp.plugins.fleet.working_trees import TreeRefused, TreeStore
 from tests.support.repositories import git, home, repository
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.core.redaction import MARK, Redactor
-from claude_code_mcp.server.tools.fragments import Fragments
+from claude_code_mcp.server.tools.streamed_redaction import Fragments
 from tests.support.tables import every_row
 
 SECRET, OTHER = "opaque-secret-12345", "12345-and-another-one"
