@@ -20,22 +20,22 @@ from ..model.events import AuditEvent, AuditKind
 
 _MINUTE = 60.0
 _MAX_GROUPS = 50
-"""Groups of one caller and kind; all further acts are one group."""
+"""Groups per caller and kind; further acts share one group."""
 _GROUPED_BY = ("code", "field", "action", "on", "decision", "rule", "occasion", "access")
 
 _OF_SESSIONS = frozenset({AuditKind.CALL_DENIED, AuditKind.NETWORK_REFUSED, AuditKind.CREDENTIAL_USED})
-"""Kinds that a command of a session causes: grouped by session, so that one session cannot hide the acts of another.
-The session ids of other kinds may be any text from the caller."""
+"""Kinds that a session's command can cause: grouped by session, so that one session cannot hide the acts of another.
+Session ids of other kinds may be any text from the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Lines that one caller can have at once, and how many are added each minute after that."""
+    """How many lines a caller can have at once, and how many are added per minute."""
 
     lines: float
     per_minute: float
     folds: bool = True
-    """Whether an act that equals the one before it has no line."""
+    """Whether an act equal to the previous one gets no line."""
 
 
 QUOTAS: Mapping[AuditKind, Quota] = {
@@ -63,13 +63,13 @@ QUOTAS: Mapping[AuditKind, Quota] = {
         Quota(60, 10),
     ),
 }
-"""The kinds of acts that a caller, or a command of a session, can repeat at will."""
+"""The kinds of acts that a caller, or a session's command, can repeat at will."""
 
 _Group = tuple[object, ...]
 
 
 class _Bucket:
-    """The lines that a caller has left for one kind of act."""
+    """A caller's remaining lines for one kind of act."""
 
     def __init__(self, quota: Quota, now: float) -> None:
         self._quota = quota
@@ -86,7 +86,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Minute:
-    """The acts of one group since the first of them; at most a minute, unless nothing else happens."""
+    """The acts of one group since its first; at most a minute, unless nothing else happens."""
 
     since: float
     written: AuditEvent
@@ -95,17 +95,18 @@ class _Minute:
 
 
 class AuditQuotas:
-    """Decides which acts are written as a line and which are counted. Not thread-safe."""
+    """Decides which acts get a line and which are counted. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._buckets: dict[tuple[AuditKind, str], _Bucket] = {}
         self._minutes: dict[tuple[AuditKind, str], dict[_Group, _Minute]] = {}
         self._next_end = math.inf
-        """When the first of these minutes is over."""
+        """When the first of these minutes ends."""
 
     def has_line(self, act: AuditEvent) -> bool:
-        """Whether the act is written now; else it is counted. Call `due` first, so that a minute that is over ends."""
+        """Whether the act gets a line now; otherwise it is counted. Call `due` first, so that finished minutes are
+        closed."""
         quota = QUOTAS.get(act.kind)
         if quota is None:
             return True
@@ -130,7 +131,7 @@ class AuditQuotas:
         return False
 
     def due(self, *, at_end: bool = False) -> Iterator[AuditEvent]:
-        """The acts that were counted in minutes that are over: the last of each group, with the `count` of them all."""
+        """The counted acts of finished minutes: the last of each group, with the `count` of all."""
         now = self._clock()
         if now < self._next_end and not at_end:
             return

@@ -1,4 +1,5 @@
-"""The log for people, on stderr or in a file, redacted at the very end; a line for each start and end of a session."""
+"""The server's log, on stderr or in a file, redacted as the last step; with a line for each start and end of a
+session."""
 
 import copy
 import io
@@ -23,25 +24,25 @@ _MAX_REASON = 300
 _LOG_BYTES = 1 << 20
 _LEVELS = {"warn": "WARNING"}
 _QUIET = ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette")
-"""Libraries of which only warnings are logged, whatever the level."""
+"""Libraries of which only warnings are logged, at any level."""
 LOG_REDACTOR = Redactor()
-"""One for the process: a secret that any part of it learns must not appear in the log either."""
+"""One per process: a secret known to any part of it must not appear in the log."""
 _BEGINNINGS = {
     AuditKind.SESSION_CREATED: "started",
     AuditKind.SESSION_RESUMED: "resumed",
     AuditKind.SESSION_FORKED: "forked",
 }
 _NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
-"""Turns that did not fail, and those for which the end of the session or of its process is logged."""
+"""Turns that did not fail, and turns whose end is logged with the session's or process's."""
 
 
 def log_to_stderr(settings: Settings) -> None:
-    """stdout belongs to the protocol; everything for people goes to stderr."""
+    """stdout is for the protocol; everything for people goes to stderr."""
     _log_to(logging.StreamHandler(sys.stderr), settings)
 
 
 def log_to_file(settings: Settings, file: Path) -> None:
-    """For a server that nobody watches: a file that only its owner can read, put aside when it grows too long."""
+    """For a background server: a private file, rotated when it grows too long."""
     _log_to(PrivateLogFile(file), settings)
 
 
@@ -55,8 +56,8 @@ def _log_to(handler: logging.Handler, settings: Settings) -> None:
 
 
 def without_contents(record: logging.LogRecord) -> bool:
-    """A filter for the handlers of the log: refuses what libraries log below the level info. At that level several of
-    them write everything that they send and receive: frames of WebSockets, messages of MCP, headers of HTTP."""
+    """A filter for log handlers: rejects messages of libraries below the level info, at which several log everything
+    they send and receive: WebSocket frames, MCP messages, HTTP headers."""
     return record.levelno >= logging.INFO or _is_ours(record)
 
 
@@ -65,8 +66,8 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Redacts the formatted text, tracebacks included. Of an exception that a library logs there are the type and the
-    lines of code: its text may quote a message. The records stay unchanged for other handlers."""
+    """Redacts the formatted text, including tracebacks. Of an exception logged by a library, only the type and the
+    lines of code are kept, because its text may quote a message. Records stay unchanged for other handlers."""
 
     def __init__(self, layout: str, redactor: Redactor) -> None:
         super().__init__(layout)
@@ -84,7 +85,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 class PrivateLogFile(logging.handlers.RotatingFileHandler):
-    """A log that nobody else can read; old parts of it are kept up to a bound."""
+    """A private log; a limited number of old files is kept."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file, maxBytes=_LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace")
@@ -95,14 +96,14 @@ class PrivateLogFile(logging.handlers.RotatingFileHandler):
 
 
 class SessionLog:
-    """An observer that logs a line for each start, end, crash and refusal and each turn that was interrupted or failed,
-    without prompts and answers."""
+    """An observer that logs a line for each start, end, crash and refusal, and each interrupted or failed turn, without
+    prompts and answers."""
 
     EVENTS = (ProcessChanged, TurnEnded, WaitChanged)
     ACTS = frozenset(
         {*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED, AuditKind.BUDGET_WARNED}
     )
-    """What it wants to hear of."""
+    """The acts that it receives."""
 
     def __init__(self) -> None:
         # A session with the network of the host can cause any number of them.
@@ -110,7 +111,7 @@ class SessionLog:
 
     @staticmethod
     def is_logged() -> bool:
-        """Whether the log takes any line of it, by the level that it was set up with."""
+        """Whether the log, at its level, contains any of its lines."""
         return log.isEnabledFor(logging.WARNING)
 
     def act(self, act: AuditEvent) -> None:

@@ -62,21 +62,21 @@ class LineSink(Protocol):
     """Another destination for the lines of the trail."""
 
     def put(self, line: str) -> None:
-        """Accepts a line, from any thread, without waiting."""
+        """Accepts a line from any thread, without waiting."""
 
     def close(self) -> None:
-        """Delivers what is left; may block for a few seconds."""
+        """Delivers the rest; may block for a few seconds."""
 
 
 class RotatingJsonl:
     """Several servers may write to one file. When it is full it becomes `name.1`, and so on up to `name.5`."""
 
     def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: Sequence[LineSink] = ()) -> None:
-        """What is in the file goes to the `sinks` too. OSError if the file cannot be written."""
+        """The file's lines also go to the `sinks`. Raises OSError if the file cannot be written."""
         self.path = path
         self._sinks = sinks
         self._chained: tuple[object, str] | None = None
-        """The chain of the last line, and what the file was like when that was written."""
+        """The chain of the last line, and the file's state after that was written."""
         self._max_bytes = max_bytes
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(capacity)
         self._lock = threading.Lock()
@@ -86,13 +86,13 @@ class RotatingJsonl:
         self._failing = False
         private_directory(path.parent)
         self._unfinished = _ends_within_line(path)
-        """Whether the next entry must first end a line that a failure or a crash has cut off."""
+        """Whether the next entry must first end a line that a failure or crash cut off."""
         self._file = self._open()
         self._thread = threading.Thread(target=self._write_batches, name="audit", daemon=True)
         self._thread.start()
 
     def write(self, entry: Mapping[str, Any], *, important: bool = True) -> None:
-        """Accepts an entry, from any thread, without waiting. The last fifth of the queue is for `important` ones."""
+        """Accepts an entry from any thread, without waiting. The last fifth of the queue is for `important` ones."""
         if not important and self._queue.qsize() > self._queue.maxsize * 4 // 5:
             self._lose(1)
             return
@@ -102,7 +102,7 @@ class RotatingJsonl:
             self._lose(1)
 
     def close(self) -> None:
-        """Blocks until everything that was accepted is on the disk."""
+        """Blocks until everything accepted is on disk."""
         self._queue.put(None)
         self._thread.join()
         for sink in self._sinks:
@@ -164,7 +164,7 @@ class RotatingJsonl:
                 sink.put(text)
 
     def _link(self, texts: list[str]) -> tuple[list[str], list[str]]:
-        """The chain of each line, and the lines with it."""
+        """The chain of each line, and the chained lines."""
         chain = self._last_chain()
         chains, found = [], []
         for text in texts:
@@ -174,7 +174,7 @@ class RotatingJsonl:
         return chains, found
 
     def _last_chain(self) -> str:
-        """That of the last whole line, of the file that was put aside if this one has none yet."""
+        """The chain of the last complete line, from the rotated file if this one has none yet."""
         if self._chained is not None and (self._chained[0] == self._file_facts() or not self._is_file()):
             return self._chained[1]
         if not self._is_file():
@@ -186,13 +186,13 @@ class RotatingJsonl:
         return found.st_dev, found.st_ino, found.st_size
 
     def _is_file(self) -> bool:
-        """A pipe has no lines to look at."""
+        """A pipe has no lines to read."""
         return stat.S_ISREG(os.fstat(self._file).st_mode)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Within this context no other server writes to the file; but for one that cannot be locked, where others that
-        write at the same time would break the chain, and nothing is lost."""
+        """Within this context no other server writes to the file, unless it cannot be locked: then concurrent writers
+        would break the chain, but lose nothing."""
         if self._lock_file is None and self._lockable and self._is_file():
             from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
 
@@ -221,7 +221,7 @@ class RotatingJsonl:
             self._lost += entries
 
     def _rotate_if_full(self, length: int) -> None:
-        """Makes room for so many characters. Follows a rotation that another server has done; nobody else writes
+        """Makes room for this many characters. Follows a rotation by another server; no other server writes
         meanwhile."""
         if self._is_moved():
             self._reopen()
@@ -258,7 +258,7 @@ class RotatingJsonl:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    """An entry as a line. One that JSON cannot take is replaced by a note: the thread must not end over it."""
+    """An entry as a line. One that is not JSON is replaced by a note, so that the thread survives."""
     try:
         return json.dumps(json_text.sound(entry), ensure_ascii=False, default=str, allow_nan=False) + "\n"
     except (ValueError, TypeError, RecursionError) as error:
@@ -267,7 +267,7 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def _ends_within_line(path: Path) -> bool:
-    """Whether a file ends with a line that was never finished. OSError if that cannot be told."""
+    """Whether a file ends in an unfinished line. Raises OSError if that cannot be determined."""
     if not path.is_file():  # a pipe has no end to look at
         return False
     with path.open("rb") as file:
@@ -286,8 +286,8 @@ _MAX_TEXT = 2000
 
 
 class Audit:
-    """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text; the arguments
-    of a call to an MCP server it has only with `arguments`. On a machine of a fleet every line names the `machine`."""
+    """An observer that writes the trail. It contains the hash of a prompt, and with `prompts` the whole text; the
+    arguments of calls to MCP servers only with `arguments`. On a machine of a fleet every line names the `machine`."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class Audit:
 
 
 def _changed_to(question: Question, answer: Answer | None) -> str | None:
-    """A description of what is run instead of what was asked; None if the answer has not changed the input."""
+    """A description of the edited input; None if the answer did not change the input."""
     if answer is None or answer.updated_input is None or answer.updated_input == question.tool_input:
         return None
     return describe(question.tool_name, answer.updated_input)
@@ -397,16 +397,16 @@ def _question(question: Question) -> dict[str, Any]:
 
 
 BEGIN = "0" * 64
-"""What the first line of all goes on from."""
+"""The chain value before the first line."""
 FILES_KEPT = 5
-"""Files that are put aside; the oldest is dropped for the next, and with it what the chain goes on from."""
+"""Number of rotated files; the oldest is dropped, and the beginning of the chain with it."""
 _LINK = re.compile(rb', "chain": "([0-9a-f]{64})"\}\n?\Z')
 _CHUNK = 64 << 10
 _MAX_FINDINGS = 100
 
 
 def linked(line: str, before: str) -> tuple[str, str]:
-    """A line of JSON, an object that is not empty, with its place in the chain; and its chain."""
+    """A line of JSON, a non-empty object, with its chain value appended; and that value."""
     chain = _chain(line.removesuffix("\n").encode("utf-8", "replace"), before)
     return f'{line.rstrip()[:-1]}, "chain": "{chain}"}}\n', chain
 
@@ -416,7 +416,7 @@ def _chain(line: bytes, before: str) -> str:
 
 
 def last_chain(path: Path) -> str | None:
-    """The chain of the last whole line of a file; None if it has none. Blocks on the disk; raises OSError."""
+    """The chain of the last complete line of a file; None if it has none. Blocks on the disk; raises OSError."""
     try:
         with path.open("rb") as file:
             end, tail = file.seek(0, os.SEEK_END), b""
@@ -438,21 +438,21 @@ def last_chain(path: Path) -> str | None:
 
 @dataclass
 class ChainReport:
-    """What was found in files that follow each other."""
+    """The findings in consecutive files."""
 
     lines: int = 0
-    """Those with a chain that fits what is before them."""
+    """Lines whose chain matches."""
     earlier: int = 0
-    """Lines from before there was a chain."""
+    """Lines from before the chain was introduced."""
     cut_off: int = 0
-    """Lines that were never finished."""
+    """Unfinished lines."""
     broken: list[str] = field(default_factory=list)
-    """Where the chain does not fit, as `file:line`; the first hundred."""
+    """Where the chain does not match, as `file:line`; the first hundred."""
     begins_within: bool = False
-    """Whether it begins in the middle of the chain: nothing is known of its first line and of what was before."""
+    """Whether it begins in the middle of the chain: its first line and earlier ones cannot be checked."""
     last: str | None = None
     found: bool = False
-    """Whether the value was there that was looked for."""
+    """Whether the expected value was found."""
 
     @property
     def intact(self) -> bool:
@@ -460,8 +460,8 @@ class ChainReport:
 
 
 def verify(files: Sequence[Path], looked_for: str | None = None, *, whole: bool = False) -> ChainReport:
-    """Follows the chain through the files, the oldest first. The `whole` trail, of which nothing was dropped yet, must
-    begin with its first line. Blocks on the disk; raises OSError."""
+    """Follows the chain through the files, oldest first. The `whole` trail, of which nothing was dropped, must begin
+    with its first line. Blocks on the disk; raises OSError."""
     report = ChainReport()
     for path in files:
         with path.open("rb") as file:

@@ -1,2 +1,2 @@
-"""One Claude Code process: find the CLI, build its argv, frame NDJSON, speak the control protocol, stop it
-cleanly. Knows nothing of MCP, of other sessions, or of who answers a question."""
+"""One Claude Code process: finding the CLI, building its arguments, its protocol, and stopping it cleanly. Independent
+of MCP, of other sessions, and of who answers questions."""

@@ -25,15 +25,15 @@ from ..errors import InvalidArgument
 from ..model.options import Preset, SessionOptions, ToolPreset
 
 _MAX_INLINE = 100_000
-"""Bytes of JSON that may stand on the command line itself."""
+"""Maximum bytes of JSON on the command line itself."""
 _MAX_ARGUMENT = (128 << 10) - 100
-"""Bytes of a value on the command line, with room for its flag: Linux takes 128 KiB for one argument."""
+"""Maximum bytes of a value on the command line, with room for its flag: Linux accepts 128 KiB per argument."""
 _USUAL_RULE = re.compile(
     r"[A-Z][A-Za-z]*|mcp__[\w-]+\*?|Bash\([^():*\0][^():\0]*(?::\*)?\)"
     r"|(?:Read|Edit|Write|Glob|NotebookEdit)\([^():\0]+\)|WebFetch\(domain:[\w.*-]+\)"
 )
-"""Rules that every version takes in a settings file. Early ones drop the whole file for one that they do not take, the
-sandbox in it too: others go on the command line, where they are at worst passed over."""
+"""Rules that every version accepts in a settings file. Early versions drop the whole file, including the sandbox, for
+one invalid rule: other rules go on the command line, where they are ignored at worst."""
 _VALUE_FLAGS = {
     "permission_mode": "permission-mode",
     "model": "model",
@@ -57,13 +57,13 @@ _STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "
 
 @dataclass(frozen=True, slots=True)
 class ConversationStart:
-    """How the conversation begins: anew, or from another session's transcript."""
+    """How the conversation begins: empty, or from another session's transcript."""
 
     session_id: str
     resume: str | None = None
     at_message: str | None = None
     api_ms: int = 0
-    """The time with the API from which the CLI counts on."""
+    """The API time from which the CLI continues to count."""
 
     @property
     def fork(self) -> bool:
@@ -72,7 +72,7 @@ class ConversationStart:
 
 @dataclass(slots=True)
 class CommandLine:
-    """Arguments, the files they refer to, and variables that carry options without a flag."""
+    """Arguments, the files they refer to, and variables for options without a flag."""
 
     arguments: list[str] = field(default_factory=list)
     files: dict[Path, str] = field(default_factory=dict)
@@ -98,15 +98,13 @@ def build_command(
     variables: Mapping[str, str] | None = None,
     mirrored: bool = False,
 ) -> CommandLine:
-    """The command that opens a session; its files belong into `directory`.
+    """The command that opens a session; its files belong in `directory`.
 
-    `budget` is what is left of the session's budget: the CLI counts from its own start.
-    `rules` are permission rules by what they do (`allow`, `deny`, `ask`), for this process alone.
-    `left_out` are the MCP servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a
-    `serverUrl`.
-    `alone` has the CLI refuse messages from other Claude Code sessions, whoever runs them.
-    `variables` hold for the CLI and its commands whatever the settings of the user and of the project say.
-    `mirrored` has the CLI report what it writes to its transcripts, on its output.
+    `budget` is the rest of the session's budget, because the CLI counts from its own start. `rules` are permission
+    rules by effect (`allow`, `deny`, `ask`), for this process only. `left_out` are MCP servers that the CLI must not
+    use from any source: each a `serverCommand` or a `serverUrl`. `alone` makes the CLI refuse messages from other
+    Claude Code sessions. `variables` apply to the CLI and its commands regardless of user and project settings.
+    `mirrored` makes the CLI report on its output what it writes to its transcripts.
     """
     command = CommandLine([*_STREAMS])
     _add_opening(command, opening)
@@ -125,8 +123,8 @@ def build_command(
 
 
 def check_inline(options: SessionOptions) -> None:
-    """InvalidArgument for a value that no operating system takes on a command line, by the name of its option. Done
-    before a session is accepted; the command itself is built when its process starts."""
+    """Raises InvalidArgument, with the option's name, for a value that no operating system accepts on a command line.
+    Called before a session is accepted; the command itself is built when its process starts."""
     inline: dict[str, Sequence[object]] = {
         **{name: (getattr(options, name),) for name in _VALUE_FLAGS},
         **{name: getattr(options, name) for name in _LIST_FLAGS},
@@ -149,11 +147,9 @@ def check_inline(options: SessionOptions) -> None:
 
 
 def write_files(command: CommandLine, directory: Path) -> Path | None:
-    """Writes the files of a command, which was built for this directory, and makes the directory, which must not exist.
-    Returns it, or None when the command has no files.
-
-    If a file cannot be written (OSError), none of them is left. Blocks on the disk.
-    """
+    """Writes the files of a command, which was built for this directory, and creates the directory, which must not
+    exist. Returns it, or None if the command has no files. If a file cannot be written (OSError), none remains. Blocks
+    on the disk."""
     if not command.files:
         return None
     # Fails if it exists already: the temporary directory belongs to everybody, and somebody may have put it there.
@@ -269,7 +265,7 @@ def _add_settings(
 
 
 def _permissions(options: SessionOptions, granted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The rules of the session and those that were granted later, by what they do."""
+    """The session's rules and those granted later, by effect."""
     own = {"allow": options.allowed_tools, "deny": options.disallowed_tools}
     joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIOURS}
     return {name: list(dict.fromkeys(rules)) for name, rules in joined.items() if rules}
@@ -286,7 +282,7 @@ _BEHAVIOURS = ("allow", "deny", "ask")
 
 
 def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The rules in permission updates, as settings files write them, by what they do."""
+    """The rules in permission updates, in the notation of settings files, by effect."""
     rules: dict[str, list[str]] = {}
     for grant in grants:
         behaviour = grant.get("behavior", "allow")
@@ -297,7 +293,7 @@ def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def with_grants(options: SessionOptions, grants: Sequence[Mapping[str, Any]]) -> SessionOptions:
-    """The options with the mode and the directories in permission updates; the last mode counts."""
+    """The options with the mode and directories from permission updates; the last mode counts."""
     mode, directories = options.permission_mode, list(options.additional_directories)
     for grant in grants:
         if grant.get("type") == "setMode" and isinstance(grant.get("mode"), str):

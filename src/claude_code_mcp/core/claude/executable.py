@@ -27,11 +27,9 @@ _CLI_TIMEOUT = 30.0
 def find_executable(
     explicit: str | None = None, environment: Mapping[str, str] | None = None, *, named_by: str = "CLAUDE_CODE_PATH"
 ) -> str:
-    """The absolute path of the explicit one if that is named, else of `claude` on PATH, else of the bundled one.
-    `named_by` is the variable or the option that names it.
-
-    Raises ExecutableNotFound, also for an explicit one that is no executable file: it is not passed over.
-    """
+    """The absolute path of the explicit executable if named, otherwise of `claude` on PATH, otherwise of the bundled
+    one. `named_by` is the variable or option that names it. Raises ExecutableNotFound, also for an explicit path that
+    is not an executable file: it is not skipped."""
     if explicit:
         found = _on_path(os.path.expanduser(expand_home(explicit, environment or {})), environment)
         if found is None:
@@ -68,7 +66,7 @@ def _on_path(name: str, environment: Mapping[str, str] | None) -> str | None:
 MINIMUM_VERSION = (2, 1, 0)
 """The oldest version that the contract tests run on."""
 TESTED_VERSION = (2, 1, 325)
-"""The version that all other tests run on: the one that the extra `cli` brings."""
+"""The version that all other tests run on: the one in the extra `cli`."""
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 _HELP_TIMEOUT = 20.0
 
@@ -80,8 +78,8 @@ def run_cli(
     directory: str | None = None,
     timeout: float = _CLI_TIMEOUT,
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs Claude Code with an environment as sessions have it and these `variables`, and waits for its end. Raises
-    OSError and SubprocessError."""
+    """Runs Claude Code in a session-like environment with these `variables`, and waits for its end. Raises OSError and
+    SubprocessError."""
     return subprocess.run(
         [path, *arguments],
         env={**child_environment(os.environ), **(variables or {})},
@@ -96,19 +94,19 @@ def run_cli(
 
 
 def read_version(text: str) -> tuple[int, int, int] | None:
-    """The version in what `claude --version` prints, such as `2.1.325 (Claude Code)`; None if there is none."""
+    """The version in the output of `claude --version`, such as `2.1.325 (Claude Code)`; None if there is none."""
     found = _VERSION.match(text.strip())
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
 def version_text(version: tuple[int, int, int]) -> str:
-    """The version as it is written."""
+    """The version as text."""
     return ".".join(map(str, version))
 
 
 @dataclass(frozen=True, slots=True)
 class CliChoices:
-    """The values that one CLI accepts for its options with fixed choices."""
+    """The values that a CLI accepts for options with fixed choices."""
 
     permission_modes: tuple[str, ...]
     efforts: tuple[str, ...]
@@ -123,8 +121,8 @@ TESTED_CHOICES = CliChoices(
 
 
 async def check_values(options: SessionOptions, executable: str, environment: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for a value that this executable does not know. The executable is asked for its help only
-    if the tested version would refuse the value: another one may know more."""
+    """Raises InvalidArgument for a value that this executable does not know. The executable's help is read only if the
+    tested version would refuse the value: another one may know more."""
     try:
         check_against(options, TESTED_CHOICES)
     except InvalidArgument:
@@ -151,7 +149,7 @@ def _check(field: str, value: str | None, choices: tuple[str, ...]) -> None:
 
 
 def read_help(text: str) -> CliChoices:
-    """The choices in a `--help` text; those that it does not name are taken from the tested version."""
+    """The choices in a `--help` text; missing ones are taken from the tested version."""
     flat = re.sub(r"\s+", " ", text)
     listed = re.search(r"--permission-mode <mode>.*?\(choices: ([^)]*)\)", flat)
     modes = re.findall(r'"([^"]+)"', listed.group(1)) if listed else []
@@ -163,7 +161,7 @@ def read_help(text: str) -> CliChoices:
 
 
 async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
-    """What `--help` prints; empty if it cannot be had, and then the choices of the tested version apply."""
+    """The output of `--help`; empty if unavailable, and then the choices of the tested version apply."""
     try:
         # In a thread and not on the loop: a caller who is cancelled must not leave a process behind.
         answer = await asyncio.to_thread(

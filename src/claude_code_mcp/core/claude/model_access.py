@@ -28,7 +28,7 @@ _PROVIDER_CREDENTIALS = {
     "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "CLOUD_ML_", "VERTEX_"),
     "CLAUDE_CODE_USE_FOUNDRY": ("AZURE_",),
 }
-"""By the switch that chooses a provider, how the names of variables begin that may hold its credentials."""
+"""By the switch that selects a provider, the prefixes of variables with its credentials."""
 _ACCESS = (
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
@@ -36,7 +36,7 @@ _ACCESS = (
     "ANTHROPIC_CUSTOM_HEADERS",
     _CREDENTIALS[-1],
 )
-"""How Claude Code reaches the model, and with what."""
+"""How Claude Code reaches the model, with its credentials."""
 _PROVIDERS = {
     "CLAUDE_CODE_USE_BEDROCK": (
         *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION"),
@@ -52,7 +52,7 @@ _PROVIDERS = {
         *("AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "CLAUDE_CODE_SKIP_FOUNDRY_AUTH"),
     ),
 }
-"""By the switch that chooses a provider, the variables that Claude Code reaches it with."""
+"""By the switch that selects a provider, the variables with which Claude Code reaches it."""
 _PLAIN = frozenset(
     {
         *("PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR"),
@@ -69,7 +69,7 @@ _PLAIN = frozenset(
         *("IS_SANDBOX", "MCP_TIMEOUT", "MCP_TOOL_TIMEOUT", "MAX_MCP_OUTPUT_TOKENS", "SLASH_COMMAND_TOOL_CHAR_BUDGET"),
     }
 )
-"""What a sandbox gets of the server's environment by name; nothing that is not listed here enters."""
+"""Variables that a sandbox gets from the server's environment; all others are withheld."""
 _PLAIN_PREFIXES = (
     *("LC_", "DISABLE_", "ANTHROPIC_DEFAULT_", "CLAUDE_CODE_DISABLE_", "CLAUDE_CODE_ENABLE_", "CLAUDE_CODE_MAX_"),
     "CLAUDE_CODE_AUTO_COMPACT_",
@@ -82,15 +82,15 @@ _PROXIES = frozenset(
 def sandbox_variables(
     environment: Mapping[str, str], config_dir: str, home: str, listed: Collection[str] = ()
 ) -> dict[str, str]:
-    """The environment of a sandbox with this home: what every program and Claude Code itself needs, the way to the
-    model with its credentials, and what the profile has listed. Everything else is left out, whatever it is called;
-    so is an address with a password, and every other value with the shape of a secret, unless it was listed."""
+    """The environment of a sandbox with this home: what every program and Claude Code need, the access to the model
+    with its credentials, and the profile's variables. Everything else is withheld, and so are addresses with a password
+    and other values that look like secrets, unless listed."""
     kept = {name: value for name, value in environment.items() if name in listed or _enters(name, value, environment)}
     return {**kept, "HOME": home, "CLAUDE_CONFIG_DIR": config_dir, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
 
 def withheld_proxies(environment: Mapping[str, str], listed: Collection[str]) -> list[str]:
-    """The variables of proxies that a sandbox does not get because there is a password in them."""
+    """Proxy variables that a sandbox does not get because they contain a password."""
     return sorted(name for name in _PROXIES & environment.keys() - {*listed} if "@" in environment[name])
 
 
@@ -112,14 +112,14 @@ def _is_model_access(name: str, environment: Mapping[str, str]) -> bool:
 
 
 class PrincipalCredentials:
-    """What each of several principals gets: `environment`, `login`, or a directory with files of their own."""
+    """The credentials of several principals: `environment`, `login`, or a directory with separate files."""
 
     def __init__(self, choice: "str | Path") -> None:
         self._directory = choice if isinstance(choice, Path) else None
         self._shares_login = choice == "login"
 
     def applied(self, environment: Mapping[str, str], principal: str) -> dict[str, str]:
-        """The environment with the credentials of a principal. InvalidArgument if its file cannot be used. Blocks."""
+        """The environment with a principal's credentials. Raises InvalidArgument if its file cannot be used. Blocks."""
         if self._directory is None:
             return dict(environment)
         own = _read_variables(self._file(principal, ".env"))
@@ -129,7 +129,7 @@ class PrincipalCredentials:
         return {**others, **own}
 
     def login(self, principal: str, user_dir: str) -> Path | None:
-        """The login that a principal gets a copy of; None if it gets none. `user_dir` is the user's directory."""
+        """The login of which a principal gets a copy; None if it gets none. `user_dir` is the user's directory."""
         if self._directory is not None:
             return self._file(principal, CREDENTIALS_FILE)
         return Path(user_dir, CREDENTIALS_FILE) if self._shares_login else None

@@ -1,4 +1,4 @@
-"""The meter of what one process sends to the model, where this server carries that traffic."""
+"""Meters the model traffic of one process, if this server carries it."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,18 @@ from ..model.usage import Usage
 
 
 class ModelTraffic:
-    """The meter of one process. Its owner sets the two calls, which come from the event loop; whoever carries the
-    traffic makes them."""
+    """The meter of one process. Its owner sets the two callbacks, which run in the event loop; the carrier of the
+    traffic calls them."""
 
     def __init__(self) -> None:
         self.open_requests = 0
-        """Requests to the model whose client still waits for the answer, or for the rest of it."""
+        """Model requests whose client still waits for the answer or the rest of it."""
         self.why_refused: Callable[[], str | None] = lambda: None
-        """Asked before a request that costs something; a reason keeps it from being sent."""
+        """Called before a request that has a cost; a returned reason prevents it."""
         self.counted: Callable[[Usage], None] = lambda _: None
-        """Called with what an answer has used, when all of it has passed, or no more will."""
+        """Called with the usage of an answer when it is complete or no more will arrive."""
 
     @property
     def unfinished(self) -> Usage:
-        """What answers have used so far that have not ended."""
+        """The usage so far of unfinished answers."""
         return Usage()

@@ -1,9 +1,9 @@
-"""Whether agents, MCP servers and an output schema are what Claude Code expects, before and after its start. Pure.
+"""Validates agents, MCP servers and output schemas for Claude Code, before and after its start. Pure.
 
-Claude Code drops some of what it cannot use without a word, and ends because of the rest; which of them depends on its
-version. So what is certainly wrong is refused before anything is started, with the path to the part that is wrong
-(`check_definitions`). The rest is read from what the started process says: stderr of a process that ended
-(`refused_argument`), the reply to `initialize` (`check_agents`) and the state of its MCP servers (`check_servers`).
+Claude Code silently drops some invalid values and exits because of others, depending on its version. Values that are
+certainly invalid are refused before anything starts, with the path to the invalid part (`check_definitions`). The rest
+is found in the output of the started process: stderr of a process that exited (`refused_argument`), the reply to
+`initialize` (`check_agents`) and the state of its MCP servers (`check_servers`).
 """
 
 import re
@@ -21,9 +21,9 @@ _REMOTE = {
     "sse": ("http", "https"),
     "ws": ("ws", "wss"),
 }
-"""Types of MCP servers that have an address, and the schemes that it may have."""
+"""Types of MCP servers with an address, and their accepted schemes."""
 _INTERNAL_TYPES = ("sse-ide", "ws-ide", "claudeai-proxy")
-"""Types that Claude Code has for itself; it knows what they need."""
+"""Internal types of Claude Code, which are not checked."""
 _MAX_DEPTH = 100
 _SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -32,7 +32,7 @@ _SCHEMA_PARTS = ("not", "if", "then", "else", "contains", "propertyNames", "addi
 
 
 def check_definitions(options: SessionOptions) -> None:
-    """InvalidArgument for the first part that no version of Claude Code can use; `field` is the path to it."""
+    """Raises InvalidArgument for the first part that no version of Claude Code can use; `field` is the path to it."""
     for name, agent in (options.agents or {}).items():
         _check_agent(f"agents.{name}", agent)
     for name, server in (options.mcp_servers or {}).items():
@@ -130,7 +130,7 @@ def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
 
 
 def _check_schema(field: str, schema: Any) -> None:
-    """Looks at every part of the schema once. A list and no recursion: a schema may come nested to any depth."""
+    """Checks every part of the schema once. Iterative, because a schema may be nested to any depth."""
     unchecked = [(field, schema, 0)]
     while unchecked:
         path, part, depth = unchecked.pop()
@@ -196,7 +196,7 @@ _OPTIONS = {
     "thinking": "thinking",
     "tools": "tools",
 }
-"""Flags and the options that they come from."""
+"""Flags and their options."""
 _BAD_SCHEMA = "--json-schema is not a valid JSON Schema: "
 _BAD_AGENTS = "Invalid --agents configuration:"
 _BAD_SERVERS = "Invalid MCP configuration:"
@@ -206,11 +206,11 @@ _UNKNOWN_VALUE = re.compile(
     r"Allowed choices are (.{1,400}?)\.?$"
 )
 _MAX_LENGTH = 500
-"""Characters of the CLI's own words that a refusal quotes."""
+"""Characters of the CLI's message that an error quotes."""
 
 
 def refused_argument(stderr: str) -> InvalidArgument | None:
-    """The option that a process complained about before it ended, if it was one."""
+    """The option that a process complained about before it exited, if any."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if _BAD_SCHEMA in line:
@@ -237,7 +237,8 @@ def _refusal(field: str, why: str) -> InvalidArgument:
 
 
 def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
-    """InvalidArgument if the reply to `initialize` lists agents, and not those that the options define or name."""
+    """Raises InvalidArgument if the reply to `initialize` lists agents, but not those that the options define or
+    name."""
     listed = reply.get("agents")
     if not isinstance(listed, list):
         return  # an early version, which does not list them
@@ -250,11 +251,9 @@ def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
 
 
 def check_servers(options: SessionOptions, status: Collection[Mapping[str, Any]], *, last: bool) -> bool:
-    """Whether all servers of the session are settled as far as they need to be.
-
-    InvalidArgument for one that Claude Code does not have at all, and, if servers are to be taken strictly,
-    UpstreamUnavailable for one that is not connected. With `last` there is no waiting for either any more.
-    """
+    """Whether all servers of the session have reached a sufficient state. Raises InvalidArgument for one that Claude
+    Code does not list at all and, with strict servers, UpstreamUnavailable for one that is not connected. With `last`,
+    neither is waited for."""
     by_name = {str(server.get("name")): server for server in status}
     settled = True
     for name, server in (options.mcp_servers or {}).items():

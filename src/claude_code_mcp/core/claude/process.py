@@ -1,8 +1,8 @@
 """One Claude Code process: the control protocol on the pipes of a child.
 
-Frames reach the owner by a plain call from the reader, in order and at once: no queue stands between the pipe and
-the owner, so a slow consumer further up can neither block the process nor delay a control frame. Only the owner itself
-can have what follows a frame wait, with `hold`.
+Frames reach the owner through a plain call from the reader, in order and at once: there is no queue between the pipe
+and the owner, so a slow consumer can neither block the process nor delay a control frame. Only the owner can delay
+later frames, with `hold`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from .protocol import ControlProtocol, ControlResponse, Frame, Raw, describe
 log = logging.getLogger(__name__)
 
 _ENDING = 1.0
-"""Seconds that a process that closed its input may take to end, before it is terminated and then killed."""
+"""Seconds that a process with closed input has to exit before it is terminated and then killed."""
 _MAX_UNSENT = 64 << 20
 
 
@@ -39,7 +39,7 @@ class ProcessListener(Interface):
 
 
 class ClaudeProcess:
-    """A running Claude Code. Made by `start`; ended by `stop` or by itself, which is reported by `process_ended`."""
+    """A running Claude Code. Created by `start`; ends with `stop` or by itself, reported by `process_ended`."""
 
     def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None, session_id: str = "") -> None:
         self._owner: ProcessListener = owner
@@ -53,12 +53,12 @@ class ClaudeProcess:
         )
         self._settled: asyncio.Event = asyncio.Event()
         self.traffic: ModelTraffic | None = None
-        """What it sends to the model, where this server carries that."""
+        """Its model traffic, if this server carries it."""
         self._held: deque[Callable[[], None]] | None = None
         self.exited = self._child.exited
-        """Done once the process is gone and everything it said was handed over."""
+        """Done once the process is gone and all of its output was delivered."""
         self.cleaned = self._child.cleaned
-        """Set once whatever it started and its private files are gone too."""
+        """Set once its descendants and private files are gone too."""
 
     @classmethod
     async def start(
@@ -73,7 +73,7 @@ class ClaudeProcess:
         scratch: Path | None = None,
         options: ChildOptions = USUAL_OPTIONS,
     ) -> "ClaudeProcess":
-        """Starts it. Whatever goes wrong before it runs is a ProcessFailed. `session_id` is for the log."""
+        """Starts it. Raises ProcessFailed for every failure. `session_id` is for the log."""
         process = cls(owner, mark, scratch, session_id)
         try:
             # Sockets: whatever a session runs could write frames of its own into a pipe.
@@ -103,17 +103,18 @@ class ClaudeProcess:
 
     @property
     def open_requests(self) -> int:
-        """How many of its requests wait for our answer."""
+        """The number of its requests that wait for our answer."""
         return len(self._protocol.owed)
 
     # -- speaking ---------------------------------------------------------------------------------------------
 
     def send(self, text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> None:
-        """Hands over a user message."""
+        """Sends a user message."""
         self._write(self._protocol.message(text, message_id, images=images, later=later), "user", message_id)
 
     async def request(self, subtype: str, *, timeout: float, **fields: Any) -> Raw:
-        """Asks the CLI and waits for its answer; ProcessFailed if it refuses, dies or stays silent."""
+        """Sends a request to the CLI and waits for the answer. Raises ProcessFailed if it refuses, exits or does not
+        answer."""
         try:
             reply = self.ask(subtype, **fields)
         except ProcessFailed:
@@ -127,7 +128,7 @@ class ClaudeProcess:
             raise ProcessFailed(f"Claude Code did not answer {subtype!r} within {timeout:g} s.") from None
 
     def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
-        """Writes a request before this call returns, so that whatever is sent next comes behind it."""
+        """Writes a request before this call returns, so that everything sent later follows it."""
         request_id, data = self._protocol.request(subtype, fields)
         # Before the future exists: a request that could not be written
         # leaves none behind. Its reply cannot come before the next await.
@@ -138,7 +139,7 @@ class ClaudeProcess:
         return reply
 
     def answer(self, request_id: str, response: Raw) -> None:
-        """Answers a request of the CLI; a no-op if it no longer wants the answer or is gone."""
+        """Answers a request of the CLI. Does nothing if it no longer wants the answer or is gone."""
         self._reply(self._protocol.answer(request_id, response), "control_response/success", request_id)
 
     def refuse(self, request_id: str, error: str) -> None:
@@ -183,13 +184,13 @@ class ClaudeProcess:
             self._settled.set()
 
     def hold(self) -> None:
-        """Keeps back what the process says behind the frame that is being delivered, and its end, until `release`: the
-        owner has something to finish first."""
+        """Holds back output after the frame that is being delivered, and the end, until `release`: the owner must
+        finish something first."""
         if self._held is None:
             self._held = deque()
 
     def release(self) -> None:
-        """Delivers what was kept back, as if it came now. Nothing happens if nothing is held."""
+        """Delivers what was held back, as if it arrived now. Does nothing if nothing is held."""
         # Before the calls: each of them would otherwise find that something is held, and only be kept back again.
         waiting, self._held = self._held or deque(), None
         try:
@@ -201,7 +202,7 @@ class ClaudeProcess:
             self._child.end_for_memory()
 
     def _keep(self, *calls: Callable[[], None]) -> bool:
-        """Keeps calls back for `release`; False if nothing is held."""
+        """Stores calls for `release`; False if nothing is held."""
         if self._held is None:
             return False
         self._held.extend(calls)
@@ -230,19 +231,20 @@ class ClaudeProcess:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def output_ended(self) -> None:
-        """Nothing more will come; what it left without a newline is a line too."""
+        """No more output; a last part without a newline counts as a line."""
         if not self._keep(self.output_ended):
             self._deliver_all(self._protocol.end())
 
     def input_closed(self) -> None:
-        """The process has closed its stdin. As a rule it is ending; if not it is ended: nothing can reach it."""
+        """The process has closed its stdin. Usually it is exiting; otherwise it is stopped, because nothing can reach
+        it."""
         loop = asyncio.get_running_loop()
         loop.call_later(_ENDING, self._child.terminate)
         loop.call_later(2 * _ENDING, self._child.kill)
 
     def child_ended(self, exit_: Exit) -> None:
-        """The process is gone: what it wrote last is delivered first, then all open requests fail, then the owner is
-        told of the end."""
+        """The process is gone: delivers its last output, then fails all open requests, then reports the end to the
+        owner."""
         self.output_ended()
         if self._keep(partial(self.child_ended, exit_)):
             return
@@ -254,7 +256,7 @@ class ClaudeProcess:
         self._owner.process_ended(exit_)
 
     async def settled(self, timeout: float) -> bool:
-        """Waits until no user message is unfinished; returns False if that takes longer than `timeout`."""
+        """Waits until no user message is unfinished; returns False after `timeout`."""
         # Before the look, and with nothing awaited in between: an end that comes meanwhile is not missed.
         self._settled.clear()
         if not self._protocol.unfinished or self.exited.done():
@@ -264,14 +266,12 @@ class ClaudeProcess:
         return not self._protocol.unfinished
 
     async def stop(self, timeout: float) -> Exit:
-        """The stop ladder: interrupt, end of input, SIGTERM, SIGKILL, everything it started.
-
-        Each step waits `timeout` at most. Cancelling the caller does not stop it half way.
-        """
+        """Stops in steps: interrupt, end of input, SIGTERM, SIGKILL, everything it started. Each step waits at most
+        `timeout`. Cancelling the caller does not stop this half-way."""
 
         async def interrupt_turn() -> bool:
-            """Whether the input may be closed next. With a question open it must stay open: the model would be told
-            that the stream closed, and carry on."""
+            """Whether the input may be closed next. With an open question it must stay open: the model would be told
+            that the stream closed, and continue."""
             # With nothing under way the interrupt would only cost time: the end of input ends an idle process.
             if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
                 return True

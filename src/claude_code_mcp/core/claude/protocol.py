@@ -1,10 +1,8 @@
-"""The stream-json and control protocol without I/O: its frames, read from bytes and written as bytes.
+"""The stream-json and control protocol without I/O: frames from bytes and to bytes.
 
-Frames keep the raw object: the CLI adds fields with every version, and what is not understood must still reach
-the subscribers unharmed.
-
-Keeps what must be remembered between the two directions: the CLI's requests that we still owe an answer, and the
-user messages whose turn has not ended.
+Frames keep the raw object: the CLI adds fields in every version, and unknown ones must reach subscribers unchanged.
+Tracks state between the two directions: requests of the CLI that need an answer, and user messages whose turn has not
+ended.
 """
 
 import json
@@ -48,13 +46,13 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model that answered; empty in a frame of the user."""
+        """The model that answered; empty in a user frame."""
         message = self.raw.get("message")
         return str(message.get("model", "")) if isinstance(message, dict) else ""
 
     @property
     def content(self) -> list[Raw]:
-        """The content blocks; text content counts as one text block, anything malformed as none."""
+        """The content blocks; text content counts as one text block, malformed content as none."""
         message = self.raw.get("message")
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):
@@ -64,7 +62,7 @@ class Conversation:
 
 @dataclass(slots=True)
 class Result:
-    """The end of a turn. `usage` is what the turn used; it is filled in later, from the totals of the process."""
+    """The end of a turn. `usage` is the turn's usage, filled in later from the totals of the process."""
 
     raw: Raw
     size: int
@@ -78,14 +76,15 @@ class Result:
 
     @property
     def unasked(self) -> bool:
-        """Whether no user began the turn, but the end of a background task, be it of an earlier process."""
+        """Whether the turn was not started by a user, but by the end of a background task, possibly of an earlier
+        process."""
         origin = self.raw.get("origin")
         return isinstance(origin, dict) and origin.get("kind") == "task-notification"
 
 
 @dataclass(slots=True)
 class Lifecycle:
-    """What became of a user message: queued, started, completed or cancelled."""
+    """The status of a user message: queued, started, completed or cancelled."""
 
     raw: Raw
     size: int
@@ -113,7 +112,7 @@ class System:
 
 @dataclass(slots=True)
 class ControlRequest:
-    """The CLI asks the host for something and waits for the answer."""
+    """A request of the CLI to the host."""
 
     id: str
     subtype: str
@@ -125,14 +124,14 @@ class ControlRequest:
 
 @dataclass(slots=True)
 class ControlCancel:
-    """The CLI no longer wants an answer to one of its requests."""
+    """The CLI no longer wants an answer to a request."""
 
     id: str
 
 
 @dataclass(slots=True)
 class ControlResponse:
-    """The CLI's answer to a request of ours."""
+    """The CLI's answer to our request."""
 
     id: str
     response: Raw
@@ -141,7 +140,7 @@ class ControlResponse:
 
 @dataclass(slots=True)
 class Other:
-    """A frame of a type unknown to us."""
+    """A frame of an unknown type."""
 
     raw: Raw
     size: int
@@ -189,9 +188,9 @@ _TOOL_NAME = re.compile(rb'"tool_name": ?"([\w.-]{1,200})"')
 _MAX_HEAD = 4096
 """Bytes of a line in which the name of the tool is searched."""
 _MAX_LOGGED = 100
-"""Characters of a name or an id in the log."""
+"""Characters of a name or id in the log."""
 _ESCAPED_SURROGATE = b"\\ud"
-"""How the CLI writes half a surrogate pair, such as a fragment of text that ends within an emoji."""
+"""How the CLI writes half a surrogate pair, such as text that ends within an emoji."""
 
 
 def parse_frame(line: bytes) -> Frame:
@@ -215,7 +214,7 @@ def parse_frame(line: bytes) -> Frame:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """The value with no half of a surrogate pair in its texts: no client could be sent one."""
+    """The value without lone surrogates in its strings, which could not be sent to a client."""
     if isinstance(value, str):
         return json_text.sound_text(value)
     if isinstance(value, dict):
@@ -259,7 +258,7 @@ def _parse_control(raw: Raw, size: int) -> Frame:
 
 
 def describe(frame: Frame) -> str:
-    """A frame for the log: its type, subtype, id and size where it has them, and nothing of its contents."""
+    """A frame for the log: its type, subtype, id and size, and none of its contents."""
     match frame:
         case ControlRequest():
             return f"control_request/{frame.subtype[:_MAX_LOGGED]} id {frame.id[:_MAX_LOGGED]}"
@@ -276,13 +275,13 @@ def describe(frame: Frame) -> str:
 
 
 def encode(frame: Raw) -> bytes:
-    """One frame as the CLI reads it. A line that it cannot parse would end it, so what JSON cannot say is replaced;
-    ValueError for a frame that is nested too deeply."""
+    """One frame in the CLI's format. A line that it cannot parse would end it, so values that are not JSON are
+    replaced. Raises ValueError for a frame that is nested too deeply."""
     return json_text.encode(frame) + b"\n"
 
 
 def user_message(text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> Raw:
-    """A message of the user; `later` makes it a turn of its own instead of part of the running one."""
+    """A user message; `later` makes it a separate turn instead of part of the running one."""
     shown = [
         {
             "type": "document" if image.media_type == PDF else "image",
@@ -326,11 +325,11 @@ def control_error(request_id: str, error: str) -> Raw:
 
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
 _ASKED_KEPT = 10_000
-"""Of so many requests of ours it is known that they were made."""
+"""How many of our requests are remembered."""
 
 
 class ControlProtocol:
-    """One end of the conversation with one process: ours."""
+    """Our end of the conversation with one process."""
 
     def __init__(self) -> None:
         self._lines = LineSplitter()
@@ -343,13 +342,13 @@ class ControlProtocol:
         self._asked: OrderedDict[str, None] = OrderedDict()
 
     def receive(self, data: bytes) -> Iterator[Frame]:
-        """The frames that this data completes, in order, each tracked only when it is taken."""
+        """The frames completed by this data, in order, each tracked when it is consumed."""
         frame = self._frame
         for line in self._lines.feed(data):
             yield frame(line)
 
     def end(self) -> Iterator[Frame]:
-        """The frames that are complete only because the stream ended."""
+        """The frames completed by the end of the stream."""
         for line in self._lines.close():
             yield self._frame(line)
 
@@ -382,7 +381,7 @@ class ControlProtocol:
             self.unfinished.discard(frame.message_id)
 
     def _track_result(self, result: Result) -> None:
-        """A result that names no message may belong to a turn that began by itself, beside a message on its way."""
+        """A result without a message may belong to a turn that began by itself, next to a message in transit."""
         answered = set(result.message_ids) or self._messages_meant_by(result)
         self.unfinished -= answered
         self._started -= answered
@@ -402,7 +401,7 @@ class ControlProtocol:
         return encode(user_message(text, message_id, images=images, later=later))
 
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
-        """A request of ours: its id and its bytes."""
+        """Our request: its id and bytes."""
         request_id = uuid.uuid4().hex
         # Kept also after the answer: a second one, or one that comes too late, must not pass for an answer to a request
         # that was never sent, which nobody but a command of the session could have written.
@@ -412,16 +411,15 @@ class ControlProtocol:
         return request_id, encode(control_request(request_id, subtype, fields))
 
     def was_asked(self, request_id: str) -> bool:
-        """Whether a request with this id was made, also if it was long ago and nothing waits for the answer any
-        more."""
+        """Whether we made a request with this id, even if nothing waits for its answer any more."""
         return request_id in self._asked
 
     def answer(self, request_id: str, response: Raw) -> bytes | None:
-        """Our answer to a request of the CLI, or None when it no longer wants one."""
+        """Our answer to a request of the CLI; None if it no longer wants one."""
         return self._settle_request(request_id, control_success(request_id, response))
 
     def refuse(self, request_id: str, error: str) -> bytes | None:
-        """Our refusal of a request of the CLI, or None when it no longer wants an answer."""
+        """Our refusal of a request of the CLI; None if it no longer wants an answer."""
         return self._settle_request(request_id, control_error(request_id, error))
 
     def _settle_request(self, request_id: str, frame: Raw) -> bytes | None:

@@ -27,7 +27,7 @@ _IMPORT = re.compile(r"(?<!\S)@([^\s`]{1,1000})")
 _NAMES = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", ".mcp.json")
 _SETTINGS = ("settings.json", "settings.local.json", "managed-settings.json")
 _CONFIGURED = (*_SETTINGS, "CLAUDE.md", ".credentials.json", "rules", "agents", "skills", "commands", "output-styles")
-"""What is read of a directory with configuration, of which there is one for the user and one in each project."""
+"""The relevant files of a configuration directory: the user's, and one in each project."""
 _OF_USER_FILE = ("mcpServers", "oauthAccount", "primaryApiKey", "customApiKeyResponses", "env")
 _OF_PROJECT = (
     *("mcpServers", "enabledMcpServers", "disabledMcpServers", "enabledMcpjsonServers", "disabledMcpjsonServers"),
@@ -37,7 +37,7 @@ _GIT = ("HEAD", "index", "packed-refs", "config", "logs/HEAD")
 _NOT_WATCHED = frozenset(
     {".git", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
-"""Directories whose contents git ignores as a rule, and that hold too many files to look at."""
+"""Directories that git usually ignores and that contain too many files to check."""
 _LATER_HOOKS = frozenset(
     {
         *("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied", "Notification"),
@@ -52,11 +52,11 @@ _MANAGED = {
 
 
 class _Doubtful(Exception):
-    """It cannot be said what a process would begin with."""
+    """The initial input of a process cannot be determined."""
 
 
 def start_inputs(environment: Mapping[str, str], cwd: str, directories: Sequence[str], executable: str) -> str | None:
-    """The fingerprint of what a process would read if it started now; None if it cannot be determined."""
+    """A fingerprint of everything that a process would read if it started now; None if it cannot be determined."""
     # The day counts too: the CLI gives the model the date of its start.
     digest = hashlib.sha256(time.strftime("%Y-%m-%d").encode())
     try:
@@ -96,7 +96,8 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
 
 
 def _user_file(file: Path, places: Sequence[Path]) -> str:
-    """What of the user's `.claude.json` a session depends on. The CLI notes much else there, all the time."""
+    """The parts of the user's `.claude.json` that a session depends on. The CLI writes other data there all the
+    time."""
     try:
         content = json.loads(read_regular(file, MAX_BYTES))
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def _facts(path: Path) -> str:
 
 
 def _tree(path: Path, budget: list[int]) -> Iterator[str]:
-    """A file, or a directory with everything below it. Links are not followed, but what they lead to counts."""
+    """A file, or a directory with everything below it. Links are not followed, but their targets count."""
     yield _facts(path)
     if path.is_symlink():
         yield _facts(Path(os.path.realpath(path)))  # which, unlike `resolve`, takes a link to itself for a path
@@ -138,7 +139,7 @@ def _tree(path: Path, budget: list[int]) -> Iterator[str]:
 
 
 def _imports(files: Iterable[Path]) -> Iterator[str]:
-    """The files that instructions refer to with `@path`, and those that these refer to."""
+    """The files that instructions refer to with `@path`, recursively."""
     waiting, seen = list(files), set[Path]()
     while waiting:
         file = waiting.pop()

@@ -25,23 +25,20 @@ from ..processes.leftovers import created_at, has_ended, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
 MAX_BYTES = 64 << 20
-"""A larger file is not read."""
+"""Larger files are not read."""
 
 CONVERSATIONS = ("projects", "file-history", "todos", "tasks", "plans")
-"""What sessions write of themselves into the configuration directory, the transcripts first."""
+"""Data that sessions write into the configuration directory, the transcripts first."""
 USER_SETTINGS = (
     *("settings.json", "CLAUDE.md", "agents", "commands", "skills", "output-styles", "plugins", "rules"),
     *("themes", "workflows", "hooks", "keybindings.json"),
 )
-"""What the user configures there, the settings first."""
+"""The user's configuration there, the settings first."""
 
 
 def own_registrations(environment: Mapping[str, str], cwd: str) -> _Commands:
-    """The command lines, as they are configured, that would start this server in a session in `cwd`.
-
-    Read are `.claude.json` of the user and `.mcp.json` of the directory and all above it; a file that is missing or
-    malformed has none. Blocks on the disk.
-    """
+    """The configured command lines that would start this server in a session in `cwd`, from the user's `.claude.json`
+    and the `.mcp.json` of the directory and its parents; missing or malformed files are ignored. Blocks on the disk."""
     files = [user_file(environment)]
     files += [directory / ".mcp.json" for directory in (Path(cwd), *Path(cwd).parents)]
     return tuple(dict.fromkeys(command for file in files for command in _registered_in(str(file))))
@@ -57,7 +54,7 @@ def _registered_in(file: str) -> _Commands:
 
 @lru_cache(maxsize=256)
 def _read_commands(file: str, changed: int, size: int) -> _Commands:
-    """Cached by time and size of the file: `.claude.json` can be large, and is needed at every start of a process."""
+    """Cached by time and size of the file: `.claude.json` can be large, and every process start needs it."""
     try:
         content = json.loads(read_regular(file, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -82,14 +79,14 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 _CLOCK_SLACK = 5.0
-"""Seconds by which a process may seem to be younger than what it wrote: clocks are set."""
+"""Seconds by which a process may seem younger than its file, because clocks are adjusted."""
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-"""Failures to read that say nothing of the file. They must not pass for its absence."""
+"""Read failures that say nothing about the file. They must not count as its absence."""
 
 
 def process_with(session_id: str, config_dir: str) -> int | None:
-    """The number of a living process that has this session open, None if there is none. SessionBusy if it cannot be
-    determined, as with no file descriptor left."""
+    """The pid of a living process that has this session open; None if there is none. Raises SessionBusy if that cannot
+    be determined, for example without a free file descriptor."""
     try:
         for path in _registrations(config_dir, lambda name: name.endswith(".json")):
             entry = _read(path)
@@ -106,8 +103,8 @@ def process_with(session_id: str, config_dir: str) -> int | None:
 
 
 def noted_session(pid: int, config_dir: str) -> Mapping[str, Any] | None:
-    """What a living process has noted about the session that it has open; empty if it has noted nothing readable, None
-    if the process is gone. SessionBusy if that cannot be determined."""
+    """What a living process has recorded about its open session; empty if nothing readable, None if the process is
+    gone. Raises SessionBusy if that cannot be determined."""
     try:
         entries = [_read(path) for path in _registrations(config_dir, lambda name: name == f"{pid}.json")]
     except OSError as error:
@@ -117,7 +114,7 @@ def noted_session(pid: int, config_dir: str) -> Mapping[str, Any] | None:
 
 
 def noted_sessions(config_dir: str) -> list[Mapping[str, Any]]:
-    """What all living processes have noted about their sessions. SessionBusy as `noted_session`."""
+    """What all living processes have recorded about their sessions. Raises SessionBusy like `noted_session`."""
     try:
         entries = [_read(path) for path in _registrations(config_dir, lambda name: name.endswith(".json"))]
     except OSError as error:
@@ -127,12 +124,12 @@ def noted_sessions(config_dir: str) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The files by which a process is in the CLI's list of open sessions, with their contents."""
+    """The files that list a process in the CLI's open sessions, with their contents."""
 
     files: Mapping[Path, bytes] = field(default_factory=dict)
 
     def restore(self) -> None:
-        """Lists the process again. It goes on to update the entry, which it does not miss meanwhile."""
+        """Lists the process again. It continues to update the entry and does not notice the gap."""
         for path, content in self.files.items():
             with (
                 contextlib.suppress(OSError),
@@ -142,8 +139,8 @@ class Registration:
 
 
 def take_registration(session_id: str, config_dir: str) -> Registration:
-    """Takes the living process that has this session open from the list of open sessions, so that no other session
-    finds it there. Nothing is taken where there is no such entry. SessionBusy if that cannot be told."""
+    """Removes the living process with this session from the list of open sessions, so that no other session finds it
+    there. Does nothing without such an entry. Raises SessionBusy if that cannot be determined."""
     pid = process_with(session_id, config_dir)
     files: dict[Path, bytes] = {}
     for path in _registrations(config_dir, lambda name: name.startswith(f"{pid}.")) if pid is not None else ():
@@ -155,7 +152,7 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
 
 
 def _registrations(config_dir: str, wanted: Callable[[str], bool]) -> list[Path]:
-    """The files in the list of open sessions. No link is followed below the directory, which sessions may write to.
+    """The files in the list of open sessions. Follows no link below the directory, which sessions may write to. Raises
     OSError if the list cannot be read."""
     directory = os.path.join(os.path.realpath(config_dir), "sessions")
     try:
@@ -167,7 +164,7 @@ def _registrations(config_dir: str, wanted: Callable[[str], bool]) -> list[Path]
 
 
 def _content(path: Path) -> bytes:
-    """OSError for what is no regular file, or larger than such a file can be."""
+    """Raises OSError for anything but a regular file of plausible size."""
     with open(path, "rb", opener=open_at) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
@@ -188,8 +185,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote this lives. One in another container cannot be seen and does not count. What
-    cannot be told counts as alive: a session that is refused can be asked for again, two writers cannot be undone."""
+    """Whether the process that wrote this lives. A process in another container is invisible and does not count.
+    Unknown counts as alive: a refused session can be requested again, but two writers cannot be undone."""
     if pid <= 0 or not _is_in_our_pid_namespace(entry.get("pidDomain")):
         return False
     try:
@@ -201,8 +198,8 @@ def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
 
 
 def _started_as_noted(pid: int, entry: Mapping[str, Any]) -> bool:
-    """Whether this is the very process, and not one that got its number later. On Linux the CLI notes the kernel's own
-    count, which alone counts where it is there: the clock may have been set since the entry was written."""
+    """Whether this is the same process, not a later one with its pid. On Linux the CLI records the kernel's start time,
+    which is compared if present, because the clock may have been set since."""
     start, written = entry.get("procStart"), entry.get("startedAt")
     if sys.platform == "linux" and isinstance(start, str) and start.isascii() and start.isdigit():
         return started_at(pid) == int(start)

@@ -1,1 +1,1 @@
-"""What this product remembers: one SQLite database below the state directory, shared by all servers of the user."""
+"""This product's own state: one SQLite database in the state directory, shared by all servers of the user."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x43434D53
-"""Stands in the file's header, so that a database of another program is recognised."""
+"""In the file's header, so that a database of another program is recognized."""
 
 STEPS: tuple[str, ...] = (
     """
@@ -148,7 +148,7 @@ class Tables:
 
     @property
     def fact(self) -> str:
-        """The name of the row of `facts` that has the version."""
+        """The name of the row in `facts` with the version."""
         return f"tables:{self.owner}"
 
 
@@ -158,21 +158,22 @@ class Tables:
 ResultT = TypeVar("ResultT")
 FILE_NAME = "state.sqlite3"
 _MIN_SQLITE = (3, 37, 0)
-"""The first one with STRICT tables."""
+"""The first version with STRICT tables."""
 _BUSY_SECONDS = 20.0
-"""How long a transaction waits for those of other processes before it fails."""
+"""Seconds that a transaction waits for other processes before it fails."""
 _BUSY_PAUSE = 0.01
-"""Seconds between two tries where SQLite does not wait itself."""
+"""Seconds between attempts where SQLite does not wait itself."""
 _WAL_BYTES = 8 << 20
-"""To which the log beside the database is cut when it has been longer."""
+"""The size to which the write-ahead log is truncated when it has grown longer."""
 
 
 class StateFault(OSError):
-    """A transaction failed and changed nothing: the disk is full, the file is damaged, or another process held it."""
+    """A transaction failed and changed nothing: the disk is full, the file is damaged, or another process held it too
+    long."""
 
 
 class Database:
-    """One state database. It is opened, and made if there is none, when it is first used or by `open`."""
+    """One state database. It is opened, and created if missing, on first use or by `open`."""
 
     def __init__(self, state_dir: Path, *, vfs: str | None = None) -> None:
         """`vfs` names an SQLite VFS to use instead of the platform's default."""
@@ -189,10 +190,10 @@ class Database:
         self._tables: dict[str, Tables] = {}
         """The tables of plug-ins that are needed, by plug-in."""
         self._made: set[Tables] = set()
-        """Those that are there."""
+        """The plug-in tables that exist."""
 
     def use(self, tables: Tables) -> None:
-        """From the next transaction on the tables of this plug-in are there. Does not wait for the disk."""
+        """Creates this plug-in's tables in the next transaction. Does not wait for the disk."""
         with self._listing:
             if self._tables.get(tables.owner) != tables:
                 self._tables[tables.owner] = tables
@@ -201,7 +202,7 @@ class Database:
     # -- transactions -----------------------------------------------------------------------------------------
 
     def read(self, work: Callable[["sqlite3.Connection"], ResultT]) -> ResultT:
-        """What `work` reads, all of it as it was at one moment. StateFault if it cannot be read."""
+        """The result of `work`, which reads a consistent snapshot. Raises StateFault if it cannot be read."""
         self.open()
         with self._reading, _faults(self.path):
             connection = self._usable(self._reader)
@@ -212,8 +213,8 @@ class Database:
                 _end(connection, "ROLLBACK")
 
     def write(self, work: Callable[["sqlite3.Connection"], ResultT], *, durable: bool = False) -> ResultT:
-        """Does what `work` does as one transaction: nobody else writes from its first statement on, and an exception
-        takes all of it back. StateFault if it cannot be done. `durable` waits for the disk."""
+        """Runs `work` as one transaction: no other writer is active from its first statement on, and an exception rolls
+        everything back. Raises StateFault. `durable` waits for the disk."""
         self.open()
         with self._writing, _faults(self.path):
             connection = self._usable(self._writer)
@@ -244,11 +245,11 @@ class Database:
         return self.read(lambda db: db.execute(query, values).fetchall())
 
     def execute(self, statement: str, *values: Any, durable: bool = False) -> int:
-        """Does one statement as a transaction; returns how many rows it has changed. Raises StateFault."""
+        """Runs one statement as a transaction; returns the number of changed rows. Raises StateFault."""
         return self.write(lambda db: db.execute(statement, values).rowcount, durable=durable)
 
     def make_durable(self) -> None:
-        """Waits until everything that was committed so far would survive a failure of the machine."""
+        """Waits until everything committed so far would survive a crash of the machine."""
         # A commit in SQLite's FULL mode syncs the whole log, with all commits before it. One that changes nothing would
         # not be written at all.
         self.write(
@@ -263,8 +264,8 @@ class Database:
     # -- opening ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Opens the database, makes it or brings it to our version. StateUnavailable if it must not be used. Harmless
-        if it is open."""
+        """Opens the database, creates it or migrates it to our version. Raises StateUnavailable if it must not be used.
+        May be repeated."""
         # Without the lock: every call passes here. It changes when the database is closed or a plug-in adds tables.
         if self._ready:
             return
@@ -281,7 +282,7 @@ class Database:
                             self._made.add(tables)
 
     def _is_complete(self) -> bool:
-        """Whether all tables are there. From then on other threads use the database without waiting for the opening."""
+        """Whether all tables exist. From then on other threads use the database without waiting for the opening."""
         with self._listing:
             self._ready = self._made.issuperset(self._tables.values())
         return self._ready
@@ -303,11 +304,9 @@ class Database:
         self._writer = writer
 
     def _prepare_file(self) -> None:
-        """The file, for its owner alone: SQLite gives those beside it the same mode.
-
-        It is opened here only when it is made. Whoever closes a file gives up all locks that their process has on it,
-        which those of other connections of this process would be.
-        """
+        """Creates the file, private to its owner: SQLite gives the files next to it the same mode. It is opened here
+        only to create it, because closing a file releases all of the process's locks on it, including those of other
+        connections."""
         undo_interrupted_restore(self.path.parent)
         private_directory(self.path.parent)
         if os.path.islink(self.path):
@@ -341,8 +340,8 @@ class Database:
         return connection
 
     def check(self) -> None:
-        """Reads the whole file and compares its structure. StateUnavailable if it is damaged; nothing can be read or
-        written by this object any more then."""
+        """Reads the whole file and compares its structure. Raises StateUnavailable if it is damaged; this object then
+        refuses all reads and writes."""
         self.open()
         with _refusals(self.path):
             connection = self._connect()
@@ -355,8 +354,8 @@ class Database:
             raise _damaged(self.path, "; ".join(findings)[:300])
 
     def copy_to(self, path: Path) -> None:
-        """Writes a copy to a file that is not there yet: the database as it is at one moment, whoever writes to it
-        meanwhile. StateUnavailable if it cannot be read or written."""
+        """Writes a consistent copy to a new file, whatever is written meanwhile. Raises StateUnavailable if it cannot
+        be read or written."""
         self.open()
         import sqlite3  # noqa: PLC0415
 
@@ -368,7 +367,7 @@ class Database:
             connection.backup(copy)
 
     def close(self) -> None:
-        """Ends the use of the file; every later call fails. Harmless when repeated."""
+        """Closes the file; every later call fails. May be repeated."""
         # All three, so that no transaction of another thread is cut off in the middle.
         with self._opening, self._reading, self._writing:
             self._closed, self._ready = True, False
@@ -379,12 +378,9 @@ class Database:
 
 
 def _journal_mode(connection: "sqlite3.Connection") -> str:
-    """Asks for the write-ahead log; returns the mode that the database has then.
-
-    Waits here for others that ask at the same moment, as servers do that start at once on a new directory: SQLite
-    tells them that the database is locked without the wait that every other statement has, since two that wait for
-    each other while they change the mode would wait for ever.
-    """
+    """Enables the write-ahead log; returns the database's journal mode. Retries here while other processes do the same,
+    as when servers start together on a new directory: SQLite reports the lock without the wait that every other
+    statement has, because two that wait for each other while changing the mode would wait forever."""
     import sqlite3  # noqa: PLC0415
 
     until = time.monotonic() + _BUSY_SECONDS
@@ -418,7 +414,7 @@ def _check_header(connection: "sqlite3.Connection", path: Path) -> None:
 
 
 def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
-    """Applies the steps that are missing, all or none of them."""
+    """Applies the missing steps, all or none."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == VERSION:
         return
@@ -442,7 +438,7 @@ def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
 
 
 def _migrate_tables(connection: "sqlite3.Connection", path: Path, tables: Tables) -> None:
-    """Applies the steps of a plug-in that are missing, all or none of them."""
+    """Applies a plug-in's missing steps, all or none."""
 
     def applied() -> int:
         row = connection.execute("SELECT value FROM facts WHERE name = ?", (tables.fact,)).fetchone()
@@ -469,7 +465,7 @@ def _migrate_tables(connection: "sqlite3.Connection", path: Path, tables: Tables
 
 
 def _statements(step: str) -> Iterator[str]:
-    """One by one: `executescript` would commit before each."""
+    """One by one, because `executescript` would commit before each."""
     import sqlite3  # noqa: PLC0415
 
     statement = ""
@@ -481,14 +477,14 @@ def _statements(step: str) -> Iterator[str]:
 
 
 def hash_of(secret: str) -> str:
-    """What stands for a secret in the database."""
+    """The hash that represents a secret in the database."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def drop_oldest(
     db: "sqlite3.Connection", table: str, key: str, age: str, owner_column: str, owner: str, most: int
 ) -> None:
-    """Leaves at most so many rows of an owner, the newest; within a transaction. All names are ours."""
+    """Keeps at most this many rows of an owner, the newest; within a transaction. All names are ours."""
     db.execute(
         f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE {owner_column} = ?"  # noqa: S608
         f" ORDER BY {age} DESC LIMIT -1 OFFSET ?)",
@@ -497,7 +493,7 @@ def drop_oldest(
 
 
 def _end(connection: "sqlite3.Connection", statement: str) -> None:
-    """Ends a transaction. SQLite may have ended it already, on a full disk for one."""
+    """Ends a transaction, unless SQLite has ended it already, for example on a full disk."""
     if connection.in_transaction:
         connection.execute(statement)
 
@@ -546,8 +542,8 @@ def _note_of(state_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None]:
-    """Within this context a state directory is moved `aside` and the one that was `made` put in its place; a process
-    that is killed within has the next one put back what was there."""
+    """Within this context a state directory is moved `aside` and the new one (`made`) takes its place. If the process
+    is killed within, the next one restores the old directory."""
     from filelock import FileLock  # noqa: PLC0415 - takes a while, and hardly anybody needs it
 
     note = _note_of(state_dir)
@@ -560,8 +556,8 @@ def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None
 
 
 def undo_interrupted_restore(state_dir: Path) -> None:
-    """Puts back what a killed restore has moved aside, and removes what it had made. StateUnavailable while one runs.
-    Costs a look at one file where there was none."""
+    """Restores what a killed restore moved aside, and removes its new files. Raises StateUnavailable while a restore
+    runs. Only checks one file if there was none."""
     note = _note_of(state_dir)
     if not note.exists():
         return

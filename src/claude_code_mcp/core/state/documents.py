@@ -1,7 +1,5 @@
-"""Documents by kind and key: what is remembered as a whole, and has no table of its own.
-
-All methods block on the disk: call them from a thread.
-"""
+"""Documents by kind and key: state that is stored as a whole, without its own table. All methods block on the disk:
+call them from a thread."""
 
 import json
 import time
@@ -21,24 +19,24 @@ class Documents:
         self._kind = kind
 
     def read(self, key: str) -> JsonObject | None:
-        """The document; None if there is none. OSError if it cannot be read."""
+        """The document; None if there is none. Raises OSError if it cannot be read."""
         query = "SELECT body FROM documents WHERE kind = ? AND key = ?"
         row = self._database.row(query, self._kind, key)
         return None if row is None else json.loads(row[0])
 
     def keys(self) -> list[str]:
-        """Under which there are documents. OSError if that cannot be read."""
+        """The keys of all documents. Raises OSError."""
         return [key for (key,) in self._database.rows("SELECT key FROM documents WHERE kind = ?", self._kind)]
 
     def write(self, key: str, document: JsonObject) -> None:
-        """Replaces the document. OSError if that cannot be done; then the old one is untouched."""
+        """Replaces the document. Raises OSError if that fails; then the old one is unchanged."""
         self.update(key, lambda _: document)
 
     def update(
         self, key: str, change: Callable[[JsonObject | None], JsonObject | None], *, durable: bool = False
     ) -> None:
-        """Replaces the document by what `change` makes of it, with nobody writing in between; None removes it. What
-        `change` raises changes nothing. OSError if it cannot be done."""
+        """Replaces the document by the result of `change`, without concurrent writers; None removes it. An exception of
+        `change` changes nothing. Raises OSError."""
 
         def replace(db: Any) -> None:
             query = "SELECT body FROM documents WHERE kind = ? AND key = ?"

@@ -1,4 +1,4 @@
-"""Who was in a tokens file when a server last looked at it."""
+"""The callers that were in a tokens file when a server last read it."""
 
 import json
 from collections.abc import Collection
@@ -8,13 +8,13 @@ from .database import Database
 
 
 class ListedCallers:
-    """Who was in a tokens file when a server looked last: whoever is taken out while none runs is missed by that."""
+    """The callers that were in a tokens file when a server last read it, to detect removals while no server runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def missing(self, file: Path, names: Collection[str]) -> list[str]:
-        """Those who were noted for this file and are not among these names."""
+        """Callers recorded for this file that are not among these names."""
         row = self._database.row("SELECT value FROM facts WHERE name = ?", f"callers:{file}")
         return sorted({*json.loads(row[0])}.difference(names)) if row is not None else []
 

@@ -1,10 +1,9 @@
-"""The keys of messages, so that a message which is sent again is not taken twice.
+"""The keys of messages, which prevent a message that is sent again from running twice.
 
-A key belongs to a principal and to the session that the message is for, or to no session if the message begins one. It
-is pending from the moment a server takes it until the message is accepted, and accepted from then on, also after a
-failure of the machine. A pending key of a server that has died is free again: whoever takes it gets the id that the
-message had then, by which a transcript tells whether it was read. Keys are forgotten after a while, and the oldest ones
-of a principal when there are too many.
+A key belongs to a principal and to the message's session, or to no session if the message creates one. It is pending
+from the time a server takes it until the message is accepted; acceptance survives a crash of the machine. A pending key
+of a dead server is free: its next owner gets the id that the message had, by which a transcript shows whether it was
+read. Keys are removed after a while, and the oldest ones of a principal if there are too many.
 """
 
 import time
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
 
 KEY_SECONDS = 7 * 86_400.0
 MAX_KEYS = 5000
-"""Of one principal."""
+"""Maximum number per principal."""
 MAX_KEY = 200
 
 
 class KeyState(StrEnum):
     NEW = "new"
-    """It is the caller's now, and no server has had it."""
+    """The caller owns it now; no server had it before."""
     ORPHANED = "orphaned"
-    """It is the caller's now; a server that has died had it, and may have handed the message over."""
+    """The caller owns it now; a dead server had it and may have delivered the message."""
     PENDING = "pending"
-    """A server that lives is accepting the message."""
+    """A living server is accepting the message."""
     ACCEPTED = "accepted"
 
 
 class KeyName(NamedTuple):
-    """Whose key it is, and for what: `session_id` is empty for a message that begins a session."""
+    """The owner of a key and its use: `session_id` is empty for a message that creates a session."""
 
     principal: str
     session_id: str
@@ -47,18 +46,18 @@ class KeyName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TakenKey:
-    """What is known of a key."""
+    """The stored data about a key."""
 
     state: KeyState
     message_id: str
     digest: str
-    """Of the message; another message with the same key has another one."""
+    """The digest of the message, which distinguishes different messages with the same key."""
     session_id: str = ""
-    """Where the message went; empty until it is accepted."""
+    """The message's session; empty until it is accepted."""
 
 
 class MessageKeys:
-    """The keys in one state directory, as one server takes them."""
+    """The keys in one state directory, as used by one server."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = MAX_KEYS) -> None:
         self._database = database
@@ -67,7 +66,7 @@ class MessageKeys:
         self._most = most
 
     def take(self, name: KeyName, digest: str) -> TakenKey:
-        """Takes a key for this server, unless it is accepted or another server that lives has it."""
+        """Takes a key for this server, unless it is accepted or another living server has it."""
         # First: what belongs to a server that does not seem to live would be taken by another at once.
         self._life.begin()
         return self._database.write(lambda db: self._take(db, name, digest))
@@ -100,7 +99,7 @@ class MessageKeys:
         return taken
 
     def accept(self, name: KeyName, target: str) -> None:
-        """The message went to this session; on disk when this returns."""
+        """The message was accepted by this session; on disk on return."""
         self._database.execute(
             "UPDATE message_keys SET accepted = 1, target = ? WHERE principal = ? AND session_id = ? AND key = ?",
             target,
@@ -109,19 +108,19 @@ class MessageKeys:
         )
 
     def give_back(self, name: KeyName) -> None:
-        """The message was refused: the key is free again. A no-op for one that is accepted."""
+        """The message was refused: the key is free again. Does nothing for an accepted one."""
         self._database.execute(
             "DELETE FROM message_keys WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
             *name,
         )
 
     def leave(self, name: KeyName) -> None:
-        """The key is orphaned, as it was before this server took it. A no-op for one that is accepted."""
+        """The key is orphaned, as it was before this server took it. Does nothing for an accepted one."""
         self._database.execute(
             "UPDATE message_keys SET server = '' WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",
             *name,
         )
 
     def close(self) -> None:
-        """Ends the life of this server: its pending keys are free."""
+        """This server stops: its pending keys are free."""
         self._life.end()

@@ -24,7 +24,7 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 class ServerLife:
-    """The life of one server, which its `id` names. It begins with `begin`, and ends with `end` or the process."""
+    """The holders of sessions, as one server sees and publishes them."""
 
     def __init__(self, state_dir: Path) -> None:
         self.id = uuid.uuid4().hex[:16]

@@ -1,7 +1,5 @@
-"""Marks of sessions, such as pinned and archived, for all servers of the user.
-
-All methods and functions block on the disk: call them from a thread.
-"""
+"""Marks of sessions, such as pinned and archived, for all servers of the user. All methods and functions block on the
+disk: call them from a thread."""
 
 import threading
 from dataclasses import dataclass
@@ -19,15 +17,15 @@ class Mark(StrEnum):
     PINNED = "pinned"
     ARCHIVED = "archived"
     COPY_LEFT = "copy_left"
-    """Deleted on this disk, while a fleet has a copy that is yet to be removed: `LeftCopies` of
-    `plugins/fleet/session_copy.py` does that."""
+    """Deleted on this disk, but a fleet still has a copy: `LeftCopies` of `plugins/fleet/session_copy.py` removes
+    it."""
     RENAMED = "renamed"
-    """Its title, tag, pin or archive was changed on this disk, and a fleet's copy is yet to say so."""
+    """Title, tag, pin or archive changed on this disk, and the fleet's copy must be updated."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedSessions:
-    """The ids of the sessions that have each mark; the same object until the marks change."""
+    """The ids of the sessions with each mark; the same object until the marks change."""
 
     pinned: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
@@ -45,7 +43,7 @@ class Marks:
         self._marked = MarkedSessions()
 
     def read(self) -> MarkedSessions:
-        """All marks, read anew if they have changed. OSError if they cannot be read."""
+        """All marks, reloaded if they changed. Raises OSError."""
         if self._database is None:
             return self._marked
         # The marks and the number of the change they belong to must fit together for the next reader.
@@ -62,14 +60,14 @@ class Marks:
         return change, [] if change == self._change else db.execute("SELECT session_id, mark FROM marks").fetchall()
 
     def set(self, session_id: str, mark: Mark, on: bool) -> None:
-        """Marks a session, or takes the mark away; on disk when this returns. OSError if that cannot be done."""
+        """Sets or removes a session's mark; on disk on return. Raises OSError."""
         if self._database is None or not is_session_id(session_id):
             raise ValueError("there is nothing to mark")
         self._database.write(lambda db: _put_mark(db, session_id, mark, on), durable=True)
 
 
 def _put_mark(db: "sqlite3.Connection", session_id: str, mark: str, on: bool) -> None:
-    """Sets a mark or removes it, within a transaction."""
+    """Sets or removes a mark within a transaction."""
     if on:
         db.execute("INSERT OR IGNORE INTO marks VALUES (?, ?)", (session_id, mark))
     else:

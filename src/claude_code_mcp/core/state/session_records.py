@@ -42,7 +42,7 @@ VERSION: Final = 1
 MAX_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
 _PROMPT_LENGTH = 1000
-"""Characters of the first prompt that a record keeps."""
+"""Maximum characters of a result in a record; longer ones are read from the transcript."""
 _MAX_BYTES = 16 << 20
 _CHECKED_AT_ONCE = 100
 _MAX_HOPS = 1000
@@ -82,17 +82,17 @@ class SessionRecord(BaseModel):
     running_since: Time | None = None
     """When the turn began that is running. If it is set and no server runs the session, that turn was cut short."""
     spent_usd: Amount = 0.0
-    """What counts against the session's budget."""
+    """When the running turn began. If it is set and no server runs the session, that turn was cut short."""
     usage: Usage = Usage()
     model_turns: int = Field(0, ge=0)
     outcome: Outcome | None = None
     """Of the last turn that ended."""
     result_cut: bool = False
-    """Whether the result in `outcome` was too long and is only its beginning."""
+    """Of the last turn that ended."""
     grants: tuple[Mapping[str, Any], ...] = ()
-    """Permission updates that a person granted for the whole session, in the form that the CLI takes them."""
+    """Whether `outcome` contains only the beginning of a long result."""
     limit_wait: LimitWait | None = None
-    """What a usage limit has stopped, and when it continues automatically."""
+    """Permission updates that a person granted for the whole session, in the CLI's format."""
 
 
 def recordable_prompt(prompt: str | None) -> str | None:
@@ -137,7 +137,7 @@ class Summary:
     state: State
     """The state in which the last turn that ended left the session."""
     usage: Mapping[str, Sequence[float]]
-    """By model: input, output, cache read and cache creation tokens, and dollars."""
+    """The state in which the last turn left the session."""
     revision: int = 0
     config_dir: str = ""
     """Where the transcript of the session lies."""

@@ -1,18 +1,18 @@
-"""What callers have spent today (UTC), and what turns that run may still spend, over restarts and over all servers that
-share a state directory.
+"""Spending of callers today (UTC), and reservations of running turns, across restarts and all servers that share a
+state directory.
 
-What was spent is kept by day, caller and session for a month, and by day and caller for thirteen. What somebody spends
-while they are in a group is the group's too, and stays that when they leave it. A reservation belongs to a session that
-is at work; it is made in one transaction with the look at what is left, so that two servers cannot give away the same
-dollars, and it becomes smaller as the session spends. The reservations of a server that has died count no more: every
-server holds a lock of its own while it lives (`ServerLife`).
+Spending is stored by day, caller and session for a month, and by day and caller for thirteen. What a person spends
+while in a group counts for the group, also after they leave it.
 
-A budget gives one warning when little is left of it. A warning is a row in the database, written in the same
-transaction as the amount that makes it due, so that of several servers one finds it new and announces it, and after a
-restart none announces it again. A budget warns once in its month or day; one that the operator has changed meanwhile is
-another budget. Until it was announced, a row names the server that must announce it. What a server that has ended did
-not announce, the next one that starts announces: a warning is delivered at least once, and twice if a server is killed
-between the announcement and the note of it.
+A reservation belongs to a busy session. It is made in the same transaction as the check of the remaining budget, so
+that two servers cannot give away the same dollars, and shrinks as the session spends. Reservations of dead servers are
+ignored: every server holds a lock while it lives (`ServerLife`).
+
+A budget gives one warning when little of it is left. A warning is a row in the database, written in the same
+transaction as the amount that triggers it, so that of several servers only one announces it, and none again after a
+restart. A budget warns once per month or day; a budget that the operator changed is another budget. Until it is
+announced, the row names the server that must announce it. The next server to start announces what dead servers did not:
+a warning is delivered at least once, and twice if a server is killed between the announcement and the record of it.
 """
 
 import json
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     import sqlite3
 
 WARNED_AT = 0.8
-"""The part of a budget from which on it warns."""
+"""The fraction of a budget at which it warns."""
 _KIND = "budget_warning"
-"""Of the documents that warnings are."""
+"""The kind of the documents that are warnings."""
 _ANNOUNCED = ""
-"""In the place of the server that must announce it."""
+"""Stored instead of the server that must announce it."""
 Period = Literal["day", "month"]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent within a day or a month (UTC), by a caller or, with a group, by all who are in it."""
+    """The maximum spending in a day or month (UTC), of a caller or, with a group, of all its members."""
 
     limit: float
     period: Period = "month"
@@ -50,16 +50,16 @@ class Budget:
 
     @property
     def name(self) -> str:
-        """The budget in words, for the caller whom it limits."""
+        """A human-readable name of the budget, for the limited caller."""
         whose = "your budget" if self.group is None else f"the budget of the group {self.group}"
         return f"{whose} of ${self.limit:g} for {'today' if self.period == 'day' else 'this month'}"
 
     def is_low(self, spent: float) -> bool:
-        """Whether so much of it is spent that it warns."""
+        """Whether enough of it is spent for a warning."""
         return spent >= WARNED_AT * self.limit
 
     def line(self, principal: str, spent: float) -> str:
-        """How much of it is spent, in words, for whoever reads it: they need not be the one whose budget it is."""
+        """How much of it is spent, human-readable, for any reader."""
         whose = "the budget"
         if self.group is not None:
             whose += f" of the group {self.group}"
@@ -70,25 +70,25 @@ class Budget:
         return f"{part} of {whose} for {when} is spent: ${spent:,.2f} of ${self.limit:,.2f}."
 
     def since(self, day: str) -> str:
-        """The period that a day is in, such as 2026-11 or 2026-11-17."""
+        """The period of a day, such as 2026-11 or 2026-11-17."""
         return day if self.period == "day" else day[:7]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetWarning:
-    """Of a budget little is left."""
+    """Little of a budget is left."""
 
     budget: Budget
     principal: str
-    """Whose budget it is; of a group's, who has spent what made it warn."""
+    """The budget's owner; for a group's budget, the person whose spending triggered the warning."""
     since: str
-    """The day or month that it is about."""
+    """The day or month."""
     spent: float
     at: float
 
     @property
     def line(self) -> str:
-        """In words."""
+        """Human-readable."""
         return self.budget.line(self.principal, self.spent)
 
     @property
@@ -105,7 +105,7 @@ class BudgetWarning:
 
 
 def spent_of(db: "sqlite3.Connection", budget: Budget, principal: str, day: str) -> float:
-    """What is in the database of what counts against a budget."""
+    """The stored spending that counts against a budget."""
     table, column, name = ("spending", "principal", principal)
     if budget.group is not None:
         table, column, name = ("group_spending", "group_name", budget.group)
@@ -118,8 +118,8 @@ def spent_of(db: "sqlite3.Connection", budget: Budget, principal: str, day: str)
 def warn_once(
     db: "sqlite3.Connection", budget: Budget, principal: str, day: str, at: float, server: str
 ) -> BudgetWarning | None:
-    """The warning of a budget, if it is due and nobody has had it; within the transaction of the amount that may have
-    made it due. This server must announce it, and call `mark_announced` then."""
+    """The warning of a budget, if it is due and new; within the transaction of the amount that may trigger it. This
+    server must announce it and then call `mark_announced`."""
     spent = spent_of(db, budget, principal, day)
     if not budget.is_low(spent):
         return None
@@ -143,8 +143,7 @@ def has_unannounced(db: "sqlite3.Connection", day: str) -> bool:
 def take_unannounced(
     db: "sqlite3.Connection", day: str, server: str, lives: Callable[[str], bool]
 ) -> list[BudgetWarning]:
-    """The warnings of this day and its month that servers which have ended did not announce; from now on this one
-    must."""
+    """The warnings of this day and its month that dead servers did not announce; from now on this one must."""
     left = [
         warning for warning, whose in _warnings_on(db, day) if whose not in (_ANNOUNCED, server) and not lives(whose)
     ]
@@ -154,7 +153,7 @@ def take_unannounced(
 
 
 def warnings_on(db: "sqlite3.Connection", day: str) -> list[BudgetWarning]:
-    """The warnings that were given for this day and its month, the oldest first, with what is spent by now."""
+    """The warnings of this day and its month, oldest first, with the current spending."""
     return [warning for warning, _ in _warnings_on(db, day)]
 
 
@@ -180,7 +179,7 @@ def _body(warning: BudgetWarning, server: str) -> str:
 
 
 def forget_warnings(db: "sqlite3.Connection", before: float) -> int:
-    """Removes the warnings of times long past; returns how many that were."""
+    """Removes old warnings; returns the number."""
     return db.execute("DELETE FROM documents WHERE kind = ? AND written_at < ?", (_KIND, before)).rowcount
 
 
@@ -192,7 +191,7 @@ _DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class SpentLine:
-    """What a caller has spent in a month or on a day, and, of what counts for a group, in which."""
+    """A caller's spending in a month or on a day and, where it counts for a group, the group."""
 
     period: str
     principal: str
@@ -202,13 +201,13 @@ class SpentLine:
 
 @dataclass(frozen=True, slots=True)
 class NotedAmount:
-    """An amount that counts in this server, and is to be written."""
+    """An amount that counts in this server and must be written."""
 
     principal: str
     usd: float
     session_id: str = ""
     groups: tuple[str, ...] = ()
-    """Those that the principal was in when it was noted."""
+    """The principal's groups when it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +217,9 @@ class _Reservation:
     principal: str
     left: float
     groups: Collection[str]
-    """Those that the principal was in when it was made."""
+    """The principal's groups when it was made."""
     budget: Budget
-    """The budget that had the least left then."""
+    """The budget with the least left at that time."""
 
 
 class Spending:
@@ -233,34 +232,34 @@ class Spending:
         clock: Callable[[], float] = time.time,
         groups_of: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
-        """`groups_of` says for which groups counts what a caller spends now."""
+        """`groups_of` returns the groups that a caller's spending counts for."""
         self._groups_of = groups_of
         self._database = database
         self._life = ServerLife(database.directory)
         self._clock = clock
         self._lock = threading.Lock()
-        """Around what is in memory; never held while the disk is waited for."""
+        """Protects the data in memory; never held during disk access."""
         self._writing = threading.Lock()
-        """Held from a transaction to what follows from it in memory, so that no amount counts twice or not at all, and
-        the last row of a session has its last reservation."""
+        """Held from a transaction until memory is updated, so that no amount counts twice or not at all, and the last
+        row of a session has its last reservation."""
         self._day = ""
         self._written: defaultdict[str, float] = defaultdict(float)
-        """By caller: today's amounts in the database, of all servers, as far as this one has read them."""
+        """By caller: today's amounts in the database, of all servers, as last read."""
         self._noted: defaultdict[str, float] = defaultdict(float)
-        """By caller: amounts of this server that are not there yet."""
+        """By caller: amounts of this server that are not written yet."""
         self._noted_groups: defaultdict[str, float] = defaultdict(float)
         """The same by group."""
         self._reserved: dict[str, _Reservation] = {}
         """By session of this server."""
 
     def today(self, who: str) -> float:
-        """What the caller has spent today, as far as this server knows: `refresh` adds what others wrote."""
+        """The caller's spending today, as known to this server: `refresh` adds what others wrote."""
         with self._lock:
             self._begin_day()
             return self._written[who] + self._noted[who]
 
     def note(self, who: str, usd: float, session_id: str = "") -> NotedAmount:
-        """Counts an amount at once, and takes it from the session's reservation; `write` has to put it on the disk."""
+        """Counts an amount at once, and deducts it from the session's reservation; `write` must store it."""
         with self._lock:
             self._begin_day()
             self._noted[who] += usd
@@ -275,9 +274,9 @@ class Spending:
             return NotedAmount(who, usd, session_id, groups)
 
     def write(self, noted: NotedAmount, budgets: Sequence[Budget] = ()) -> list[BudgetWarning]:
-        """Writes an amount that was noted, with what is left of the reservation; returns the warnings of `budgets` that
-        are due with it and that no server has had before, to be announced by this one (`note_announced`). OSError if
-        that cannot be done; then the amount counts in this server alone."""
+        """Stores a recorded amount, with the rest of the reservation; returns the warnings of `budgets` that it
+        triggers first, to be announced by this server (`note_announced`). Raises OSError; then the amount counts in
+        this server only."""
         who, usd, session_id, groups = noted.principal, noted.usd, noted.session_id, noted.groups
         with self._writing:
             with self._lock:
@@ -308,17 +307,16 @@ class Spending:
             return warnings
 
     def write_reservation(self, who: str, session_id: str) -> None:
-        """Makes known to others what is left of a session's reservation, or that it has none. Raises OSError."""
+        """Publishes the rest of a session's reservation, or that it has none. Raises OSError."""
         self.write(NotedAmount(who, 0.0, session_id))
 
     def note_announced(self, warning: BudgetWarning) -> None:
-        """A warning that `write` or `take_unannounced` returned was announced; until then this server must announce it.
+        """A warning returned by `write` or `take_unannounced` was announced; until then this server must announce it.
         Raises OSError."""
         self._database.write(lambda db: mark_announced(db, warning))
 
     def take_unannounced(self) -> list[BudgetWarning]:
-        """The warnings that servers which have ended did not announce; this server must announce them now. Raises
-        OSError."""
+        """The warnings that dead servers did not announce; this server must announce them now. Raises OSError."""
         day = _day_of(self._clock())
         # As a rule there is none, and nobody waits for a writer, nor learns that this server lives.
         if not self._database.read(lambda db: has_unannounced(db, day)):
@@ -327,7 +325,7 @@ class Spending:
         return self._database.write(lambda db: take_unannounced(db, day, self._life.id, self._life.lives))
 
     def warnings(self) -> list[BudgetWarning]:
-        """The warnings of this day and month, of all servers and callers. OSError if they cannot be read."""
+        """The warnings of this day and month, of all servers and callers. Raises OSError."""
         day = _day_of(self._clock())
         return self._database.read(lambda db: warnings_on(db, day))
 
@@ -341,12 +339,9 @@ class Spending:
         share: Callable[[float], float],
         budgets: Sequence[Budget] = (),
     ) -> float:
-        """Reserves a part of what is left of today's `limit`, and of all `budgets`, and returns the amount; 0 if
-        nothing is left.
-
-        `share` says how much of what is left is wanted. It is on disk when this returns, instead of a reservation that
-        the session had before. OSError if it cannot be written; then nothing is reserved.
-        """
+        """Reserves part of what is left of today's `limit` and of all `budgets`, and returns the amount; 0 if nothing
+        is left. `share` is the wanted fraction. It is on disk on return and replaces the session's earlier reservation.
+        Raises OSError; then nothing is reserved."""
         with self._writing:
             with self._lock:
                 day = self._begin_day()
@@ -392,7 +387,7 @@ class Spending:
             return amount
 
     def spent(self, who: str, budget: Budget) -> float:
-        """What counts against a budget by now, without what is reserved. OSError if it cannot be read."""
+        """The current spending of a budget, without reservations. Raises OSError."""
         with self._lock:
             day = self._begin_day()
             noted = self._noted[who] if budget.group is None else self._noted_groups[budget.group]
@@ -406,26 +401,25 @@ class Spending:
         return float(sum(remaining for server, remaining in counted if server in alive))
 
     def reserved(self, session_id: str) -> float | None:
-        """What is left of the session's reservation; None if it has none."""
+        """The rest of the session's reservation; None without one."""
         with self._lock:
             found = self._reserved.get(session_id)
             return None if found is None else found.left
 
     def tightest_budget(self, session_id: str) -> Budget | None:
-        """The budget that had the least left when the session reserved; None if it has no reservation."""
+        """The budget with the least left when the session reserved; None without a reservation."""
         with self._lock:
             found = self._reserved.get(session_id)
             return None if found is None else found.budget
 
     def release(self, session_id: str) -> bool:
-        """Gives back what is left of a reservation, in memory; `write_reservation` makes it known to others. False
-        without one."""
+        """Returns the rest of a reservation, in memory; `write_reservation` publishes it. False without one."""
         with self._lock:
             return self._reserved.pop(session_id, None) is not None
 
     def moved(self, old: str, new: str) -> str | None:
-        """A session goes on under another id, in memory; `write_reservation` for both makes it known to others. Returns
-        who has the reservation; None without one."""
+        """A session continues under another id, in memory; `write_reservation` for both publishes it. Returns the
+        reservation's owner; None without one."""
         with self._lock:
             found = self._reserved.pop(old, None)
             if found is None:
@@ -434,8 +428,7 @@ class Spending:
             return found.principal
 
     def _reserved_elsewhere(self, db: "sqlite3.Connection", who: str) -> float:
-        """What the caller's sessions on other servers that live may still spend. What servers that have died had
-        reserved is removed."""
+        """What the caller's sessions on other living servers may still spend. Removes reservations of dead servers."""
         query = "SELECT server, sum(remaining) FROM reservations WHERE principal = ? AND server != ? GROUP BY server"
         total = 0.0
         for server, remaining in db.execute(query, (who, self._life.id)).fetchall():
@@ -448,7 +441,7 @@ class Spending:
     # -- the day ----------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Reads what other servers have written since the last call. OSError if it cannot be read."""
+        """Reads what other servers wrote since the last call. Raises OSError."""
         with self._writing:
             with self._lock:
                 day = self._begin_day()
@@ -458,8 +451,8 @@ class Spending:
                     self._written = defaultdict(float, spent)
 
     def _begin_day(self) -> str:
-        """Starts from zero if the day has changed since the last call; the caller holds the lock. Reservations stay,
-        and amounts that are not written yet, which will be written for the new day."""
+        """Starts from zero if the day changed since the last call; the caller holds the lock. Reservations stay, and so
+        do unwritten amounts, which count for the new day."""
         day = _day_of(self._clock())
         if day != self._day:
             self._day = day
@@ -467,8 +460,8 @@ class Spending:
         return day
 
     def clean_up(self) -> int:
-        """Adds up the sessions of days that are older than a month, and removes what is older than thirteen; returns
-        how many rows that were."""
+        """Merges the sessions of days older than a month, and removes what is older than thirteen; returns the number
+        of rows."""
         now = self._clock()
         oldest, kept = (_day_of(now - days * _DAY_SECONDS) for days in (_DAYS_KEPT, _DAYS_KEPT_BY_CALLER))
 
@@ -487,12 +480,12 @@ class Spending:
         return self._database.write(change)
 
     def this_month(self) -> str:
-        """The first day of the month that it is."""
+        """The first day of the current month."""
         return f"{_day_of(self._clock())[:7]}-01"
 
     def by_period(self, period: Period = "month", *, since: str = "", groups: bool = False) -> list[SpentLine]:
-        """What was spent in each month, or on each day, the newest first, by caller or, with `groups`, by group and
-        caller; `since` is the first day that counts. OSError if it cannot be read."""
+        """Spending per month or day, newest first, by caller or, with `groups`, by group and caller; `since` is the
+        first day. Raises OSError."""
         name, table = ("group_name", "group_spending") if groups else ("NULL", "spending")
         query = (
             f"SELECT substr(day, 1, ?), principal, sum(usd), {name} FROM {table} WHERE day >= ?"  # noqa: S608 - our own names

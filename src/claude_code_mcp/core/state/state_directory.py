@@ -12,15 +12,14 @@ from .database import Database
 log = logging.getLogger(__name__)
 
 PRINCIPALS = "principals"
-"""The directory below the state directory that has one for each caller with a home of its own. Sessions can write
-there."""
+"""The subdirectory with the homes of callers that have separate ones. Sessions can write there."""
 
 _databases: "weakref.WeakValueDictionary[str, Database]" = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
 def database_in(state_dir: Path) -> Database:
-    """The database of a state directory: one object per process while anybody uses it, opened on first use."""
+    """The database of a state directory: one object per process while it is used, opened on first use."""
     key = os.path.abspath(state_dir)
     with _lock:
         found = _databases.get(key)

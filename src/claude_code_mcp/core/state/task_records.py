@@ -1,9 +1,5 @@
-"""Tasks as they were last reported, kept for whoever asks for them later, also after a restart.
-
-All methods and functions block on the disk: call them from a thread.
-
-A task is known by its id, which nobody can guess; that of another owner counts as absent.
-"""
+"""The last reported state of tasks, for later queries, also after a restart. All methods and functions block on the
+disk: call them from a thread. A task is found by its unguessable id; another owner's task counts as absent."""
 
 import json
 import re
@@ -22,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{20,64}")
 
 
 class TaskRecord(BaseModel):
-    """The last reported state of a task. `result` and `error` are as they go on the wire, without secrets."""
+    """The last reported state of a task. `result` and `error` are in their wire format, redacted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -44,18 +40,17 @@ class TaskRecord(BaseModel):
 
 
 class TaskRecords:
-    """The records of all tasks in a state directory."""
+    """The task records in a state directory."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def write(self, record: TaskRecord) -> None:
-        """Replaces the record; it is on the disk when this returns. OSError if that cannot be done; then the old one
-        is untouched."""
+        """Replaces the record; on disk on return. Raises OSError; then the old one is unchanged."""
         self._database.write(lambda db: _put_task(db, record), durable=True)
 
     def read(self, task_id: str, principal: str) -> TaskRecord | None:
-        """A principal's task; None if there is none that has not expired. OSError if it cannot be read."""
+        """A principal's task; None if there is none or it has expired. Raises OSError."""
         if not _ID.fullmatch(task_id):
             return None
         query = "SELECT body FROM tasks WHERE task_id = ? AND principal = ?"
@@ -64,7 +59,7 @@ class TaskRecords:
         return None if record is None or record.expires_at < time.time() else record
 
     def clean_up(self, ttl_ms: int) -> int:
-        """Removes what has not been written for longer than a task is kept; returns how many tasks that were."""
+        """Removes expired tasks; returns the number."""
         oldest = time.time() - ttl_ms / 1000
         return self._database.execute("DELETE FROM tasks WHERE updated_at < ?", oldest)
 

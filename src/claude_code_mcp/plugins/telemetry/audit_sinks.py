@@ -58,7 +58,7 @@ class AuditSink:
         self._thread.start()
 
     def put(self, line: str) -> None:
-        """Accepts a line, from any thread, without waiting."""
+        """Accepts a line from any thread, without waiting."""
         try:
             self._queue.put_nowait(line)
         except queue.Full:

@@ -1,1 +1,1 @@
-"""The instant greeting on stdio: first answers from a manifest while the server is still being loaded."""
+"""Instant answers on stdio: a manifest answers a client's first requests while the server is loading."""

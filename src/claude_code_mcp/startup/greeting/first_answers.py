@@ -34,10 +34,10 @@ ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (
     ("--toolsets", "CLAUDE_CODE_MCP_TOOLSETS"),
     ("", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME"),
 )
-"""The settings that change an answer, each as its flag, empty where it has none, and its variable."""
+"""The settings that change an answer, each as its flag, empty without one, and its variable."""
 
 _VOLATILE_TOOLSET = "hub-tools"
-"""With this toolset the list of tools changes too often to be written down."""
+"""With this toolset the list of tools changes too often to be stored."""
 
 MADE_WITH = ("mcp", "mcp_types", "pydantic")
 """The distributions that could change an answer."""
@@ -45,7 +45,7 @@ MADE_WITH = ("mcp", "mcp_types", "pydantic")
 SHIPPED = os.path.join(os.path.dirname(__file__), "manifest.jsonl")
 
 _PLUGINS_OFF = "CLAUDE_CODE_MCP_PLUGINS_OFF"
-"""Plug-ins change an answer by their tools. What is disabled is part of the name of a manifest in the cache."""
+"""Plug-ins change answers with their tools. Disabled ones are part of the name of a cached manifest."""
 
 _CONFIG_FILE = ("--config", "CLAUDE_CODE_MCP_CONFIG")
 
@@ -53,19 +53,19 @@ Results = dict[str, dict[str, bytes]]
 
 
 class Manifest:
-    """The first answers: for each method and protocol version a result, as JSON."""
+    """The first answers: a JSON result for each method and protocol version."""
 
     def __init__(self, results: Results, otherwise: str, *, checked: bool = True, with_plugins: bool = False) -> None:
         self.results = results
         self.otherwise = otherwise
-        """The version that a client gets that asks for one we do not know."""
+        """The version for clients that request an unknown one."""
         self.checked = checked
-        """Whether it was made with the very versions that are installed."""
+        """Whether it was made with exactly the installed versions."""
         self.with_plugins = with_plugins
-        """Whether a server with the tools of plug-ins has left it."""
+        """Whether a server with tools of plug-ins wrote it."""
 
     def result(self, method: str, version: str) -> bytes | None:
-        """The result of a request without arguments, if it is known."""
+        """The result of a request without arguments, if known."""
         return self.results.get(method, {}).get(version)
 
     def has_handshake(self, version: str) -> bool:
@@ -73,12 +73,12 @@ class Manifest:
         return version in self.results["initialize"]
 
     def negotiated(self, version: str) -> str:
-        """The version that a handshake for `version` leads to."""
+        """The version negotiated for a requested `version`."""
         return version if self.has_handshake(version) else self.otherwise
 
 
 class _Grammar:
-    """What `json.JSONDecoder` would tell the scanner."""
+    """What `json.JSONDecoder` would pass to the scanner."""
 
     strict = True
     object_hook = None
@@ -94,11 +94,9 @@ encode_string = _json.encode_basestring_ascii
 
 
 def read_json(data: bytes) -> object:
-    """The value of a JSON text; raises ValueError for what is none.
-
-    This is the scanner of the `json` module without that module, whose regular expressions take 5 ms to import. What
-    the scanner reports through the module comes out as SystemError.
-    """
+    """The value of a JSON text. Raises ValueError for invalid JSON. Uses the scanner of the `json` module without that
+    module, whose regular expressions take 5 ms to import. Errors that the scanner reports through the module arrive as
+    SystemError."""
     text = data.decode().strip(" \t\r\n")
     try:
         value, end = _scan(text, 0)
@@ -110,7 +108,7 @@ def read_json(data: bytes) -> object:
 
 
 def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
-    """The manifest for these arguments and this environment, and where the server should leave a better one; either may
+    """The manifest for these arguments and this environment, and where the server should write a better one; either may
     be None."""
     deviation = _deviation(argv)
     if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
@@ -129,7 +127,7 @@ def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
 
 
 def place_with_plugins(argv: "Sequence[str]") -> str | None:
-    """Where a server with the tools of plug-ins leaves its manifest; None if it has tools that change too often."""
+    """Where a server with tools of plug-ins writes its manifest; None if its tools change too often."""
     deviation = _deviation(argv)
     if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
         return None
@@ -137,8 +135,8 @@ def place_with_plugins(argv: "Sequence[str]") -> str | None:
 
 
 def read(file: str, *, only_ours: bool = False) -> Manifest | None:
-    """The manifest in a file; None if it is missing, damaged, of another SDK or of other plug-ins. With `only_ours`
-    also when another user could have written it: the list of tools is text that the model trusts."""
+    """The manifest in a file; None if it is missing, damaged, or of another SDK or other plug-ins. With `only_ours`
+    also if another user could have written it, because the model trusts the list of tools."""
     try:
         # Non-blocking, since opening a named pipe would wait for its writer.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
@@ -176,12 +174,12 @@ def _parse(heading: object, body: bytes) -> Manifest | None:
 
 
 def is_installed(name: str, version: str) -> bool:
-    """Looks for the directory that an installation leaves behind; asking `importlib.metadata` would take 30 ms."""
+    """Checks the directory that an installation leaves; `importlib.metadata` would take 30 ms."""
     return any(os.path.isdir(os.path.join(place, f"{name}-{version}.dist-info")) for place in sys.path)
 
 
 def _deviation(argv: "Sequence[str]") -> str:
-    """What sets these settings apart from the defaults as far as the answers go; empty for the defaults."""
+    """How these settings differ from the defaults in ways that change answers; empty for the defaults."""
     if not ANSWERS_DEPEND_ON:
         return ""
     parts = [f"{variable}={value}" for flag, variable in ANSWERS_DEPEND_ON if (value := _value(argv, flag, variable))]
@@ -196,12 +194,12 @@ def _deviation(argv: "Sequence[str]") -> str:
 
 
 def config_file(argv: "Sequence[str]", environment: "Mapping[str, str]") -> str:
-    """The file of settings that the arguments or the environment name; empty if there is none."""
+    """The settings file named by the arguments or the environment; empty if there is none."""
     return _value(argv, *_CONFIG_FILE, environment)
 
 
 def _value(argv: "Sequence[str]", flag: str, variable: str, environment: "Mapping[str, str]" = os.environ) -> str:
-    """The value of a setting from the arguments, where a flag may be shortened, or else from the environment."""
+    """The value of a setting from the arguments, in which a flag may be abbreviated, or from the environment."""
     for index, argument in enumerate(argv):
         name, joined, value = argument.partition("=")
         if len(name) > 2 and flag.startswith(name):
@@ -212,8 +210,7 @@ def _value(argv: "Sequence[str]", flag: str, variable: str, environment: "Mappin
 def write(
     file: str, results: Results, otherwise: str, made_with: dict[str, str], plugins: dict[str, str] | None = None
 ) -> None:
-    """Leaves a manifest, whole or not at all; with the distributions of the `plugins` whose tools are in it. Raises
-    OSError where nothing can be written."""
+    """Writes a manifest atomically, with the distributions of the `plugins` whose tools are in it. Raises OSError."""
     import json  # noqa: PLC0415 - not before the first answer
 
     lines = sorted({line for by_version in results.values() for line in by_version.values()})
@@ -247,11 +244,8 @@ def write(
 
 
 def cache_file(deviation: str) -> str:
-    """Where the manifest for such settings is kept.
-
-    Its name depends on the shipped one, which changes with every change to a tool, and on the environment: two of them
-    may have different versions of `MADE_WITH`.
-    """
+    """The path of the manifest for such settings. Its name depends on the shipped manifest, which changes with every
+    change to a tool, and on the environment: two environments may have different versions of `MADE_WITH`."""
     import hashlib  # noqa: PLC0415 - the usual start needs no digest
 
     parts = f"{sys.prefix}\n{deviation}\n{os.environ.get(_PLUGINS_OFF, '')}"
@@ -265,8 +259,8 @@ def cache_file(deviation: str) -> str:
 
 
 def plugins_file() -> str:
-    """Where the manifest for default settings is kept that has the tools of plug-ins. Asked for at every start, so it
-    takes no digest: the state of the shipped file changes with every installation of ours."""
+    """The path of the manifest for default settings with the tools of plug-ins. Needed at every start, so it avoids a
+    digest: the shipped file's status changes with every installation of ours."""
     try:
         shipped = os.stat(SHIPPED)
         build = f"{shipped.st_size} {shipped.st_mtime_ns}"
@@ -277,7 +271,7 @@ def plugins_file() -> str:
 
 
 def _cache() -> str:
-    """The directory that `platformdirs` would name."""
+    """The directory that `platformdirs` would return."""
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
     return os.path.join(base, "claude-code-mcp")
@@ -287,9 +281,9 @@ def _cache() -> str:
 
 
 _MAX_KEPT = 1 << 20
-"""Bytes that are kept for the server; what comes after stays in the pipe."""
+"""Bytes kept for the server; later ones stay in the pipe."""
 _MAX_BRACKETS = 100
-"""A request with more of them might be nested deeper than the server reads, and is left to it."""
+"""A request with more brackets might be nested deeper than the server accepts, and is left to it."""
 
 _RESERVED = "io.modelcontextprotocol/"
 _VERSION = f"{_RESERVED}protocolVersion"
@@ -311,18 +305,18 @@ class GreetedInput:
         listed_in: str | None = None,
     ) -> None:
         self.unread = unread
-        """What the client sent, as far as the server has to read it."""
+        """The client's data that the server has to read."""
         self.answered = answered
-        """The requests in it that are answered already."""
+        """The requests in it that are already answered."""
         self.leave_manifest = leave_manifest
-        """Where the server should leave a manifest for the next start."""
+        """Where the server should write a manifest for the next start."""
         self.argv = argv
-        """What this process was started with."""
+        """The process's arguments."""
         self.manifest = manifest
-        """What the answers are from."""
+        """The source of the answers."""
         self.listed_in = listed_in
-        """The version of the protocol in which the client was told the tools, and waits to be told of a change. Clients
-        of versions without a handshake ask for changes themselves."""
+        """The protocol version in which the client got the tools and waits for change notifications. Clients of
+        versions without a handshake poll for changes."""
 
 
 class Greeting:
@@ -338,13 +332,13 @@ class Greeting:
         self._partial = bytearray()
         self._can_answer = True
         self.waiting = False
-        """Whether something was sent that only the server can deal with."""
+        """Whether the client sent anything that only the server can handle."""
         self.listed = False
-        """Whether the client has what it usually asks for first."""
+        """Whether the client has what it usually requests first."""
 
     @property
     def satisfied(self) -> bool:
-        """Whether the client got an answer to all that it asked, so that it may leave without having met the server."""
+        """Whether all requests are answered, so that the client may disconnect without the server."""
         return bool(self._answered) and not self.waiting
 
     @property
@@ -353,7 +347,7 @@ class Greeting:
         return self._kept_bytes + len(self._partial) > _MAX_KEPT
 
     def handover(self) -> GreetedInput:
-        """What the server has to read, and which of it is answered already."""
+        """What the server has to read, and which of it is already answered."""
         is_listed = self.listed and self._version is not None and self._manifest.has_handshake(self._version)
         return GreetedInput(
             b"".join(self._kept) + bytes(self._partial),
@@ -363,7 +357,7 @@ class Greeting:
         )
 
     def receive(self, data: bytes) -> bytes:
-        """Takes what was read and returns what to write."""
+        """Takes input and returns output."""
         searched = len(self._partial)
         self._partial += data
         # Only in what is new: a long line in many pieces would be searched from its beginning for each of them.
@@ -377,7 +371,7 @@ class Greeting:
         return answers
 
     def end(self) -> bytes:
-        """Takes a last line without its end."""
+        """Takes a last line without its line break."""
         return self.receive(b"\n") if self._partial.strip() else b""
 
     def _take(self, line: bytes) -> bytes:
@@ -414,7 +408,7 @@ class Greeting:
         return b'{"jsonrpc":"2.0","id":' + encoded_id.encode() + b',"result":' + result + b"}\n"
 
     def _result(self, method: str, params: object) -> bytes | None:
-        """The result, and with the first one the version that the connection speaks."""
+        """The result and, with the first one, the connection's protocol version."""
         if self._version is None:
             version = self._opening_version(method, params)
         elif self._manifest.has_handshake(self._version):
@@ -434,7 +428,7 @@ class Greeting:
         return None if version is None or self._manifest.has_handshake(version) else version
 
     def _is_late_cancellation(self, message: "dict[str, object]") -> bool:
-        """Whether this cancels a request that is answered: the server must not take it for the copy that it gets."""
+        """Whether this cancels an answered request: the server must not apply it to its copy."""
         params = message.get("params")
         return (
             message.get("method") == "notifications/cancelled"
@@ -444,7 +438,7 @@ class Greeting:
         )
 
     def _stop_answering(self) -> None:
-        """From here on the order of answers is the server's business."""
+        """From here on the server determines the order of answers."""
         self._can_answer = False
         self.waiting = True
 
@@ -454,7 +448,7 @@ class Greeting:
 
 
 def _parse_message(line: bytes) -> "dict[str, object] | None":
-    """The message on a line; None if the server might read it in another way, or refuse it."""
+    """The message on a line; None if the server might parse it differently or refuse it."""
     # What the server might refuse or read differently is left to it: its answer is the one that counts.
     if line.count(b"{") + line.count(b"[") > _MAX_BRACKETS or b"\\ud" in line.lower():
         return None
@@ -479,7 +473,7 @@ def _is_call(message: "dict[str, object]") -> bool:
 
 
 def _handshake_version(params: object) -> str | None:
-    """The version that an `initialize` asks for, if there is nothing to refuse in it."""
+    """The version requested by a valid `initialize`."""
     if not isinstance(params, dict) or not params.keys() <= {"protocolVersion", "capabilities", "clientInfo", "_meta"}:
         return None
     if not _is_empty({"_meta": params.get("_meta", {})}):
@@ -491,7 +485,7 @@ def _handshake_version(params: object) -> str | None:
 
 
 def _is_empty(params: object) -> bool:
-    """Whether the parameters of a request hold nothing but metadata without a meaning for the result."""
+    """Whether a request's parameters contain only metadata that does not affect the result."""
     if params is None or params == {}:
         return True
     if not isinstance(params, dict) or params.keys() != {"_meta"}:
@@ -501,7 +495,7 @@ def _is_empty(params: object) -> bool:
 
 
 def _envelope_version(params: object) -> str | None:
-    """The version in the envelope that every request of a modern client carries, if it holds nothing else."""
+    """The version in the envelope of a modern client's request, if it contains nothing else."""
     meta = params.get("_meta") if isinstance(params, dict) and len(params) == 1 else None
     if not isinstance(meta, dict) or not _has_valid_token(meta):
         return None
@@ -528,7 +522,7 @@ def _is_client(client: object) -> bool:
 
 
 def _are_capabilities(capabilities: object) -> bool:
-    """Objects in objects, as all known capabilities are; the one switch among them is known by name."""
+    """Objects within objects, like all known capabilities; the only boolean among them is known by name."""
     if not isinstance(capabilities, dict):
         return False
     for name, capability in capabilities.items():

@@ -1,9 +1,9 @@
-"""The MCP SDK without what a server on stdio does not need for its first call.
+"""Imports the MCP SDK without the parts that a server on stdio does not need for its first call.
 
-Importing anything of the SDK runs the `__init__` of `mcp` and of `mcp.server`, which import its client, its high-level
-server, uvicorn and more, and builds a validator for every message of every version of the protocol. `prepare` puts
-both off: the packages run their `__init__` when somebody asks for a name that they do not have yet, and validators are
-built when a message of their kind arrives or is made. Whoever imports the SDK sees no difference but the time.
+Importing anything from the SDK runs the `__init__` of `mcp` and `mcp.server`, which import its client, its high-level
+server, uvicorn and more, and builds a validator for every message of every protocol version. `prepare` postpones both:
+the packages run their `__init__` when an unknown name is requested, and validators are built when a message of their
+kind is first parsed or created. Importers of the SDK see no difference except the time.
 """
 
 import importlib
@@ -17,7 +17,7 @@ _running = RLock()
 
 
 def prepare() -> None:
-    """Has the SDK imported lightly from now on; does nothing where it is imported already."""
+    """Imports the SDK lightly from now on; does nothing if it is already imported."""
     if any(name in sys.modules for name in _PACKAGES):
         return
     for name in _PACKAGES:
@@ -26,8 +26,8 @@ def prepare() -> None:
 
 
 def _import_without_validators(name: str) -> None:
-    """Imports a module. The models that come with it, and those derived from them, build their validators when they
-    are first used: the setting is inherited, and the base of all models has it for as long as the import takes."""
+    """Imports a module. Its models, and those derived from them, build their validators on first use: the setting is
+    inherited, and the base of all models has it during the import."""
     from pydantic import BaseModel  # noqa: PLC0415 - as late as all of the SDK
 
     BaseModel.model_config["defer_build"] = True
@@ -50,8 +50,8 @@ def _postpone(name: str) -> None:
 
 
 class _Postponed(ModuleType):
-    """A package whose `__init__` has not run. Its submodules can be imported; asked for anything else it becomes the
-    package that it stands for. Other threads wait for that."""
+    """A package whose `__init__` has not run. Its submodules can be imported; any other attribute turns it into the
+    real package. Other threads wait for that."""
 
     def __getattr__(self, name: str) -> object:
         # The import system itself asks for such names; the package must not run because of that.
@@ -66,7 +66,7 @@ class _Postponed(ModuleType):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
 
     def _run(self) -> None:
-        """Runs the `__init__`, which may ask for names of the package itself; those are not there yet, as usual."""
+        """Runs the `__init__`, which may request names of the package itself; they are not defined yet, as usual."""
         assert self.__spec__ is not None
         assert self.__spec__.loader is not None
         self.__dict__["__running__"] = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Serve = Callable[[list[str], GreetedInput], int]
 
 SWITCH = "CLAUDE_CODE_MCP_GREETING"
-"""The variable that turns the greeting off: the server then loads first and speaks later."""
+"""The variable that disables the greeting: the server then loads first."""
 
 _TERMINAL_HINT = b"""\
 claude-code-mcp waits for an MCP client on standard input; a client starts it by itself.
@@ -35,17 +35,15 @@ To register it with one: claude-code-mcp config CLIENT. Ctrl-C ends it.
 """Written to stderr when the server is started in a terminal."""
 
 _QUIET_MS = 20
-"""How long the client must be silent before loading may take the processor away from it."""
+"""How long the client must be silent before loading may use the processor."""
 _SWITCH_INTERVAL = 0.0005
-"""Seconds that the loading thread keeps the interpreter while the main thread has a request to answer."""
+"""Seconds for which the loading thread keeps the interpreter while the main thread has a request to answer."""
 
 
 def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
-    """Serves MCP on stdio; the value is the exit code. `load` imports the server and returns the function that runs it.
-
-    `load` is called in a thread while requests are answered here, and again in this thread to get its result: an
-    import that failed is repeated, and raises here. Without pipes or a manifest the server is loaded first.
-    """
+    """Serves MCP on stdio; returns the exit code. `load` imports the server and returns the function that runs it. It
+    is called in a thread while requests are answered here, and again in this thread to get its result: a failed import
+    is repeated and raises here. Without pipes or a manifest the server is loaded first."""
     _open_missing_streams()
     if sys.platform != "win32":
         _signal.signal(_signal.SIGINT, exit_on_interrupt)
@@ -74,7 +72,7 @@ def exit_on_interrupt(*_: object) -> "NoReturn":
 
 
 def _open_missing_streams() -> None:
-    """Opens the null device in place of a standard stream that is closed: else the next file would take its number."""
+    """Opens the null device in place of closed standard streams; otherwise the next file would take their numbers."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -83,7 +81,7 @@ def _open_missing_streams() -> None:
 
 
 def on_pipes() -> bool:
-    """Whether stdin and stdout are two pipes: not a terminal, not a file, not one socket for both directions."""
+    """Whether stdin and stdout are two pipes, rather than a terminal, a file, or one socket for both directions."""
     if sys.platform == "win32":
         return False
     try:
@@ -96,7 +94,7 @@ def on_pipes() -> bool:
 
 
 class _Loading:
-    """The import of the server in a thread of its own; it makes `fd` readable when it is done."""
+    """Imports the server in a separate thread; makes `fd` readable when it is done."""
 
     def __init__(self, load: "Callable[[], Serve]") -> None:
         self._load = load
@@ -116,7 +114,8 @@ class _Loading:
         os.close(self._done)
 
     def start(self) -> None:
-        """Begins, if it has not begun. `threading` must be imported here: it takes its importer for the main thread."""
+        """Starts the import once. `threading` must be imported here, because it takes its importer for the main
+        thread."""
         if self.started:
             return
         import threading  # noqa: PLC0415 - not before the first answer
@@ -137,17 +136,16 @@ class _Loading:
             os.write(self._done, b".")
 
     def exit(self, code: int) -> "NoReturn":
-        """Ends the process: there is nothing to clean up, and a thread in mid-import would not survive a usual end."""
+        """Ends the process: nothing needs to be cleaned up, and a thread in mid-import would not survive a regular
+        exit."""
         if self.started:
             os._exit(code)
         sys.exit(code)
 
 
 def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
-    """Answers until the server is loaded; ends the process if the client closes its end with all requests answered.
-
-    Loading begins when the client has been quiet for a moment, has the list of tools, or waits for the server.
-    """
+    """Answers until the server is loaded; exits if the client closes its end with all requests answered. Loading begins
+    when the client is silent for a moment, has the list of tools, or waits for the server."""
     sources = select.poll()
     sources.register(0, select.POLLIN)
     sources.register(loading.fd, select.POLLIN)
@@ -166,7 +164,7 @@ def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
 
 
 def _read_and_answer(greeting: Greeting) -> bool:
-    """Reads once and writes the answers; returns whether there may be more to read here."""
+    """Reads once and writes the answers; returns whether more may be read here."""
     try:
         data = os.read(0, 1 << 16)
     except BlockingIOError:
@@ -199,7 +197,7 @@ _LISTS = {
 
 
 def serve_nothing(argv: list[str]) -> int:
-    """Serves nothing on stdio until the client leaves; over HTTP it refuses to start. The value is the exit code."""
+    """Offers nothing on stdio until the client disconnects; refuses to start over HTTP. Returns the exit code."""
     nesting = depth(os.environ)
     sys.stderr.write(
         f"claude-code-mcp: started inside a claude-code-mcp session (depth {nesting}), where it offers no tools. To "

@@ -1,1 +1,1 @@
-"""One server for every client of this user: where it is found, how it is started, and the relay in front of it."""
+"""One server for all clients of a user: its location, its start, and the relay in front of it."""

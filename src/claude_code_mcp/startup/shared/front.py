@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 _ROOM = 1 << 20
-"""Bytes that are kept for a side that does not read."""
+"""Bytes buffered for a side that does not read."""
 _RETRY = 0.03
-"""Seconds between two looks for a server that is just starting or ending; the lock has no event to wait for."""
+"""Seconds between two checks for a server that is starting or exiting; the lock has no event to wait for."""
 _ANSWER_SECONDS = 120.0
-"""Seconds within which a server must have answered."""
+"""Seconds within which a server must answer."""
 _OTHERS_FIRST = 10.0
-"""Seconds that a newer version, or whoever wants a restart, has to start the next server."""
+"""Seconds in which a newer version, or the initiator of a restart, may start the next server."""
 _STEADY = 5.0
-"""Seconds after which a connection counts as one that works."""
+"""Seconds after which a connection counts as stable."""
 _FAILURES = 6
-"""How many connections in a row may fail before this process serves on its own."""
+"""Consecutive failed connections before this process serves on its own."""
 
 _IN, _OUT, _GONE = 1, 4, 8 | 16  # POLLIN, POLLOUT, POLLERR and POLLHUP everywhere
 
 
 class _NoServer(Exception):
-    """Why there will be no shared server."""
+    """Why no shared server is available."""
 
 
 def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
-    """Serves MCP on stdio through the shared server; the value is the exit code. `load` is as for `greet`."""
+    """Serves MCP on stdio through the shared server; returns the exit code. `load` is as for `greet`."""
     if not loop.on_pipes():
         return loop.greet(argv, load)  # a terminal or a file: there is nobody to relay for
     try:
@@ -81,7 +81,7 @@ def _exit(*_: object) -> "NoReturn":
 
 
 def _say_alone(reason: str) -> None:
-    """Says on stderr why this process serves its client itself. A reason may be a sentence or part of one."""
+    """Reports on stderr why this process serves its client itself. A reason may be a sentence or part of one."""
     text = f"claude-code-mcp: serving in this process, without the shared server: {reason.rstrip('.')}.\n"
     try:
         os.write(2, text.encode(errors="backslashreplace"))
@@ -90,7 +90,7 @@ def _say_alone(reason: str) -> None:
 
 
 class _Front:
-    """The two pipes of the client, the socket of the server, and what is on its way between them."""
+    """The client's two pipes, the server's socket, and the data in between."""
 
     def __init__(self, argv: list[str], where: place.Place, fingerprint: str) -> None:
         self._place = where
@@ -114,7 +114,7 @@ class _Front:
         self._online = False
         self._client_ended = False
         self._waiting: list[bytes] = []
-        """Lines of the client's for a server that is not there yet."""
+        """The client's lines for a server that is not available yet."""
         self._waiting_bytes = 0
         self._to_client, self._to_server = bytearray(), bytearray()
         self._poll = select.poll()
@@ -123,16 +123,17 @@ class _Front:
         now = time.monotonic()
         self._next_try = now
         self._since = now
-        """Since when there is no server, or the connection is there."""
+        """Since when there is no server, or since when the connection exists."""
         self._may_start_at = now
         self._lazy = False
-        """Whether the server is not wanted before the client sends something: it was told to end."""
+        """Whether no server is needed until the client sends something, because the last one was stopped
+        deliberately."""
         self._rested = False
         self._input_ended = False
-        """Whether the server knows that the client has sent its last."""
+        """Whether the server knows that the client's input has ended."""
 
     def run(self) -> None:
-        """Returns when the client is gone. `_NoServer` if it must be served in another way."""
+        """Returns when the client is gone. Raises `_NoServer` if the client must be served in another way."""
         for descriptor in (0, 1):
             os.set_blocking(descriptor, False)
         self._watch(1, 0)
@@ -150,7 +151,7 @@ class _Front:
 
     @property
     def _steady(self) -> bool:
-        """Whether lines pass and none waits."""
+        """Whether lines are passing and none waits."""
         return self._online and not self._to_client and not self._to_server and not self._client_ended
 
     def _done(self) -> bool:
@@ -163,7 +164,7 @@ class _Front:
         return self._socket is None and not self._waiting and not self._relay.waiting
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
-        """The server comes first, whose number is the highest: what a client sends after the end of a server is for
+        """The server, with the highest descriptor, comes first: what a client sends after the end of a server is for
         the next one."""
         if len(events) > 1:
             events.sort(reverse=True)
@@ -198,8 +199,8 @@ class _Front:
         return self._greeting is not None and self._greeting.full
 
     def _watch(self, descriptor: int, mask: int | None) -> None:
-        """Sets what is polled for on a descriptor. With None it is not polled at all: the end of a pipe would be
-        reported again and again."""
+        """Sets what is polled for on a descriptor. With None it is not polled: the end of a pipe would be reported
+        repeatedly."""
         if self._masks.get(descriptor) == mask:
             return
         if mask is None:
@@ -210,7 +211,7 @@ class _Front:
         self._masks[descriptor] = mask
 
     def _timeout(self) -> float | None:
-        """Milliseconds until something is to be done without an event."""
+        """Milliseconds until something must be done without an event."""
         if self._online or (self._socket is None and self._rests):
             return None
         until = self._since + _ANSWER_SECONDS if self._socket is not None else self._next_try
@@ -218,14 +219,14 @@ class _Front:
 
     @property
     def _rests(self) -> bool:
-        """Whether nobody needs a server now."""
+        """Whether no server is needed now."""
         greeted = self._greeting is not None and self._greeting.waiting
         return self._lazy and not self._waiting and not self._relay.waiting and not greeted
 
     # -- the server -------------------------------------------------------------------------------------------
 
     def _look_for_server(self) -> None:
-        """Connects, or starts the server. The next try is a moment later where somebody else has the lock."""
+        """Connects, or starts the server. Retries a moment later if another process has the lock."""
         now = time.monotonic()
         if self._rests:
             self._rested = True
@@ -264,7 +265,7 @@ class _Front:
         return place.start(self._place) if now >= self._may_start_at else None
 
     def _welcome(self, line: bytes) -> None:
-        """The server has answered: from now on lines are passed on, beginning with those that have waited."""
+        """The server has answered: lines are passed on from now on, starting with the waiting ones."""
         try:
             welcome = hello.read_welcome(line)
         except ValueError:
@@ -299,7 +300,7 @@ class _Front:
             self._may_start_at = time.monotonic() + _OTHERS_FIRST
 
     def _lost(self) -> None:
-        """The connection is gone. A server that ends as soon as it is connected to is given up after a while."""
+        """The connection is gone. A server that repeatedly exits right after connecting is given up."""
         assert self._socket is not None
         self._watch(self._socket.fileno(), None)
         self._socket.close()
@@ -376,7 +377,7 @@ class _Front:
             self._end_server_input()
 
     def _end_server_input(self) -> None:
-        """Tells the server that the client has sent its last, when it has got all of it."""
+        """Tells the server that the client's input has ended, after it has received all of it."""
         if self._client_ended and self._online and not self._to_server and self._socket is not None:
             try:
                 self._socket.shutdown(1)
@@ -386,12 +387,12 @@ class _Front:
 
     @staticmethod
     def restore_pipes() -> None:
-        """Makes them blocking again, which every process that shares them would notice."""
+        """Makes them blocking again, because other processes may share them."""
         for descriptor in (0, 1):
             os.set_blocking(descriptor, True)
 
     def hand_over(self) -> GreetedInput:
-        """What a server in this process has to read, after all that was said is written."""
+        """The input for a server in this process, after all output is written."""
         if self._socket is not None:
             self._socket.close()
         self.restore_pipes()
@@ -408,7 +409,7 @@ def _write_stdout(data: memoryview) -> int:
 
 
 def _write(buffer: bytearray, write: "Callable[[memoryview], int]") -> None:
-    """Writes what can be written now and removes it from the buffer."""
+    """Writes as much as possible and removes it from the buffer."""
     while buffer:
         try:
             with memoryview(buffer) as whole, whole[:_CHUNK] as part:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 PERSON = "claude-code-mcp/person"
-"""The experimental capability by which a client says in MCP that a person is before it, and no model."""
+"""The experimental MCP capability of clients that are used by a person, not a model."""
 PROTOCOL = 1
 MAX_LENGTH = 8 << 20
-"""Bytes of a hello; the environment is the largest part of it."""
+"""Maximum bytes of a hello; the environment is its largest part."""
 HANDOVER, STOPPING, RESTARTING = b"!handover", b"!stopping", b"!restarting"
 
 
 def _own_build() -> str:
-    """The version with the time at which its files were last changed, which tells two builds of one version apart: an
-    installation writes all of them anew."""
+    """The version with the modification time of its files, which distinguishes two builds of one version: an
+    installation rewrites all of them."""
     newest = 0.0
     try:
         with os.scandir(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) as files:
@@ -49,11 +49,11 @@ def _own_build() -> str:
 
 
 BUILD = _own_build()
-"""What this process runs: read when it starts, so that a later installation differs from it."""
+"""The build of this process, read when it starts, so that a later installation differs from it."""
 
 
 class Hello:
-    """What a client says first. The environment goes nowhere but into the memory of the server."""
+    """A client's first line. The environment is kept only in the server's memory."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Hello:
         self.arguments = list(arguments)
         """Those of `serve`."""
         self.identity = identity
-        """One per front: the same again when it comes back."""
+        """Unique per front; the same when it reconnects."""
         self.version = version
         self.protocol = protocol
         self.pid = pid
         self.manifest = manifest
-        """Where the server should leave a manifest for the greeting of the next front."""
+        """Where the server should write a manifest for the next front's greeting."""
         self.ask = ask
-        """What a command wants that speaks no MCP: `status`, `stop`, `restart`, `sessions`, `metrics`, `hub`,
+        """A request of a command that does not use MCP: `status`, `stop`, `restart`, `sessions`, `metrics`, `hub`,
         `web` (a link to the console) or `watched` (whether its user sees questions there)."""
 
     def line(self) -> bytes:
@@ -94,7 +94,7 @@ def new_identity() -> str:
 
 
 def read_hello(line: bytes) -> Hello:
-    """The hello of a client; ValueError for anything else."""
+    """Parses a client's hello. Raises ValueError."""
     fields = _object(line, "hello")
     try:
         texts = {name: str(fields[name]) for name in ("directory", "fingerprint", "identity", "version", "ask")}
@@ -112,7 +112,7 @@ def read_hello(line: bytes) -> Hello:
 
 
 class Welcome:
-    """What the server says first: who it is, or why it does not serve this client."""
+    """The server's first line: who it is, or why it does not serve this client."""
 
     def __init__(self, pid: int, refused: str = "", version: str = BUILD, protocol: int = PROTOCOL) -> None:
         self.pid = pid
@@ -125,7 +125,7 @@ class Welcome:
 
 
 def read_welcome(line: bytes) -> Welcome:
-    """The server's first line; ValueError for anything else."""
+    """Parses the server's first line. Raises ValueError."""
     fields = _object(line, "welcome")
     try:
         return Welcome(int(fields["pid"]), str(fields["refused"]), str(fields["version"]), int(fields["protocol"]))
@@ -134,7 +134,7 @@ def read_welcome(line: bytes) -> Welcome:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether a version comes after another, or is a later build of the same; what is no number counts as 0."""
+    """Whether a version is later than another, or a later build of it; parts that are not numbers count as 0."""
     return _numbers(version) > _numbers(than)
 
 
@@ -156,7 +156,7 @@ def _object(line: bytes, name: str) -> "dict[str, Any]":
 
 
 def encode(value: "Any") -> bytes:
-    """A value as a line of JSON, without the `json` module, which takes too long to import."""
+    """Encodes a value as a line of JSON, without the `json` module, which takes too long to import."""
     return _text(value).encode() + b"\n"
 
 
@@ -176,18 +176,18 @@ def _text(value: "Any") -> str:
 
 
 MAX_LINE = 64 << 20
-"""Bytes of a line, as in the server's own transport."""
+"""Maximum bytes of a line, as in the server's own transport."""
 _SMALL = 16 << 10
 _MARGIN = 512
-"""Bytes at either end of a large line in which its id and method are looked for."""
+"""Bytes at either end of a large line that are searched for its id and method."""
 _SPACE = b" \t\r\n"
 _WORD = frozenset(b"-+.0123456789aeflnrstuE")
 """The bytes of numbers, `true`, `false` and `null`."""
 
 
 class Lines:
-    """Bytes in, whole lines out, each with its end. A line that is longer than `MAX_LENGTH` is dropped; from its first
-    bytes `replace` makes the line that takes its place."""
+    """Bytes in, complete lines out, including line breaks. A line longer than `MAX_LENGTH` is dropped; `replace`
+    creates its replacement from its first bytes."""
 
     def __init__(self, replace: "Callable[[bytes], bytes]") -> None:
         self._replace = replace
@@ -197,7 +197,7 @@ class Lines:
         """The beginning of the line that is being dropped."""
 
     def receive(self, data: bytes) -> list[bytes]:
-        """The lines that are complete with these bytes."""
+        """The lines completed by these bytes."""
         # The usual case, one whole message in one read: nothing is copied.
         if not self._partial and self._dropped is None and data.endswith(b"\n") and data.count(b"\n") == 1:
             return [data]
@@ -217,18 +217,18 @@ class Lines:
         return lines
 
     def take_rest(self) -> bytes:
-        """What has come of a line that is not complete; nothing remains of it here."""
+        """Removes and returns the incomplete line."""
         rest, self._partial, self._searched = bytes(self._partial), bytearray(), 0
         return rest if self._dropped is None else self._replace(self._dropped).strip()
 
 
 def unreadable(_: bytes) -> bytes:
-    """For a line of the client's that is too long: the server answers that it cannot be read."""
+    """Replaces a client's line that is too long: the server answers that it cannot be read."""
     return b"a line that is too long\n"
 
 
 def look(line: bytes, small: int = _SMALL) -> "dict[str, Any]":
-    """What a message is, by its `id`, `method` and, of a small one, everything else. Empty for what is no message."""
+    """A message's `id`, `method` and, if it is small, everything else. Empty if it is not a message."""
     if len(line) > small:
         found = _look_at_ends(line)
         if found is not None:
@@ -250,7 +250,7 @@ def _look_at_ends(line: bytes) -> "dict[str, Any] | None":
 
 
 def first_members(head: bytes) -> "tuple[dict[str, Any], str]":
-    """The members up to the first that holds others, and the name of that one; empty if it was not reached."""
+    """The members up to the first nested one, and that one's name; empty if none was reached."""
     found: dict[str, Any] = {}
     at = _skip(head, 0)
     while head[at : at + 1] in (b"{", b","):
@@ -274,8 +274,8 @@ def first_members(head: bytes) -> "tuple[dict[str, Any], str]":
 
 
 def _last_members(tail: bytes) -> "dict[str, Any] | None":
-    """The members after the last one that holds others; None if that one's end was not reached. Without a backslash
-    quotes pair up from the end as well as from the beginning."""
+    """The members after the last nested one; None if its end was not reached. Without a backslash, quotes pair up from
+    the end as well as from the beginning."""
     found: dict[str, Any] = {}
     if b"\\" in tail:
         return None

@@ -44,7 +44,7 @@ SHARED = f"{OWN_PREFIX}SHARED"
 OF_THE_CLIENT = frozenset(
     {MARK, DEPTH, SHARED, RUNTIME_DIR, f"{OWN_PREFIX}GREETING", f"{OWN_PREFIX}CONFIG", f"{OWN_PREFIX}SHARED_IDLE_MS"}
 )
-"""Variables of ours that say nothing about the server's settings. (The content of the file counts, not its name.)"""
+"""Our variables that do not affect the server's settings. (The file's content counts, not its name.)"""
 OF_HTTP = frozenset(
     f"{OWN_PREFIX}{name}"
     for name in (
@@ -59,7 +59,7 @@ OF_HTTP = frozenset(
         "PUSH_PRIVATE",
     )
 )
-"""Variables of ours that no client on a socket has to do with."""
+"""Our variables that are irrelevant for clients on a socket."""
 FAMILIAR = (
     "PERMISSION_TIMEOUT_MS",
     "MAX_SESSIONS",
@@ -72,25 +72,25 @@ FAMILIAR = (
     "CLAUDE_CODE_DEFAULT_PERMISSION_MODE",
     "CLAUDE_CODE_ALLOWED_TOOLS",
 )
-"""Settings of the server whose variables do not have our prefix."""
+"""Settings of the server whose variables lack our prefix."""
 _DIRECTORIES = ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
-"""What the default places of the server's files follow from."""
+"""The variables that determine the default locations of the server's files."""
 _PATHS = tuple(f"{OWN_PREFIX}{name}" for name in ("STATE_DIR", "POLICY", "AUDIT_FILE", "HUB_FILE"))
 
 _MAX_ADDRESS = 100
-"""Bytes of a path that every platform takes as the address of a socket."""
+"""Maximum bytes of a socket path on every platform."""
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
 _BACKLOG = 512
 
 
 def possible() -> bool:
-    """Whether this platform has what a shared server needs."""
+    """Whether this platform supports a shared server."""
     return _usable
 
 
 class NoPlace(OSError):
-    """There can be no shared server here; the text says why."""
+    """No shared server is possible here; the text says why."""
 
 
 class Place:
@@ -114,8 +114,8 @@ class Place:
 
 
 def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> tuple[Place, str]:
-    """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its
-    settings. The directory exists and is private afterwards; NoPlace if that is not possible, or if it cannot be told
+    """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its settings.
+    Its directory then exists and is private. Raises NoPlace if that is impossible, or if it cannot be determined
     whether a server runs elsewhere."""
     directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
     name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
@@ -123,7 +123,7 @@ def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> 
 
 
 def places(environment: "Mapping[str, str]") -> list[Place]:
-    """Every place of this user in which a server has ever been started."""
+    """Every place of this user in which a server was ever started."""
     directory = runtime_directory(environment)
     return [
         Place(directory, name.removesuffix(".lock")) for name in sorted(os.listdir(directory)) if name.endswith(".lock")
@@ -131,7 +131,8 @@ def places(environment: "Mapping[str, str]") -> list[Place]:
 
 
 def is_held(place: Place) -> bool:
-    """Whether a server runs at this place. NoPlace if that cannot be told: a second one must not start then."""
+    """Whether a server runs at this place. Raises NoPlace if that cannot be determined: a second one must not start
+    then."""
     descriptor = -1
     try:
         descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
@@ -153,13 +154,13 @@ _GATEWAY = b"gateway"
 
 
 def write_holder(lock: int, *, gateway: bool = False) -> None:
-    """Writes into a lock that is held who holds it."""
+    """Writes the holder's data into a held lock."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n%b" % (os.getpid(), _GATEWAY if gateway else b""), 0)
 
 
 def is_gateway(place: Place) -> bool:
-    """Whether the gateway of a fleet serves at a place, or did so last. Its first answers are not those of a server."""
+    """Whether a fleet's gateway serves at a place, or did so last. Its first answers differ from a server's."""
     try:
         descriptor = os.open(place.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -171,8 +172,8 @@ def is_gateway(place: Place) -> bool:
 
 
 def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> str:
-    """All that the settings of a server follow from, as a text that is equal only for equal settings. Paths that are
-    relative count together with the directory that they are relative to."""
+    """Everything that determines a server's settings, as a text that is equal only for equal settings. Relative paths
+    count with their base directory."""
     ours = [name for name in environment if name.startswith(OWN_PREFIX)]
     names = sorted({*ours, *FAMILIAR, *_DIRECTORIES} - OF_THE_CLIENT - OF_HTTP)
     parts = [f"{name}={value}" for name in names if (value := environment.get(name))]
@@ -191,7 +192,7 @@ def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") ->
 
 
 def working_directory() -> str:
-    """The directory of this process, also when it is gone."""
+    """This process's working directory, even if it no longer exists."""
     try:
         return os.getcwd()
     except OSError:
@@ -199,7 +200,7 @@ def working_directory() -> str:
 
 
 def server_arguments(arguments: "Sequence[str]") -> "Iterator[str]":
-    """The arguments of `serve` that are for the server: all but `--shared` and the file, whose content counts."""
+    """The arguments of `serve` for the server: all except `--shared` and the file, whose content counts."""
     skip = False
     for argument in arguments:
         name, joined, _ = argument.partition("=")
@@ -209,7 +210,7 @@ def server_arguments(arguments: "Sequence[str]") -> "Iterator[str]":
 
 
 def is_shared_flag(argument: str) -> bool:
-    """argparse takes the beginning of a long flag for the whole."""
+    """argparse accepts abbreviated long flags."""
     return len(argument) > 2 and "--shared".startswith(argument)
 
 
@@ -221,7 +222,7 @@ def _is_config_flag(name: str) -> bool:
 
 
 def runtime_directory(environment: "Mapping[str, str]") -> str:
-    """The directory of the sockets, made if it is missing. NoPlace if there is none that only we can enter."""
+    """The directory of the sockets, created if missing. Raises NoPlace if no private one is available."""
     if not _usable:
         raise NoPlace("this platform has no Unix sockets")
     named = environment.get(RUNTIME_DIR)
@@ -237,8 +238,8 @@ def runtime_directory(environment: "Mapping[str, str]") -> str:
 
 
 def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
-    """Directories to use when the state directory cannot be used. Many clients pass on few variables, so the usual
-    runtime directory is tried even where XDG_RUNTIME_DIR is not set."""
+    """Alternatives if the state directory cannot be used. Many clients pass on few variables, so the usual runtime
+    directory is tried even without XDG_RUNTIME_DIR."""
     named = environment.get("XDG_RUNTIME_DIR", "")
     usual = f"/run/user/{os.geteuid()}"
     found = [directory for directory in (named, usual) if os.path.isabs(directory) and os.path.isdir(directory)]
@@ -246,7 +247,7 @@ def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
 
 
 def _state_directory(environment: "Mapping[str, str]") -> str:
-    """Where our settings put the state, unless a file says otherwise."""
+    """Our state directory according to the settings, unless a file says otherwise."""
     named = environment.get(f"{OWN_PREFIX}STATE_DIR")
     if named:
         return os.path.abspath(os.path.expanduser(named))
@@ -256,7 +257,7 @@ def _state_directory(environment: "Mapping[str, str]") -> str:
 
 
 def _private(path: str) -> str:
-    """The directory, made if it is missing. Only we may enter it, and only we or root may put another in its place."""
+    """The directory, created if missing. Only we may enter it, and only we or root may replace it."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         try:
@@ -277,7 +278,7 @@ def _private(path: str) -> str:
 
 
 def connect(path: str) -> "_socket.socket":
-    """A connection to the server, non-blocking. OSError where nobody listens, PermissionError if it is not ours."""
+    """A non-blocking connection to the server. Raises OSError if nothing listens, PermissionError if it is not ours."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -293,7 +294,7 @@ def connect(path: str) -> "_socket.socket":
 
 
 def bind(path: str) -> "_socket.socket":
-    """A socket that listens at the path, which must be free; for us alone."""
+    """A private socket that listens at the path, which must be free."""
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         os.set_inheritable(listener.fileno(), False)
@@ -308,7 +309,7 @@ def bind(path: str) -> "_socket.socket":
 
 
 def take_lock(place: Place) -> int | None:
-    """The lock of a server as a descriptor that holds it until it is closed; None if somebody else has it."""
+    """A server's lock, as a descriptor that holds it until closed; None if another process has it."""
     descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -322,8 +323,8 @@ def take_lock(place: Place) -> int | None:
 
 
 def peer_is_ours(connection: "_socket.socket") -> bool:
-    """Whether the process at the other end has our user id. True where the system does not report it: there the private
-    directory is what keeps others out."""
+    """Whether the peer has our user id. True if the system does not report it: there the private directory keeps others
+    out."""
     if hasattr(_socket, "SO_PEERCRED"):
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
     elif hasattr(_socket, "LOCAL_PEERCRED"):
@@ -334,7 +335,7 @@ def peer_is_ours(connection: "_socket.socket") -> bool:
 
 
 def peer_pid(connection: "_socket.socket") -> int:
-    """The process at the other end, as the kernel says; 0 where it does not."""
+    """The peer's pid according to the kernel; 0 if it does not report it."""
     try:
         if hasattr(_socket, "SO_PEERCRED"):
             credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
@@ -349,8 +350,8 @@ _LOCAL_PEERPID = 2
 
 
 def _with_address(path: str, use: "Callable[[str], T]") -> "T":
-    """Calls `use` with the path, or with a shorter name for the same file: the address of a socket has 104 bytes on
-    some platforms. Only one thread may be running where there is no /proc."""
+    """Calls `use` with the path, or with a shorter name for the same file, because socket addresses have 104 bytes on
+    some platforms. Only one thread may be running without /proc."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS:
         return use(path)
     directory, name = os.path.split(path)
@@ -373,12 +374,12 @@ def _with_address(path: str, use: "Callable[[str], T]") -> "T":
 
 
 LISTENER, LOCK = 3, 4
-"""The numbers under which the server finds what it inherits."""
+"""The descriptor numbers of what the server inherits."""
 INHERITED = "--inherited"
 
 _LOG_LIMIT = 1 << 20
 _HIGHEST = 1 << 16
-"""Above every descriptor that a front could have inherited."""
+"""Above every descriptor that a front may have inherited."""
 _KEPT = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT"}
 )
@@ -386,8 +387,8 @@ _KEPT_PREFIXES = ("LC_", "XDG_", "PYTHON", "DYLD_")
 
 
 def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | None":
-    """Starts a server at the place and returns the first connection to it; None if somebody else holds the lock, and
-    so serves, starts or ends there. OSError if it cannot be started; then nothing is left behind."""
+    """Starts a server at the place and returns the first connection to it; None if another process holds the lock,
+    because a server runs, starts or exits there. Raises OSError if it cannot be started; then nothing remains."""
     if not sys.executable or getattr(sys, "frozen", False):
         raise NoPlace("there is no Python interpreter to run it")
     lock = take_lock(place)
@@ -416,14 +417,14 @@ def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | No
 
 
 def listen(place: Place) -> "_socket.socket":
-    """The socket of a server that is not found there yet by anybody else; only for the holder of the lock."""
+    """The socket of a server that nobody else can find yet; only for the holder of the lock."""
     listener, connection = _listen_and_connect(place)
     connection.close()
     return listener
 
 
 def _listen_and_connect(place: Place) -> "tuple[_socket.socket, _socket.socket]":
-    """The socket of the server, and a connection that was there before anybody else could find it."""
+    """The server's socket, and a connection made before others can find it."""
     temporary = f"{place.socket}.new"
     if os.path.lexists(temporary):
         os.unlink(temporary)  # of a starter that was killed; whoever has the lock may do this
@@ -438,7 +439,7 @@ def _listen_and_connect(place: Place) -> "tuple[_socket.socket, _socket.socket]"
 
 
 def open_log(place: Place) -> int:
-    """The log for appending; one that has grown too long is put aside first. Nobody else can read it."""
+    """The log, opened for appending and rotated if too long. Private to its owner."""
     try:
         if os.stat(place.log_file).st_size > _LOG_LIMIT:
             os.rename(place.log_file, f"{place.log_file}.1")
@@ -448,12 +449,12 @@ def open_log(place: Place) -> int:
 
 
 def clean_environment(environment: "Mapping[str, str]") -> dict[str, str]:
-    """What the interpreter needs to start, and nothing that could be a secret."""
+    """The variables that the interpreter needs to start; none can contain a secret."""
     return {name: value for name, value in environment.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
 
 
 def _detach(listener: int, lock: int, log: int, argv: list[str]) -> None:
-    """Runs the command as nobody's child. Only one thread may be running."""
+    """Double-forks so that the command is reparented to init. Only one thread may be running."""
     child = os.fork()
     if child == 0:
         try:

@@ -40,20 +40,20 @@ READING_METHODS = frozenset(
         "tasks/result",
     }
 )
-"""Requests that may be sent a second time."""
+"""Requests that may be repeated."""
 READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions", "claude_read_session", "claude_session_costs"})
-"""The tools that say of themselves that they only read; a test compares."""
+"""The tools that are declared read-only; a test compares."""
 KEYED_TOOLS = frozenset(
     {"claude_create_session", "claude_send_message", "claude_code", "claude_code_reply", "claude_code_query"}
 )
 """The tools that take a `messageKey`; a test compares."""
 _MAX_REPEATED = 1 << 20
-"""Bytes of a request that is kept to be repeated."""
+"""Maximum bytes of a request that is kept for repetition."""
 _ANSWER_START = b'{"jsonrpc":"2.0","id":'
 _SMALL_ANSWER = 1 << 10
-"""Bytes of a line of the server's that is read whole: of answers only the id counts, and it comes first."""
+"""Maximum bytes of a server's line that is parsed completely: of answers only the id matters, and it comes first."""
 _TRIES = 3
-"""How often a request is sent: it might be the one that ends every server that gets it."""
+"""How often a request is sent: it might be the cause of the servers' failures."""
 
 _LOST = -32000
 _LOST_TEXT = (
@@ -67,7 +67,7 @@ _TOO_LONG_TEXT = f"The answer is longer than {MAX_LINE >> 20} MiB and cannot be 
 
 
 class _Sent:
-    """A request that is in flight: its line if it may be sent again."""
+    """A request in flight, with its line if it may be repeated."""
 
     def __init__(self, line: bytes | None) -> None:
         self.line = line
@@ -75,7 +75,7 @@ class _Sent:
 
 
 class Relay:
-    """The conversation of one client with one server after the other."""
+    """The conversation of one client with successive servers."""
 
     def __init__(self) -> None:
         self._opening: bytes | None = None
@@ -91,11 +91,11 @@ class Relay:
 
     @property
     def waiting(self) -> bool:
-        """Whether the client waits for the answer to something."""
+        """Whether the client waits for an answer."""
         return bool(self._in_flight)
 
     def greeted(self, handed_over: "GreetedInput") -> tuple[list[bytes], bytes]:
-        """Takes over from the greeting: the whole lines that are still to be sent, and the beginning of the next."""
+        """Takes over from the greeting: the complete lines still to be sent, and the beginning of the next."""
         lines = Lines(unreadable)
         left = []
         for line in lines.receive(handed_over.unread):
@@ -110,7 +110,7 @@ class Relay:
     # -- from the client --------------------------------------------------------------------------------------
 
     def from_client(self, line: bytes) -> bytes:
-        """What the server is to get of a line of the client's."""
+        """The line for the server, from a client's line."""
         if line.startswith(b"!"):
             return b" " + line  # no message; and a front's own word to the server is not for clients to say
         message = look(line)
@@ -141,7 +141,7 @@ class Relay:
             self._subscriptions.pop(uri, None)
 
     def _answer(self, line: bytes, message: "dict[str, Any]") -> bytes:
-        """An answer to a question of the server; nothing if that server is gone."""
+        """The answer to a server's question; nothing if that server is gone."""
         shown = message["id"]
         # It was under way when the question was withdrawn: the server that asked is gone, or wants no answer any more.
         if shown in self._withdrawn:
@@ -153,7 +153,7 @@ class Relay:
     # -- from the server --------------------------------------------------------------------------------------
 
     def from_server(self, line: bytes) -> bytes:
-        """What the client is to get of a line of the server's."""
+        """The line for the client, from a server's line."""
         if line.startswith(_ANSWER_START):  # the usual answer, in the one form in which servers of ours write it
             end = line.find(b",", len(_ANSWER_START), 60)
             digits = line[len(_ANSWER_START) : end]
@@ -176,7 +176,7 @@ class Relay:
         return self._withdrawal(line, message) if method == "notifications/cancelled" else line
 
     def too_long(self, head: bytes) -> bytes:
-        """What the client gets in place of a line of the server's that is too long, of which this is the beginning."""
+        """The replacement for a server's line that is too long, from its beginning."""
         message, _ = first_members(head)
         request_id = message.get("id")
         if not _is_id(request_id) or "method" in message:
@@ -199,8 +199,8 @@ class Relay:
     # -- one server after the other ---------------------------------------------------------------------------
 
     def lost(self) -> bytes:
-        """To be called when the connection is gone. Returns what the client gets at once: withdrawals of open
-        questions, and errors for requests that cannot be repeated."""
+        """Call it when the connection is lost. Returns the messages for the client: withdrawals of open questions, and
+        errors for requests that cannot be repeated."""
         messages = [_cancellation(shown, "the server that asked has exited") for shown in self._asked]
         for request_id, sent in list(self._in_flight.items()):
             if sent.line is None or sent.tries >= _TRIES:
@@ -214,7 +214,7 @@ class Relay:
         return b"".join(messages)
 
     def resume(self) -> bytes:
-        """There is another connection: what the server gets first."""
+        """A new connection exists: the first messages for the server."""
         return b"".join(self._resumed())
 
     def _resumed(self) -> "Iterator[bytes]":
@@ -247,7 +247,7 @@ class Relay:
 
 
 def _is_id(value: object) -> "TypeGuard[int | str]":
-    """Whether a server takes this for an id: it answers a request with any other as one that has none."""
+    """Whether a server accepts this as an id: it treats a request with any other as one without an id."""
     if isinstance(value, str):
         return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
     return isinstance(value, int) and not isinstance(value, bool)
