@@ -1,7 +1,9 @@
 // A change to a file, inline or side by side. Every line is there; long unchanged stretches are folded.
 
-import { button, h, type Child } from "./dom";
+import { button, h } from "./dom";
+import { coloured, findParts } from "./code_block";
 import { changedPart, type Row } from "./diff";
+import type { HighlightPart } from "./highlighter";
 import { count, visible } from "./words";
 
 const CONTEXT = 3;
@@ -23,6 +25,7 @@ let chosen: Layout | null = null;
 export function diffView(rows: readonly Row[], file: string, margin?: Margin): HTMLElement {
   const body = h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: `Changes to ${file}` } });
   const element = h("div", { class: "diff" });
+  const colours = new Colours(rows, file);
   const added = rows.filter((row) => row.kind === "new").length;
   const gone = rows.filter((row) => row.kind === "gone").length;
   const toggle = button("", () => {
@@ -33,7 +36,7 @@ export function diffView(rows: readonly Row[], file: string, margin?: Margin): H
     const side = current() === "side";
     element.dataset["layout"] = current();
     toggle.textContent = side ? "Inline" : "Side by side";
-    body.replaceChildren(table(rows, side, margin));
+    body.replaceChildren(table(rows, side, margin, colours));
   };
   element.append(
     h("div", { class: "diff-head" },
@@ -54,7 +57,7 @@ function current(): Layout {
 export function fileListing(text: string, file: string, line: number, margin?: Margin): HTMLElement {
   const rows = text.replace(/\n$/, "").split("\n").map((each, at): Row => ({ kind: "same", text: each, before: at + 1, after: at + 1 }));
   const body = h("tbody", null);
-  const lines = inlineLines(rows, margin).map((each, at): Line => ({ ...each, element: () => {
+  const lines = inlineLines(rows, margin, new Colours(rows, file)).map((each, at): Line => ({ ...each, element: () => {
     const element = each.element();
     if (at + 1 === line) element.classList.add("found");
     return element;
@@ -64,10 +67,10 @@ export function fileListing(text: string, file: string, line: number, margin?: M
     h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: file } }, h("table", { aria: { label: "lines" } }, body)));
 }
 
-function table(rows: readonly Row[], side: boolean, margin: Margin | undefined): HTMLTableElement {
+function table(rows: readonly Row[], side: boolean, margin: Margin | undefined, colours: Colours): HTMLTableElement {
   const body = h("tbody", null);
   const columns = side ? 4 : 3;
-  const places = folded(side ? pairs(rows, margin) : inlineLines(rows, margin)).flatMap((stretch): Line[] =>
+  const places = folded(side ? pairs(rows, margin, colours) : inlineLines(rows, margin, colours)).flatMap((stretch): Line[] =>
     stretch.hidden.length ? [{ same: true, rows: [], element: () => fold(stretch.hidden, columns, margin) }] : stretch.shown);
   addRows(body, places, 0, columns, margin);
   const numbered = rows.some((row) => row.before !== undefined || row.after !== undefined);
@@ -133,7 +136,7 @@ interface Line {
   element(): HTMLElement;
 }
 
-function inlineLines(rows: readonly Row[], margin: Margin | undefined): Line[] {
+function inlineLines(rows: readonly Row[], margin: Margin | undefined, colours: Colours): Line[] {
   const partners = changes(rows);
   return rows.map((row, at) => ({
     same: row.kind === "same" && !margin?.has(row),
@@ -141,7 +144,7 @@ function inlineLines(rows: readonly Row[], margin: Margin | undefined): Line[] {
     element: () => (row.kind === "gap" || row.kind === "note" ? between(row, 3) : h("tr", { class: row.kind },
       numberCell(row, row.before, 3, row.kind === "gone" ? margin : undefined),
       numberCell(row, row.after, 3, row.kind === "gone" ? undefined : margin),
-      text(row, partners.get(at)))),
+      text(row, colours, partners.get(at)))),
   }));
 }
 
@@ -158,7 +161,7 @@ function numberCell(row: Row | undefined, value: number | undefined, columns: nu
   return h("td", { class: "number" }, open);
 }
 
-function pairs(rows: readonly Row[], margin: Margin | undefined): Line[] {
+function pairs(rows: readonly Row[], margin: Margin | undefined, colours: Colours): Line[] {
   const lines: Line[] = [];
   let at = 0;
   while (at < rows.length) {
@@ -168,8 +171,8 @@ function pairs(rows: readonly Row[], margin: Margin | undefined): Line[] {
         same: row.kind === "same" && !margin?.has(row),
         rows: [row],
         element: () => (row.kind !== "same" ? between(row, 4) : h("tr", { class: "same" },
-          h("td", { class: "number" }, row.before ?? ""), text(row),
-          numberCell(row, row.after, 4, margin), text(row))),
+          h("td", { class: "number" }, row.before ?? ""), text(row, colours),
+          numberCell(row, row.after, 4, margin), text(row, colours))),
       });
       at += 1;
       continue;
@@ -184,8 +187,8 @@ function pairs(rows: readonly Row[], margin: Margin | undefined): Line[] {
         same: false,
         rows: [left, right].filter((row) => row !== undefined),
         element: () => h("tr", null,
-          numberCell(left, left?.before, 4, margin), left ? text(left, right) : h("td", { class: "empty" }),
-          numberCell(right, right?.after, 4, margin), right ? text(right, left) : h("td", { class: "empty" })),
+          numberCell(left, left?.before, 4, margin), left ? text(left, colours, right) : h("td", { class: "empty" }),
+          numberCell(right, right?.after, 4, margin), right ? text(right, colours, left) : h("td", { class: "empty" })),
       });
     }
   }
@@ -219,24 +222,84 @@ function between(row: Row, columns: number): HTMLElement {
 const SIGNS = { same: " ", gone: "−", new: "+", gap: "", note: "" } as const;
 const MEANINGS = { same: "", gone: "removed: ", new: "added: ", gap: "", note: "" } as const;
 
-function text(row: Row, partner?: Row): HTMLElement {
+function text(row: Row, colours: Colours, partner?: Row): HTMLElement {
   const spoken = MEANINGS[row.kind];
+  const code = h("span", { class: "source" });
+  const draw = (): void => code.replaceChildren(...marked(row, partner, colours.of(row)));
+  draw();
+  colours.whenKnown(row, draw);
   return h("td", { class: `line ${row.kind}` },
-    h("span", { class: "sign", aria: { hidden: true } }, SIGNS[row.kind]),
-    spoken && h("span", { class: "spoken" }, spoken),
-    ...marked(row, partner));
+    h("span", { class: "sign", aria: { hidden: true } }, SIGNS[row.kind]), spoken && h("span", { class: "spoken" }, spoken), code);
 }
 
 /** The text with the part that differs from its partner marked, where that is only a part of it. */
-function marked(row: Row, partner: Row | undefined): Child[] {
-  if (partner === undefined) return [visible(row.text)];
-  const [start, end] = changedPart(row.text, partner.text);
-  if (start + (row.text.length - end) < row.text.length / 3 || end <= start) return [visible(row.text)];
+function marked(row: Row, partner: Row | undefined, parts: readonly HighlightPart[]): (Node | string)[] {
+  const [start, end] = partner === undefined ? [0, 0] : changedPart(row.text, partner.text);
+  if (start + (row.text.length - end) < row.text.length / 3 || end <= start) return withColours(visible(row.text), parts);
+  const [before, changed, after] = [visible(row.text.slice(0, start)), visible(row.text.slice(start, end)), visible(row.text.slice(end))];
+  const first = before.length;
+  const last = first + changed.length;
   return [
-    visible(row.text.slice(0, start)),
-    h("mark", null, visible(row.text.slice(start, end))),
-    visible(row.text.slice(end)),
+    ...withColours(before, cutOut(parts, 0, first)),
+    h("mark", null, ...withColours(changed, cutOut(parts, first, last))),
+    ...withColours(after, cutOut(parts, last, Infinity)),
   ];
+}
+
+function withColours(text: string, parts: readonly HighlightPart[]): (Node | string)[] {
+  return parts.map(([, each]) => each).join("") === text ? coloured(parts) : [text];
+}
+
+/** The parts between two places. */
+function cutOut(parts: readonly HighlightPart[], from: number, to: number): HighlightPart[] {
+  const found: HighlightPart[] = [];
+  let at = 0;
+  for (const [classes, text] of parts) {
+    const inside = text.slice(Math.max(0, from - at), Math.max(0, to - at));
+    if (inside) found.push([classes, inside]);
+    at += text.length;
+  }
+  return found;
+}
+
+/** The colours of the lines of a change: those before it and those after it are each a piece of code. */
+class Colours {
+  private readonly parts = new Map<Row, readonly HighlightPart[]>();
+  private readonly waiting = new Map<Row, (() => void)[]>();
+
+  constructor(rows: readonly Row[], file: string) {
+    const language = /\.(\w+)$/.exec(file)?.[1] ?? "";
+    if (!language) return;
+    this.ask(rows.filter(({ kind }) => kind === "same" || kind === "new"), language);
+    if (rows.some(({ kind }) => kind === "gone")) this.ask(rows.filter(({ kind }) => kind === "same" || kind === "gone"), language);
+  }
+
+  of(row: Row): readonly HighlightPart[] {
+    return this.parts.get(row) ?? [];
+  }
+
+  whenKnown(row: Row, draw: () => void): void {
+    if (!this.parts.has(row)) this.waiting.set(row, [...(this.waiting.get(row) ?? []), draw]);
+  }
+
+  private ask(rows: readonly Row[], language: string): void {
+    findParts(rows.map((row) => visible(row.text)).join("\n"), language, (parts) => {
+      const lines: HighlightPart[][] = [[]];
+      for (const [classes, text] of parts) {
+        for (const [at, piece] of text.split("\n").entries()) {
+          if (at) lines.push([]);
+          if (piece) lines.at(-1)?.push([classes, piece]);
+        }
+      }
+      if (lines.length !== rows.length) return; // a text that is no line
+      for (const [at, row] of rows.entries()) {
+        if (this.parts.has(row)) continue;
+        this.parts.set(row, lines[at] ?? []);
+        for (const draw of this.waiting.get(row) ?? []) draw();
+        this.waiting.delete(row);
+      }
+    });
+  }
 }
 
 interface Stretch {

@@ -1,6 +1,5 @@
 // Colours for code, from a worker: the page never waits for them, and code that takes too long stays plain.
 
-import { h } from "./dom";
 import type { HighlightPart, HighlightRequest } from "./highlighter";
 import { scriptAddress } from "./scripts";
 
@@ -13,7 +12,7 @@ const NOT_A_LANGUAGE = new Set(["error", "result", "command", "text", "txt", "pl
 
 interface Job {
   request: HighlightRequest;
-  element: HTMLElement;
+  done(parts: readonly HighlightPart[]): void;
 }
 
 export class Highlight {
@@ -26,12 +25,12 @@ export class Highlight {
   private works = false;
   private broken = false;
 
-  /** Colours the code in an element as soon as that can be done, unless it has changed by then. */
-  readonly add = (element: HTMLElement, code: string, language: string): void => {
+  /** Hands over the parts of the code as soon as they are found; never, where that takes too long. */
+  readonly add = (code: string, language: string, done: (parts: readonly HighlightPart[]) => void): void => {
     const name = language.toLowerCase();
     if (this.broken || code.length > LONGEST_CODE || NOT_A_LANGUAGE.has(name) || !/^[a-z][a-z0-9+#.-]{0,20}$/.test(name)) return;
     if (this.waiting.length >= MOST_WAITING) return;
-    this.waiting.push({ request: { id: (this.number += 1), code, language: name }, element });
+    this.waiting.push({ request: { id: (this.number += 1), code, language: name }, done });
     this.next();
   };
 
@@ -78,11 +77,8 @@ export class Highlight {
     if (job?.request.id !== id) return;
     clearTimeout(this.timer);
     this.current = null;
-    const whole = parts.map(([, text]) => text).join("");
     // Only what is the code itself takes its place.
-    if (parts.length && whole === job.request.code && job.element.textContent === whole) {
-      job.element.replaceChildren(...parts.map(([classes, text]) => (classes ? h("span", { class: classes }, text) : text)));
-    }
+    if (parts.length && parts.map(([, text]) => text).join("") === job.request.code) job.done(parts);
     this.next();
   }
 }

@@ -1,6 +1,6 @@
 // An open question with all that is decided on, and the answers to it. Used by the console and inside MCP clients.
 
-import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
+import { signal, useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { FormAddress, FormField, type Part } from "./form";
@@ -13,6 +13,11 @@ import { cx, Nodes, Problem, useFreshId } from "./ui";
 import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
+
+/** Milliseconds in which a press on a place that has just changed was meant for what was there before. */
+const TOO_SOON = 400;
+/** Grows when a question is taken away, and those behind it move to its place. */
+export const moves = signal(0);
 
 const OTHER = "\u0000other";
 const MODE_WORDS: Record<string, string> = {
@@ -120,6 +125,12 @@ function Decision({ body, parts, content, refuse, children }: {
   const reading = useReading(parts);
   const unread = reading.left > 0;
   const watching = body.owner !== null;
+  const buttons = useRef<HTMLFieldSetElement>(null);
+  // A question that was on screen at once, but for some of its buttons.
+  useLayoutEffect(() => {
+    if (!unread && reading.untouched() && buttons.current?.closest(".conversation")) buttons.current.scrollIntoView({ block: "nearest" });
+  }, [unread]);
+  const settled = useSettled(`${unread} ${moves.value}`);
   return (
     <>
       <fieldset class="plain decided-on" disabled={body.busy || watching}>
@@ -127,13 +138,23 @@ function Decision({ body, parts, content, refuse, children }: {
       </fieldset>
       <div class="content-end" ref={reading.end} />
       {!watching && (
-        <fieldset class={cx("plain actions", unread && "unread")} disabled={body.busy}>
-          {unread ? <LinesLeft reading={reading} /> : children}
+        <fieldset class={cx("plain actions", unread && "unread")} ref={buttons} disabled={body.busy}>
+          {unread ? <LinesLeft reading={reading} /> : <fieldset class="plain contents" disabled={!settled}>{children}</fieldset>}
           {refuse}
         </fieldset>
       )}
     </>
   );
+}
+
+/** Whether nothing has changed for a moment. */
+function useSettled(state: string): boolean {
+  const settled = useSignal("");
+  useEffect(() => {
+    const timer = setTimeout(() => (settled.value = state), TOO_SOON);
+    return () => clearTimeout(timer);
+  }, [state]);
+  return settled.value === state;
 }
 
 // -- permission ---------------------------------------------------------------------------------------------------------

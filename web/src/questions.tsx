@@ -2,7 +2,7 @@
 
 import { signal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
-import { QuestionCard, type Asked, type SendAnswer } from "./question";
+import { moves, QuestionCard, type Asked, type SendAnswer } from "./question";
 import type { Question } from "./types";
 
 /** Milliseconds for which it is said why a question is no longer open. */
@@ -29,7 +29,10 @@ export class Questions {
     const asked = this.find(id);
     if (asked === undefined) return;
     asked.closed.value = why;
-    const remove = (): void => void (this.shown.value = this.shown.value.filter((one) => one !== asked));
+    const remove = (): void => {
+      this.shown.value = this.shown.value.filter((one) => one !== asked);
+      moves.value += 1;
+    };
     if (why) setTimeout(remove, SAID);
     else remove();
   }

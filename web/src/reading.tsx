@@ -10,13 +10,15 @@ const LINE = 20;
 /** The page in a frame does not know how much of it is on screen: only an observer does. */
 const FRAMED = window !== window.parent;
 
+const TOUCHES = ["pointerdown", "wheel", "touchmove", "keydown"] as const;
+
 export interface Reading {
   /** Behind the last thing that is decided on. */
   end: RefObject<HTMLDivElement | null>;
   /** Lines that were not on screen yet; 0 once the end was. */
   left: number;
-  /** Whether the end was on screen; looks again. */
-  isDone(): boolean;
+  /** Whether nobody has pressed or scrolled since it is shown. */
+  untouched(): boolean;
   /** Shows what comes next. */
   goOn(): void;
 }
@@ -26,6 +28,7 @@ export function useReading(parts: readonly unknown[]): Reading {
   const end = useRef<HTMLDivElement>(null);
   const left = useSignal(1);
   const intersects = useRef(false);
+  const touched = useRef(false);
   const look = (): void => {
     const element = end.current;
     if (element === null || left.value === 0 || document.visibilityState === "hidden") return;
@@ -37,6 +40,8 @@ export function useReading(parts: readonly unknown[]): Reading {
     if (element === null) return;
     left.value = 1;
     let frame = 0;
+    const touch = (): void => void (touched.current = true);
+    for (const name of TOUCHES) addEventListener(name, touch, { capture: true, passive: true });
     const later = (): void => {
       frame ||= requestAnimationFrame(() => {
         frame = 0;
@@ -58,6 +63,7 @@ export function useReading(parts: readonly unknown[]): Reading {
     later();
     return () => {
       cancelAnimationFrame(frame);
+      for (const name of TOUCHES) removeEventListener(name, touch, { capture: true });
       seen.disconnect();
       sized.disconnect();
       removeEventListener("scroll", later, { capture: true });
@@ -67,10 +73,6 @@ export function useReading(parts: readonly unknown[]): Reading {
       document.removeEventListener("visibilitychange", later);
     };
   }, parts);
-  const isDone = (): boolean => {
-    look();
-    return left.value === 0;
-  };
   const goOn = (): void => {
     const element = end.current;
     if (element === null) return;
@@ -80,7 +82,7 @@ export function useReading(parts: readonly unknown[]): Reading {
     // One screen at a time, with two lines of the last one: nothing is passed over.
     scroller.scrollBy({ top: Math.min(pixelsLeft(element) + 4, Math.max(scroller.clientHeight - covered, 2 * LINE)) });
   };
-  return { end, left: left.value, isDone, goOn };
+  return { end, left: left.value, untouched: () => !touched.current, goOn };
 }
 
 /** How far the element ends below what is on screen and not covered by the buttons, which follow it; more than nothing

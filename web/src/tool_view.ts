@@ -168,7 +168,7 @@ export class ToolView {
   /** A command ends with what matters of its output; another call that failed begins with the reason. */
   private drawTail(item: Item): void {
     const command = COMMANDS.has(item.name ?? "");
-    const shown = item.status && (command || item.status === "error") ? item.result ?? "" : "";
+    const shown = (command && item.status && item.status !== "denied") || item.status === "error" ? item.result ?? "" : "";
     const all = shown.split("\n").filter((line) => line.trim());
     const lines = command ? all.slice(-TAIL) : all.slice(0, TAIL);
     this.tail.hidden = !lines.length;

@@ -83,6 +83,54 @@ def test_what_the_session_allows_and_the_mode_after_a_plan_are_read_before_the_b
     person.says("Under way.")
 
 
+FIRST_STATES = """() => {
+    window.first = [];
+    new MutationObserver(() => {
+        for (const one of document.querySelectorAll(".question .allow")) {
+            if (!one.noted) window.first.push(one.matches(":disabled"));
+            one.noted = true;
+        }
+    }).observe(document.querySelector("main"), {childList: true, subtree: true});
+}"""
+
+
+def test_a_second_press_on_what_led_to_the_end_allows_nothing(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    directory = site.project(tool("Bash", command=LONG, description="Clean the workspace"), "Denied.")
+    body = {"prompt": "Clean up", "workingDirectory": str(directory)}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person = open_browser(storage_state=signed_in, viewport=SCREENS["on its side"]).arrive(f"/sessions/{session}")
+    asked = person.question("rm -rf")
+    person.page.evaluate(FIRST_STATES)
+    read_on(asked)
+    allow = asked.get_by_role("button", name="Allow once")
+    expect(allow).to_be_enabled()
+    assert person.page.evaluate("window.first") == [True], "when it appears it cannot be pressed"
+    asked.get_by_role("button", name="Deny", exact=True).click()
+    person.says("Denied.")
+
+
+def test_all_buttons_of_a_question_that_was_read_are_on_screen(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    directory = site.project()
+    lines = "".join(f"{number} = 1\n" for number in range(12))
+    (directory / "old.py").write_text(lines)
+    edit = tool("Edit", file_path=str(directory / "old.py"), old_string="11 = 1", new_string="11 = 2")
+    write_script(directory, edit, "Denied.")
+    body = {"prompt": "Change it", "workingDirectory": str(directory)}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    for height in (700, 740, 780, 820, 860):
+        upright = {"width": 390, "height": height}
+        person = open_browser(storage_state=signed_in, viewport=upright).arrive(f"/sessions/{session}")
+        asked = person.question("11 = 2")
+        if not asked.locator(".lines-left").count():
+            expect(asked.get_by_role("button", name="Deny", exact=True)).to_be_in_viewport(ratio=0.9)
+    asked.get_by_role("button", name="Deny", exact=True).click()
+    person.says("Denied.")
+
+
 def test_a_command_is_changed_before_it_is_allowed(person: Person, site: Site) -> None:
     directory = site.project(tool("Bash", command="touch wrong.txt"), "Done with it.")
     person.start("Make the file", directory)

@@ -216,7 +216,8 @@ def test_everything_can_be_done_with_the_keyboard_alone_and_is_told_to_those_who
     page.keyboard.type(str(site.project(tool("Bash", command="touch keyboard"), "Touched.")))
     page.get_by_label("Task").focus()
     page.keyboard.press("Control+Enter")
-    person.question("touch keyboard")
+    asked = person.question("touch keyboard")
+    expect(asked.get_by_role("button", name="Allow once")).to_be_enabled()
     expect(told).to_contain_text("Claude asks: Run: touch keyboard")
     for _ in range(40):
         page.keyboard.press("Tab")

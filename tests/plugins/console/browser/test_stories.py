@@ -44,7 +44,7 @@ def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(
     expect(person.page.locator(".bar")).to_be_visible()
     late = open_browser()
     late.page.goto(link)
-    expect(late.page.get_by_role("alert")).to_contain_text("used before")
+    expect(late.page.get_by_role("alert")).to_contain_text("already used")
     expect(late.page.get_by_label("Or sign in with a token")).to_be_visible()
 
 
