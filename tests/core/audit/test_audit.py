@@ -111,6 +111,24 @@ def test_groups_that_a_caller_makes_up_are_bounded(book: Book) -> None:
     assert sum(line.get("count", 1) for line in lines) == 1000
 
 
+def test_a_caller_who_never_stops_writes_a_limited_amount(tmp_path: Path) -> None:
+    now, minutes = 0.0, 20
+    audit = Audit(RotatingJsonl(tmp_path / "audit", 1 << 30), Redactor(), clock=lambda: now)
+    for second in range(60 * minutes):
+        now = float(second)
+        for number in range(10):
+            reason = "r" * 2000 + str(number)
+            acts: dict[AuditKind, dict[str, object]] = {
+                AuditKind.REFUSED: {"what": f"tool{number}", "field": f"f{second % 40}", "reason": reason},
+                AuditKind.HUB_CALLED: {"server": "s", "tool": "t", "duration_ms": second, "size": number},
+                AuditKind.NETWORK_REFUSED: {"host": f"{number}-{second}.example:443", "why": "not on the list"},
+            }
+            for kind, details in acts.items():
+                audit.act(AuditEvent(kind, "mallory", None, details))
+    audit.close()
+    assert (tmp_path / "audit").stat().st_size < 2.5 * (1 << 20)
+
+
 def test_important_acts_always_have_a_line(book: Book) -> None:
     for _ in range(500):
         book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1"))

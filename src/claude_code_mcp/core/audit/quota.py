@@ -44,7 +44,7 @@ QUOTAS: Mapping[AuditKind, Quota] = {
     AuditKind.CALL_DENIED: Quota(200, 20),
     AuditKind.NETWORK_REFUSED: Quota(200, 20),
     AuditKind.CREDENTIAL_USED: Quota(200, 60),
-    AuditKind.HUB_CALLED: Quota(1000, 600),
+    AuditKind.HUB_CALLED: Quota(1000, 60),
     AuditKind.SESSION_MANAGED: Quota(200, 60),
     **dict.fromkeys(
         (

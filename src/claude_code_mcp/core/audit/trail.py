@@ -283,6 +283,9 @@ def timestamp() -> str:
 
 
 _MAX_TEXT = 2000
+_MAX_REPEATED_TEXT = 500
+"""Characters of a text in an act that a caller can repeat at will. What was called keeps `_MAX_TEXT`."""
+_OF_CALL = ("description", "arguments")
 
 
 class Audit:
@@ -370,8 +373,11 @@ class Audit:
         clean = self._redactor.data(entry)
         if "arguments" in clean:
             clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)
+        longest = _MAX_TEXT if important else _MAX_REPEATED_TEXT
         shortened = {
-            name: cut(value, _MAX_TEXT) if isinstance(value, str) and name != "prompt" else value
+            name: cut(value, _MAX_TEXT if name in _OF_CALL else longest)
+            if isinstance(value, str) and name != "prompt"
+            else value
             for name, value in clean.items()
         }
         self._trail.write(shortened, important=important)
