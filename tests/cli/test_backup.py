@@ -14,7 +14,8 @@ import pytest
 
 from claude_code_mcp.cli import backup, parser
 from claude_code_mcp.core.errors import StateUnavailable
-from claude_code_mcp.core.state.database import FILE_NAME, Database, exchanging
+from claude_code_mcp.core.state.database import FILE_NAME, Database
+from claude_code_mcp.core.state.interrupted_restore import exchanging
 from claude_code_mcp.core.state.server_life import ServerLife
 from claude_code_mcp.core.state.state_directory import database_in
 

@@ -16,8 +16,8 @@ import pytest
 
 from claude_code_mcp.core.claude.executable import find_executable
 from claude_code_mcp.core.errors import UpstreamUnavailable
-from claude_code_mcp.hub.auth.credentials import directory_lock
-from claude_code_mcp.hub.auth.sign_in import ClaudeSignIn
+from claude_code_mcp.hub.auth.claude_sign_in import ClaudeSignIn
+from claude_code_mcp.hub.auth.file_locks import directory_lock
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
 from tests.support.ports import free_port

@@ -16,13 +16,8 @@ from starlette.responses import JSONResponse
 from claude_code_mcp.core.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.core.state.documents import Documents
-from claude_code_mcp.hub.auth.credentials import (
-    CredentialStorage,
-    FileVault,
-    KeyringVault,
-    NeedsAuthMemory,
-    StoredOAuth,
-)
+from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
+from claude_code_mcp.hub.auth.stored_oauth import StoredOAuth
 from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
 from tests.support.local_http import serving

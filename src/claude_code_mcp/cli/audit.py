@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.conventions import NotFound, Unavailable, add_config_file, add_json, camel_names, print_json
-from ..core.audit.trail import FILES_KEPT, verify
+from ..core.audit.audit_chain import FILES_KEPT, verify
 from ..core.config import load_settings
 from ..core.errors import InvalidArgument
 

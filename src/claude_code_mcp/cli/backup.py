@@ -37,7 +37,8 @@ from ..core.config import load_settings
 from ..core.errors import InvalidArgument
 from ..core.model.text import count_of, one_line, visible
 from ..core.private_files import FILE, open_private, private_directory
-from ..core.state.database import FILE_NAME, Database, exchanging, undo_interrupted_restore
+from ..core.state.database import FILE_NAME, Database
+from ..core.state.interrupted_restore import exchanging, undo_interrupted_restore
 from ..core.state.server_life import ServerLife
 from ..core.state.state_directory import PRINCIPALS
 

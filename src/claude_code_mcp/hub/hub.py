@@ -26,8 +26,8 @@ from ..core.config import Settings
 from ..core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ..core.model.question import AskPerson
 from ..core.model.tool_names import ToolNames, normalise
-from .auth.credentials import ShowAddress
 from .auth.sign_in import deliver_redirect, sign_in
+from .auth.stored_oauth import ShowAddress
 from .client_session import CallerSide, UpstreamClient, wants_input
 from .config_entry import CallLimits, OAuthServerConfig
 from .config_files import HubConfig

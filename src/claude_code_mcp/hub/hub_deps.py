@@ -9,7 +9,7 @@ from ..core.state.database import Database
 from ..core.state.documents import Documents
 from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
-from .auth.oauth_providers import Renewals
+from .auth.silent_oauth import Renewals
 from .program_place import AS_CONFIGURED, ProgramPlace
 from .streams import JsonObject
 from .transports.in_process import ServeInProcess

@@ -1,6 +1,6 @@
 """Names of tools that a caller may have misspelt."""
 
-from claude_code_mcp.core.model.tool_names import proper_name, unknown_tools
+from claude_code_mcp.core.model.built_in_tools import proper_name, unknown_tools
 from tests.support.tables import every_row
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from claude_code_mcp.core.config import Settings
 from claude_code_mcp.plugins.team.access_tokens import TokenIssuer
 from claude_code_mcp.plugins.team.authenticators import TokenAuthenticator
-from claude_code_mcp.plugins.team.known_people import PersonGroups, PersonNames
 from claude_code_mcp.plugins.team.people import Admit, Assign, People, Returning
+from claude_code_mcp.plugins.team.person_names import PersonGroups, PersonNames
 from claude_code_mcp.plugins.team.settings import TeamSettings
 from claude_code_mcp.server.transports.callers import Callers
 

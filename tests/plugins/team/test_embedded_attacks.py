@@ -15,7 +15,7 @@ import pytest
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, client_from, is_at, redirect_origin
 from claude_code_mcp.plugins.team.authorization.passkeys import SealedRequests
-from claude_code_mcp.plugins.team.known_people import InvitedPeople
+from claude_code_mcp.plugins.team.invited_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants, Reused
 from tests.support.local_http import Handler, site
 

@@ -18,9 +18,10 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.team.authenticators import EmbeddedAuthenticator, ProxyAuthenticator
 from claude_code_mcp.plugins.team.authorization.clients import ClientDocuments, KnownClient
 from claude_code_mcp.plugins.team.authorization.provider import grant_of
-from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
+from claude_code_mcp.plugins.team.invited_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import OAuthGrants
 from claude_code_mcp.plugins.team.people import People
+from claude_code_mcp.plugins.team.person_names import PersonNames
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import Address
 from tests.conftest import StartService

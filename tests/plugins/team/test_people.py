@@ -17,7 +17,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.sandbox.homes import Homes
 from claude_code_mcp.plugins.team import access_tokens
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens
-from claude_code_mcp.plugins.team.known_people import PersonNames
+from claude_code_mcp.plugins.team.person_names import PersonNames
 from claude_code_mcp.server.transports.callers import Callers, CallerTokens
 from claude_code_mcp.server.transports.identity import Identity
 from tests.conftest import StartService

@@ -14,7 +14,8 @@ from claude_code_mcp.core.sessions.callers.session_access import Access
 from claude_code_mcp.core.state.database import Database, StateFault
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.team import shares as shares_module
-from claude_code_mcp.plugins.team.known_people import InvitedPeople, PersonNames
+from claude_code_mcp.plugins.team.invited_people import InvitedPeople
+from claude_code_mcp.plugins.team.person_names import PersonNames
 from claude_code_mcp.plugins.team.plugin import TeamPlugin
 from claude_code_mcp.plugins.team.shared_sessions import SharedSessions
 from claude_code_mcp.testing import Sandbox

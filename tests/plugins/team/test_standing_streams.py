@@ -13,7 +13,7 @@ from claude_code_mcp.plugins.team import access_tokens, oauth_grants
 from claude_code_mcp.plugins.team.access_tokens import AccessTokens
 from claude_code_mcp.plugins.team.authorization import provider
 from claude_code_mcp.plugins.team.authorization.provider import OwnAccessTokens
-from claude_code_mcp.plugins.team.known_people import InvitedPeople
+from claude_code_mcp.plugins.team.invited_people import InvitedPeople
 from claude_code_mcp.plugins.team.oauth_grants import Consent, NewTokens, OAuthGrants
 from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.identity import Identity

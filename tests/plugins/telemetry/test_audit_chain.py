@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.cli import parser
-from claude_code_mcp.core.audit.trail import RotatingJsonl, last_chain, verify
+from claude_code_mcp.core.audit.audit_chain import last_chain, verify
+from claude_code_mcp.core.audit.trail import RotatingJsonl
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.telemetry.audit_sinks import AuditSink, make_sinks

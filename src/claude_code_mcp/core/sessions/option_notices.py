@@ -7,9 +7,9 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..model.built_in_tools import unknown_tools
 from ..model.events import BudgetWarned, TurnStarted
 from ..model.options import SessionOptions, Thinking
-from ..model.tool_names import unknown_tools
 from ..transcripts.event_log import EventReader
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ What goes wrong is never taken for an absence. A file that cannot be opened, is 
 where files cannot be locked raises StateUnavailable, and nothing of it is changed. A transaction that cannot be done
 raises StateFault, an OSError, and leaves everything as it was.
 
-A `restore` that is killed half way is undone by whoever opens the state next. The directory is exchanged in two steps,
-and between them there is none. Before the first, a note beside it says where what was there goes; a restore that still
-runs holds a lock, and the state is refused meanwhile. After the second step the restored state counts, note or not.
+
 
 All methods block on the disk: call them from a thread. Any number of threads may.
 """
@@ -23,10 +21,7 @@ All methods block on the disk: call them from a thread. Any number of threads ma
 import contextlib
 import errno
 import hashlib
-import json
-import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,13 +31,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import __version__
 from ..errors import StateUnavailable
-from ..private_files import FILE, open_private, private_directory, replace_file
+from ..private_files import open_private, private_directory
 
 if TYPE_CHECKING:
     import sqlite3
-
-
-log = logging.getLogger(__name__)
+from .interrupted_restore import undo_interrupted_restore
 
 APPLICATION_ID = 0x43434D53
 """In the file's header, so that a database of another program is recognized."""
@@ -150,9 +143,6 @@ class Tables:
     def fact(self) -> str:
         """The name of the row in `facts` with the version."""
         return f"tables:{self.owner}"
-
-
-# -- database ---------------------------------------------------------------------------------------------------------
 
 
 ResultT = TypeVar("ResultT")
@@ -393,9 +383,6 @@ def _journal_mode(connection: "sqlite3.Connection") -> str:
         time.sleep(_BUSY_PAUSE)
 
 
-# -- the file's version and its damage ------------------------------------------------------------------------
-
-
 def _check_header(connection: "sqlite3.Connection", path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -531,58 +518,3 @@ def _faults(path: Path) -> Iterator[None]:
         code = errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else errno.EIO
         text = os.strerror(code) if code == errno.ENOSPC else str(error)
         raise StateFault(code, text, str(path)) from error
-
-
-# -- interrupted restores ----------------------------------------------------------------------------------------------
-
-
-def _note_of(state_dir: Path) -> Path:
-    return state_dir.with_name(f".{state_dir.name}.restoring")
-
-
-@contextlib.contextmanager
-def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None]:
-    """Within this context a state directory is moved `aside` and the new one (`made`) takes its place. If the process
-    is killed within, the next one restores the old directory."""
-    from filelock import FileLock  # noqa: PLC0415 - takes a while, and hardly anybody needs it
-
-    note = _note_of(state_dir)
-    with FileLock(f"{note}.lock", mode=FILE):
-        text = json.dumps({"made": str(made), "aside": str(aside) if aside is not None else None})
-        # On the disk before the first step: without it nobody would know what the directories are.
-        replace_file(note, text.encode())
-        yield
-        note.unlink()
-
-
-def undo_interrupted_restore(state_dir: Path) -> None:
-    """Restores what a killed restore moved aside, and removes its new files. Raises StateUnavailable while a restore
-    runs. Only checks one file if there was none."""
-    note = _note_of(state_dir)
-    if not note.exists():
-        return
-    from filelock import FileLock, Timeout  # noqa: PLC0415
-
-    try:
-        with FileLock(f"{note}.lock", mode=FILE, timeout=0):
-            # Another process may have done it before this one had the lock.
-            if note.exists():
-                _undo(state_dir, json.loads(note.read_bytes()))
-                note.unlink()
-    except Timeout:
-        raise StateUnavailable(f"The state in {state_dir} is being restored now. Try again in a moment.") from None
-    except ValueError:
-        raise StateUnavailable(
-            f"A restore of {state_dir} was interrupted, and {note} does not say what it had moved. Move the newest "
-            f"{state_dir}.before-… directory back, then remove {note}."
-        ) from None
-
-
-def _undo(state_dir: Path, note: dict[str, str | None]) -> None:
-    made, aside = note["made"], note["aside"]
-    if aside is not None and not state_dir.exists() and os.path.isdir(aside):
-        os.rename(aside, state_dir)
-        log.warning("a restore was interrupted: the previous state is back in %s", state_dir)
-    if made is not None:
-        # The directory of its own that it was made in, which nobody has removed.
-        shutil.rmtree(Path(made).parent, ignore_errors=True)

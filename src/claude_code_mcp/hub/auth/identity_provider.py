@@ -3,10 +3,6 @@
 A person is identified by an id token. It is read from a file that another program keeps current, or comes from our own
 sign-in (OpenID Connect, with PKCE and a loopback address), is stored with the tokens, and is renewed with its refresh
 token. `assertion` exchanges it for an assertion for one authorization server (RFC 8693).
-
-A person signs in once at the identity provider (`identity_provider.py`). For each server, an assertion is fetched from
-there and exchanged for a token at the server's authorization server. That authorization server is configured, not
-discovered: the assertion and the client secret never go to an address that only the server named.
 """
 
 import asyncio
@@ -14,24 +10,21 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError, PKCEParameters
-from mcp.client.auth.utils import union_scopes
-from mcp.shared.auth import JWT_BEARER_GRANT_TYPE, OAuthMetadata
-from mcp.shared.auth_utils import resource_url_from_server_url
+from mcp.shared.auth import OAuthMetadata
 from pydantic import BaseModel, ValidationError
 
-from ..config_entry import OAuthConfig, TlsConfig
-from .credentials import CredentialStorage, NeedsAuth, ShowAddress, Vault, body_of, discover, error_of
-from .oauth_providers import Renewals, SilentOAuth, check_passing
+from .credentials import Vault
 from .sign_in import listen
+from .silent_oauth import check_passing
+from .stored_oauth import NeedsAuth, ShowAddress, body_of, discover, error_of
 
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token
@@ -225,74 +218,3 @@ def _claims(id_token: str) -> dict[str, Any]:
 def _has_expired(id_token: str) -> bool:
     ends = _claims(id_token).get("exp")
     return isinstance(ends, int | float) and time.time() > ends - _MARGIN
-
-
-# -- cross app access -------------------------------------------------------------------------------------------------
-
-
-GetAssertion = Callable[[str, str], Awaitable[str]]
-"""From the authorization server's issuer and the resource to an assertion for them."""
-
-
-class AssertionOAuth(SilentOAuth):
-    """Exchanges assertions for tokens if the token is missing, expired, refused or has too narrow a scope."""
-
-    def __init__(
-        self,
-        url: str,
-        config: OAuthConfig,
-        storage: CredentialStorage,
-        tls: TlsConfig,
-        renewals: Renewals,
-        get_assertion: GetAssertion,
-    ) -> None:
-        """Raises OAuthFlowError for an incomplete entry."""
-        super().__init__(url, config, storage, tls, renewals)
-        if not (config.client_id and config.client_secret and config.issuer):
-            raise OAuthFlowError("cross-app access needs clientId, clientSecret and issuer under oauth")
-        self._client = {"client_id": config.client_id, "client_secret": config.client_secret}
-        self._issuer = config.issuer
-        self._resource = resource_url_from_server_url(url)
-        self._get_assertion = get_assertion
-
-    @property
-    def _renewable(self) -> bool:
-        return True
-
-    async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
-        wanted = self._missing_scope(response)
-        if wanted is not None:
-            await self._storage.update(wanted_scope=wanted)
-        return wanted is not None or response.status_code == 401
-
-    async def _renew_alone(self, refused: str | None) -> None:
-        endpoint = await self._token_endpoint()
-        scope = union_scopes(self._config.scope, (await self._storage.load()).wanted_scope)
-        assertion = await self._get_assertion(self._issuer, self._resource)
-        form = {
-            **self._client,
-            "grant_type": JWT_BEARER_GRANT_TYPE,
-            "assertion": assertion,
-            "resource": self._resource,
-            **({"scope": scope} if scope else {}),
-        }
-        answer = await self._send(httpx2.Request("POST", endpoint, data=form))
-        check_passing(answer)
-        if answer.status_code != 200:
-            reason = error_of(answer) or f"HTTP {answer.status_code}"
-            raise OAuthFlowError(f"the authorization server rejected the assertion: {reason}")
-        self.context.client_metadata.scope = scope  # granted, unless the answer says otherwise
-        await self.save_tokens(answer)
-
-    async def _token_endpoint(self) -> str:
-        if self._discovered is None:
-            self._discovered = await discover(self._issuer, self._send)
-        endpoint = str(self._discovered.token_endpoint)
-        if _origin(endpoint) != _origin(self._issuer):
-            raise OAuthFlowError(f"the token endpoint {endpoint} is not at the issuer {self._issuer}")
-        return endpoint
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)

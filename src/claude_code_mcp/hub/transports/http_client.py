@@ -20,7 +20,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from ...core.redaction import redact_url
-from ..auth.credentials import NeedsAuth
+from ..auth.stored_oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
 from ..streams import Streams, TransportFailure
 from .failure_reasons import MAX_BODY, status_reason

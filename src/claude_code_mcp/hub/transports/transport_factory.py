@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import httpx2
 from mcp.client.auth import OAuthFlowError
 
+from ..auth.claude_sign_in import ClaudeSignIn
 from ..auth.credentials import CredentialStorage
-from ..auth.identity_provider import AssertionOAuth
-from ..auth.oauth_providers import SilentOAuth
-from ..auth.sign_in import ClaudeSignIn
+from ..auth.cross_app_access import AssertionOAuth
+from ..auth.silent_oauth import SilentOAuth
 from ..config_entry import (
     HttpConfig,
     IdeConfig,

@@ -19,8 +19,8 @@ from ...server.transports.http import PATH, Address, endpoint_url
 from ...server.transports.identity import Identity
 from ...server.transports.running_calls import AccessUntil, FailureLimit, caller_address
 from .access_tokens import AccessTokens, Grant, TokenIssuer, check_oauth_settings
-from .known_people import PersonNames
 from .people import People
+from .person_names import PersonNames
 from .provider_sign_in import ProviderSignIn
 from .proxy_users import ProxyUsers, check_proxy_settings, user_of
 from .settings import TeamSettings

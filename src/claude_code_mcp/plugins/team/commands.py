@@ -31,15 +31,8 @@ from ...core.model.caller import is_reserved
 from ...core.model.text import count_of, iso, visible
 from ...core.private_files import private_directory
 from ...core.state.state_directory import database_in
-from .known_people import (
-    INVITE_SECONDS,
-    InvitedPeople,
-    ListedPerson,
-    PersonName,
-    PersonNames,
-    Removal,
-    announce_change,
-)
+from .invited_people import INVITE_SECONDS, InvitedPeople, ListedPerson, announce_change
+from .person_names import PersonName, PersonNames, Removal
 
 _HOUR = 3600.0
 

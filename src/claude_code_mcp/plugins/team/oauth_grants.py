@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...core.state.database import Database, drop_oldest, hash_of
-from .known_people import Person
+from .invited_people import Person
 from .tables import TABLES
 
 if TYPE_CHECKING:

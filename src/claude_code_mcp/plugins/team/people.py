@@ -22,7 +22,7 @@ from ...core.errors import UpstreamUnavailable
 from ...core.model.caller import is_reserved
 from ...server.transports.identity import Identity
 from .access_tokens import Grant
-from .known_people import PersonGroups, PersonNames
+from .person_names import PersonGroups, PersonNames
 
 log = logging.getLogger(__name__)
 

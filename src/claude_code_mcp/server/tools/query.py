@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import mcp_types as types
 from pydantic import Field
 
+from ...core.model.built_in_tools import proper_name
 from ...core.model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded, ends_text
 from ...core.model.options import SessionOptions
 from ...core.model.outcome import OutcomeCode
 from ...core.model.states import State
 from ...core.model.text import iso
-from ...core.model.tool_names import proper_name
 from ...core.model.usage_limits import OnLimit
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of

@@ -44,7 +44,7 @@ from ....server.transports.http import PATH
 from ....server.transports.identity import Identity
 from ....server.transports.running_calls import FailureLimit
 from ..access_tokens import Grant, TokenIssuer
-from ..known_people import InvitedPeople, Person, change_mark
+from ..invited_people import InvitedPeople, Person, change_mark
 from ..oauth_grants import Consent, OAuthGrants
 from ..people import People
 from .clients import ClientDocuments, is_at, redirect_origin

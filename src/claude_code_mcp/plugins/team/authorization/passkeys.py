@@ -36,7 +36,7 @@ from webauthn.helpers.structs import (
 
 from ....core import json_text
 from ....core.model.text import base64url
-from ..known_people import InvitedPeople, Person
+from ..invited_people import InvitedPeople, Person
 
 BEGUN_FOR = 600.0
 """Seconds for which a request is valid."""

@@ -27,7 +27,7 @@ from pydantic import AnyUrl
 from ....core.errors import UpstreamUnavailable
 from ....server.transports.callers import SCOPE
 from ..access_tokens import Grant
-from ..known_people import Person
+from ..invited_people import Person
 from ..oauth_grants import ACCESS_SECONDS, NewTokens, OAuthGrants, Reused, StoredToken
 from .clients import ClientDocuments, KnownClient, client_from, has_good_addresses, redirect_origin
 from .passkeys import SealedRequests
