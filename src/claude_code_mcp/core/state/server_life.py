@@ -1,8 +1,8 @@
-"""Which servers live.
+"""Which servers are alive.
 
-What a server has in the database only while it lives, such as reservations and deliveries, carries the server's id.
-Each server holds an operating-system lock on a file of its own (`ServerLife`). Once that lock can be had by somebody
-else, the server is gone and what it had may be removed or taken over. All methods block on the disk.
+Rows that a server owns only while it lives, such as reservations and deliveries, carry the server's id. Each server
+holds an operating-system lock on its own file (`ServerLife`). Once another process can take that lock, the server is
+dead, and its rows may be removed or taken over. All methods block on the disk.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 class ServerLife:
-    """The holders of sessions, as one server sees and publishes them."""
+    """The life of one server, identified by `id`. It begins with `begin`, and ends with `end` or the process."""
 
     def __init__(self, state_dir: Path) -> None:
         self.id = uuid.uuid4().hex[:16]
         self._directory = state_dir / "servers"
         self.file = self._file(self.id)
-        """Exists while the server lives, and is touched by others who want something of it."""
+        """Exists while the server lives; others touch it to send it a request."""
         self._lock: FileLock | None = None
         self._beginning = threading.Lock()
         self._ended = False
@@ -40,8 +40,7 @@ class ServerLife:
         return self._lock is not None
 
     def begin(self) -> None:
-        """Takes the lock by which others see that this server lives. Harmless when repeated; OSError if it cannot be
-        taken."""
+        """Takes the lock by which others see that this server lives. May be repeated. Raises OSError."""
         with self._beginning:  # several threads may need it first
             if self._ended:
                 raise OSError("the server has stopped")
@@ -72,7 +71,7 @@ class ServerLife:
         return False
 
     def end(self) -> None:
-        """Others see from now on that this server is gone. Harmless when repeated."""
+        """Others see from now on that this server is dead. May be repeated."""
         with self._beginning:
             self._ended = True
             lock, self._lock = self._lock, None
@@ -83,7 +82,7 @@ class ServerLife:
             lock.release()
 
     def wake(self, server: str) -> None:
-        """Has another server look at what is wanted of it. Harmless if it is gone."""
+        """Makes another server check its requests. Does nothing if it is dead."""
         with contextlib.suppress(OSError):
             os.utime(self._file(server))
 

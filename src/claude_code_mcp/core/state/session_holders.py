@@ -1,8 +1,8 @@
-"""Which server has a session, and who wants it.
+"""Which server holds a session, and which servers request it.
 
 A lease (`session_leases.py`) says that some server is the only writer of a session; a holder says which, so that it can
-be asked to let go of a process that does nothing, and named if it is at work. What a server that has died left here
-counts no more. All methods block on the disk and raise OSError.
+be asked to release an idle process, or be named if it is busy. Rows of dead servers are ignored. All methods block on
+the disk and raise OSError.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ _WANTED, _REFUSED = 1, -1
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A server that has a process of a session."""
+    """A server with a process of a session."""
 
     description: str
-    """Who it is, in the words of a message to a person."""
+    """A human-readable description of it."""
     refuses: bool
-    """Whether it was asked for the session and is at work on it."""
+    """Whether it was asked for the session and is busy with it."""
     server: str
-    """Its id."""
+    """The server's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class QuestionElsewhere:
 
     question_id: str
     line: str
-    """What it asks, in one line without secrets."""
+    """Its text on one line, without secrets."""
     asked_at: float
 
 
 class SessionHolders:
-    """The holders of sessions, as one server sees and announces them."""
+    """The holders of sessions, as one server sees and publishes them."""
 
     def __init__(self, database: Database, description: str) -> None:
         self._database = database
@@ -51,18 +51,18 @@ class SessionHolders:
         self._description = description
 
     def announce(self, session_id: str, token: str) -> None:
-        """This server has a process of the session; `token` is new for each."""
+        """This server has a process of the session; `token` is unique for each."""
         # Before the row is there: one of a server that does not seem to live counts for nothing.
         self._life.begin()
         statement = "INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, 0)"
         self._database.execute(statement, session_id, self._life.id, token, self._description)
 
     def withdraw(self, token: str) -> None:
-        """The process is gone. Harmless if another one was announced since."""
+        """The process is gone. Does nothing if another one was announced since."""
         self._database.execute("DELETE FROM holders WHERE token = ?", token)
 
     def want(self, session_id: str) -> Holder | None:
-        """Asks the server that has the session to let go of it. None if no server that lives has announced it."""
+        """Asks the session's server to release it. None if no living server has announced it."""
 
         def change(db: "sqlite3.Connection") -> Holder | None:
             holder = self._holder(db, session_id)
@@ -76,14 +76,14 @@ class SessionHolders:
         return holder
 
     def requests_file(self) -> Path:
-        """The file that changes when somebody wants a session of this server; its directory is there. Every write to
-        the database itself would wake whoever follows that, the server's own first of all."""
+        """The file that changes when another server requests a session of this one; its directory exists. Writes to the
+        database itself would wake every follower, including the writer."""
         self._database.open()  # first: a restore that is under way puts another directory in the place of this one
         private_directory(self._life.file.parent)
         return self._life.file
 
     def holder(self, session_id: str) -> Holder | None:
-        """The living server that has the session; None if that is this one, or if none has announced it."""
+        """The living server that holds the session; None if it is this one, or if none has announced it."""
         return self._database.read(lambda db: self._holder(db, session_id))
 
     def _holder(self, db: "sqlite3.Connection", session_id: str) -> Holder | None:
@@ -94,13 +94,13 @@ class SessionHolders:
         return Holder(row[1], row[2] == _REFUSED, row[0])
 
     def wanted(self) -> list[str]:
-        """The sessions of this server that others want."""
+        """The sessions of this server that others request."""
         query = "SELECT session_id FROM holders WHERE server = ? AND wanted = ?"
         rows = self._database.rows(query, self._life.id, _WANTED)
         return [session_id for (session_id,) in rows]
 
     def refuse(self, session_id: str) -> None:
-        """Tells who wants the session that this server is at work on it."""
+        """Tells requesters of the session that this server is busy with it."""
         statement = "UPDATE holders SET wanted = ? WHERE session_id = ? AND server = ?"
         self._database.execute(statement, _REFUSED, session_id, self._life.id)
 
@@ -116,7 +116,7 @@ class SessionHolders:
         self._database.execute("DELETE FROM open_questions WHERE question_id = ?", question_id)
 
     def questions_elsewhere(self, session_id: str) -> list[QuestionElsewhere]:
-        """The questions of a session that are open in other servers that live, oldest first."""
+        """The session's questions that are open in other living servers, oldest first."""
         query = "SELECT server, question_id, line, asked_at FROM open_questions WHERE session_id = ? ORDER BY asked_at"
         rows = self._database.rows(query, session_id)
         return [
@@ -126,7 +126,7 @@ class SessionHolders:
         ]
 
     def close(self) -> None:
-        """This server has no process and no question any more."""
+        """This server no longer has processes or questions."""
 
         def change(db: "sqlite3.Connection") -> None:
             db.execute("DELETE FROM holders WHERE server = ?", (self._life.id,))

@@ -1,12 +1,12 @@
 """Leases on sessions: one writer for each.
 
 The CLI has no lock of its own, and two writers would fork the transcript. A lease is an operating-system lock on a
-small file, not a row of the database: it ends with the process that holds it, however that ends. The empty files stay:
-to remove one could split two servers over an old and a new file of the same name.
+small file, not a row of the database: it ends with the process that holds it, however that ends. The empty files stay,
+because removing one could split two servers over an old and a new file of the same name. A session has one lease per
+state directory, however its files are reached.
 
-A session has one lease per state directory, however its files are reached. Servers of versions before the database lock
-another file, below a directory that is named after the CLI's configuration directory: where that directory exists, both
-files are locked.
+Servers of versions before the database lock another file, below a directory named after the CLI's configuration
+directory: if that directory exists, both files are locked.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from .server_life import lock_on
 
 
 def directory_name(config_dir: str) -> str:
-    """The name of what belongs to one configuration directory of the CLI."""
+    """A name for data that belongs to one configuration directory of the CLI."""
     return hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -55,8 +55,8 @@ class Leases:
         return Lease(lock)
 
     def held(self, session_id: str) -> bool:
-        """Whether some server runs the session just now. Takes the lock for an instant: there is no other test.
-        ProcessFailed if that cannot be told."""
+        """Whether a server runs the session now. Takes the lock for an instant, because there is no other test. Raises
+        ProcessFailed if that cannot be determined."""
         try:
             self.take(session_id).release()
         except SessionBusy:
@@ -64,16 +64,15 @@ class Leases:
         return False
 
     def may_be_held(self, session_id: str) -> bool:
-        """As `held`, and True where that cannot be told: a session that runs must never be reported as one that
-        nobody has."""
+        """Like `held`, but True if that cannot be determined: a running session must never be reported as free."""
         try:
             return self.held(session_id)
         except ProcessFailed:
             return True
 
     def ever_taken(self, session_id: str) -> bool:
-        """Whether any server of this user has ever run a session with this id: the file of its lease stays. True if
-        that cannot be told: an id that may be somebody's is not to be taken."""
+        """Whether a server of this user has ever run a session with this id: the lease's file stays. True if that
+        cannot be determined."""
         try:
             os.lstat(self._directory / f"{session_id}.lock")
         except FileNotFoundError:
@@ -90,5 +89,5 @@ class Lease:
         self._lock = lock
 
     def release(self) -> None:
-        """Lets others write to the session. Releasing twice is harmless."""
+        """Releases the session to other writers. May be repeated."""
         self._lock.release()

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 MAX_RESULT = 256 << 10
-"""Characters of a result that a record keeps; a longer one is read from the transcript."""
-_PROMPT_LENGTH = 1000
 """Maximum characters of a result in a record; longer ones are read from the transcript."""
+_PROMPT_LENGTH = 1000
+"""Maximum characters of the first prompt in a record."""
 _MAX_BYTES = 16 << 20
 _CHECKED_AT_ONCE = 100
 _MAX_HOPS = 1000
 
 
 def _any_text(value: object) -> str:
-    """Text that need not be UTF-8, as names of directories need not."""
+    """Text that may not be valid UTF-8, such as directory names."""
     if not isinstance(value, str):
         raise ValueError("must be a string")
     return value
@@ -61,52 +61,52 @@ DirectoryName = Annotated[str, PlainValidator(_any_text)]
 
 
 class SessionRecord(BaseModel):
-    """All that a session needs beside its transcript to be resumed as it was. Times are Unix seconds."""
+    """Everything that a session needs, apart from its transcript, to be resumed. Times are Unix seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     version: Literal[1] = VERSION
     revision: int = 0
-    """Grows with every write, so that a server knows when another one has gone on with the session."""
+    """Grows with every write, so that a server notices when another one has continued the session."""
     session_id: str
     owner: str
     created_at: Time
     used_at: Time
     cwd: DirectoryName
     options: SessionOptions
-    """Without the directory, which `cwd` has."""
+    """Without the directory, which is in `cwd`."""
     first_prompt: str | None = None
     origin: tuple[str, str | None] | None = None
-    """The session and the message that a fork begins with, until it has a transcript of its own."""
+    """The session and message that a fork begins with, until it has its own transcript."""
     cancelled: bool = False
     running_since: Time | None = None
-    """When the turn began that is running. If it is set and no server runs the session, that turn was cut short."""
-    spent_usd: Amount = 0.0
     """When the running turn began. If it is set and no server runs the session, that turn was cut short."""
+    spent_usd: Amount = 0.0
+    """The spending that counts against the session's budget."""
     usage: Usage = Usage()
     model_turns: int = Field(0, ge=0)
     outcome: Outcome | None = None
-    """Of the last turn that ended."""
-    result_cut: bool = False
-    """Of the last turn that ended."""
-    grants: tuple[Mapping[str, Any], ...] = ()
     """Whether `outcome` contains only the beginning of a long result."""
-    limit_wait: LimitWait | None = None
+    result_cut: bool = False
+    """Whether `outcome` contains only the beginning of a long result."""
+    grants: tuple[Mapping[str, Any], ...] = ()
     """Permission updates that a person granted for the whole session, in the CLI's format."""
+    limit_wait: LimitWait | None = None
+    """The message that a usage limit stopped, and when it continues automatically."""
 
 
 def recordable_prompt(prompt: str | None) -> str | None:
-    """The beginning of a session's first prompt, as a record keeps it."""
+    """The beginning of a session's first prompt, for a record."""
     return _encodable(prompt[:_PROMPT_LENGTH]) if prompt else None
 
 
 def recordable_wait(wait: LimitWait | None) -> LimitWait | None:
-    """A wait as a record keeps it."""
+    """A wait in the form stored in a record."""
     return replace(wait, text=_encodable(wait.text)) if wait is not None else None
 
 
 def recordable_outcome(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
-    """An outcome as a record keeps it, and whether its result was cut: then the transcript has the rest."""
+    """An outcome in the form stored in a record, and whether its result was cut: then the transcript has the rest."""
     if outcome is None:
         return None, False
     if outcome.structured_output is not None and _size(outcome.structured_output) > MAX_RESULT:
@@ -119,7 +119,7 @@ def recordable_outcome(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
 
 
 def _encodable(text: str) -> str:
-    """Without lone surrogates, which no file can hold."""
+    """The text without lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -129,18 +129,18 @@ def _size(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a listing shows of a record."""
+    """The part of a record that lists show."""
 
     owner: str
     cancelled: bool
     running: bool
     state: State
-    """The state in which the last turn that ended left the session."""
-    usage: Mapping[str, Sequence[float]]
     """The state in which the last turn left the session."""
+    usage: Mapping[str, Sequence[float]]
+    """By model: input, output, cache read and cache creation tokens, and dollars."""
     revision: int = 0
     config_dir: str = ""
-    """Where the transcript of the session lies."""
+    """The directory of the session's transcript."""
 
 
 class WaitingSession(NamedTuple):
@@ -152,8 +152,8 @@ class WaitingSession(NamedTuple):
 
 
 class SessionRecords:
-    """The records of all sessions in a state directory. `config_dir` is where the transcripts of those lie that are
-    written through this object."""
+    """The records of all sessions in a state directory. `config_dir` is the location of transcripts of records written
+    through this object."""
 
     def __init__(self, database: Database, config_dir: str) -> None:
         self._database = database
@@ -165,8 +165,8 @@ class SessionRecords:
         self._checked = ""
 
     def read(self, session_id: str) -> SessionRecord | None:
-        """The record; None if there is none. RecordUnreadable if there is one that is damaged, or if it cannot be known
-        whether there is one."""
+        """The record; None if there is none. Raises RecordUnreadable if it is damaged, or if its existence cannot be
+        determined."""
         session_id = _checked_id(session_id)
         query = "SELECT body, checksum FROM sessions WHERE session_id = ?"
         try:
@@ -176,19 +176,19 @@ class SessionRecords:
             raise _unreadable(session_id, _reason(error)) from None
 
     def write(self, record: SessionRecord, *, durable: bool = True) -> None:
-        """Replaces the record; nobody who reads has half of it. What is not `durable` outlives this process, and a
-        failure of the machine only after `make_durable`. OSError if it cannot be written, or if another server has
-        written a later revision meanwhile; then the old one is untouched."""
+        """Replaces the record atomically. Unless `durable`, it survives this process, but a crash of the machine only
+        after `make_durable`. Raises OSError if it cannot be written, or if another server has written a later revision;
+        then the old one is unchanged."""
         row = _encode_record(record, self.config_dir, time.time())
         self._database.write(lambda db: _put_record(db, row), durable=durable)
 
     def make_durable(self) -> None:
-        """Waits until all records are on the disk. OSError if that cannot be done."""
+        """Waits until all records are on disk. Raises OSError."""
         self._database.make_durable()
 
     def move(self, old: str, record: SessionRecord | None, new: str) -> None:
-        """A session goes on under another id: its record is that of the new id, the old one has no turn any more, and
-        the old id leads to the new one. All of that or none. OSError or RecordUnreadable if it cannot be done."""
+        """A session continues under another id: its record moves to the new id, the old one has no running turn, and
+        the old id refers to the new one. All or nothing. Raises OSError or RecordUnreadable."""
         row = _encode_record(record, self.config_dir, time.time()) if record is not None else None
         # Read before the transaction: if another server goes on with the
         # session meanwhile, `_put_record` refuses the older revision.
@@ -205,12 +205,13 @@ class SessionRecords:
         self._database.write(change, durable=True)
 
     def remove(self, session_id: str) -> None:
-        """Forgets a session. Harmless where there is nothing; OSError if it cannot be done."""
+        """Removes a session's record, if it exists. Raises OSError."""
         session_id = _checked_id(session_id)
         self._database.write(lambda db: _remove_records(db, [session_id]), durable=True)
 
     def owned_by(self, principal: str, session_id: str) -> bool:
-        """Whether a principal may use a session that is only on disk. One whose record cannot be read has no owner."""
+        """Whether a principal may use a session that is only on disk. A session with an unreadable record has no
+        owner."""
         if principal == LOCAL:
             return True
         try:
@@ -220,7 +221,7 @@ class SessionRecords:
         return record is not None and record.owner == principal
 
     def knows(self, session_id: str) -> bool:
-        """Whether anything is recorded under this id, or was before it moved. True if it cannot be determined."""
+        """Whether there is a record for this id, or was before it moved. True if that cannot be determined."""
         query = "SELECT 1 FROM sessions WHERE session_id = ? UNION SELECT 1 FROM moved_ids WHERE ? IN (old_id, new_id)"
         try:
             return self._database.row(query, session_id, session_id) is not None
@@ -228,15 +229,16 @@ class SessionRecords:
             return True
 
     def waiting(self) -> list[WaitingSession]:
-        """The sessions below this configuration directory that continue automatically. OSError if that is unknown."""
+        """The sessions of this configuration directory that continue automatically. Raises OSError if that is
+        unknown."""
         query = (
             "SELECT session_id, principal, continues_at FROM sessions WHERE continues_at IS NOT NULL AND config_dir = ?"
         )
         return [WaitingSession(*row) for row in self._database.rows(query, self.config_dir)]
 
     def summaries(self) -> dict[str, Summary]:
-        """Every record in short, by session id; not to be changed, and the same object until a record changes. Reads
-        only those that have changed since the last call. OSError if they cannot be read."""
+        """Summaries of all records by session id; do not modify them; the same object until a record changes. Reads
+        only records changed since the last call. Raises OSError."""
         # Rows and the change up to which they are complete must fit together for the next caller, in whatever thread.
         with self._lock:
             seen, rows = self._database.read(self._news)
@@ -258,9 +260,8 @@ class SessionRecords:
         return (change, epoch), rows
 
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
-        """Removes records of this configuration directory that nobody has written for `grace` seconds and whose
-        transcript is gone; returns how many. Looks at a bounded number each time and goes on from there the next time.
-        """
+        """Removes records of this configuration directory that were not written for `grace` seconds and whose
+        transcript is gone; returns the number. Checks a limited number each time and continues from there."""
         before = time.time() - grace
         old, self._checked = _old_ids(self._database, "sessions", "session_id", self.config_dir, self._checked, before)
         # Outside of the transaction, since it looks at files; a record that is written meanwhile is kept by its time.
@@ -271,7 +272,7 @@ class SessionRecords:
 
 
 class MovedIds:
-    """Leads from ids of sessions that were cleared to those under which they go on."""
+    """Maps ids of cleared sessions to their successors."""
 
     def __init__(self, database: Database, config_dir: str) -> None:
         self._database = database
@@ -279,24 +280,22 @@ class MovedIds:
         self._checked = ""
 
     def point(self, old: str, new: str) -> None:
-        """From now on the old id means the session with the new one. OSError if that cannot be written down."""
+        """From now on the old id means the session with the new one. Raises OSError if that cannot be stored."""
         self._database.write(lambda db: _point_id(db, old, new, self._config_dir, time.time()), durable=True)
 
     def resolve(self, session_id: str) -> str:
-        """The id under which the session goes on; its own if it was never cleared. OSError if that cannot be read."""
+        """The id under which the session continues; its own if it was never cleared. Raises OSError."""
         return self._database.read(lambda db: _resolved(db, session_id))
 
     def all(self) -> dict[str, str]:
-        """Every id that moved, and the id that it leads to."""
+        """Every moved id, with its successor."""
         steps = dict(self._database.rows("SELECT old_id, new_id FROM moved_ids"))
         return {old: _follow(steps.get, old) for old in steps}
 
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
-        """Removes pointers older than `grace` seconds that lead from nowhere to nowhere; returns how many.
-
-        One whose old transcript is still there stays: without it the old id would mean the conversation from before
-        it was cleared. Looks at a bounded number each time and goes on from there the next time.
-        """
+        """Removes mappings older than `grace` seconds whose sessions are both gone; returns the number. A mapping whose
+        old transcript exists stays: without it the old id would mean the conversation from before it was cleared.
+        Checks a limited number each time and continues from there."""
         before = time.time() - grace
         old, self._checked = _old_ids(self._database, "moved_ids", "old_id", self._config_dir, self._checked, before)
         gone = [(each,) for each in old if not has_transcript(each) and not has_transcript(self.resolve(each))]
@@ -308,8 +307,8 @@ class MovedIds:
 def _old_ids(
     database: Database, table: str, key: str, config_dir: str, checked: str, before: float
 ) -> tuple[list[str], str]:
-    """Some ids behind the one that was checked last that were last written before a moment, and the one to go on
-    behind the next time; that is empty when all were looked at. All names are ours."""
+    """Some ids after the last checked one that were last written before a given time, and where to continue; empty when
+    all were checked. All names are ours."""
     query = (
         f"SELECT {key} FROM {table} WHERE config_dir = ? AND {key} > ? AND written_at < ?"  # noqa: S608
         f" ORDER BY {key} LIMIT ?"
@@ -323,7 +322,7 @@ def _old_ids(
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """A record as a row of the table, without the number of its change."""
+    """A record as a row of the table, without its change number."""
 
     session_id: str
     revision: int
@@ -341,7 +340,7 @@ class RecordRow:
 
 
 def _encode_record(record: SessionRecord, config_dir: str, written_at: float) -> RecordRow:
-    """ValueError or TypeError for a record that holds something which is not JSON."""
+    """Raises ValueError or TypeError for a record with values that are not JSON."""
     ended, wait = record.outcome.state if record.outcome is not None else State.IDLE, record.limit_wait
     content = record.model_dump()
     usage = {model: list(used.values()) for model, used in content["usage"]["models"].items()}
@@ -363,7 +362,7 @@ def _encode_record(record: SessionRecord, config_dir: str, written_at: float) ->
 
 
 def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
-    """ValueError if it is damaged, of another version or of another session."""
+    """Raises ValueError if it is damaged, of another version or of another session."""
     if len(body) > _MAX_BYTES:
         raise ValueError("it is too large")
     if _checksum(session_id, body) != checksum:
@@ -378,8 +377,8 @@ def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
 
 
 def _put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
-    """Writes a row within a transaction. StateFault if there is one of a later revision: another server has gone on
-    with the session, and what it wrote must not be undone."""
+    """Writes a row within a transaction. Raises StateFault if there is a later revision: another server has continued
+    the session, and its data must not be overwritten."""
     (change,) = db.execute(
         "UPDATE changes SET change = change + 1 WHERE topic = 'sessions' RETURNING change"
     ).fetchone()
@@ -401,13 +400,12 @@ def _put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
 
 
 def _point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, written_at: float) -> None:
-    """Lets one id lead to another, within a transaction."""
+    """Maps one id to another, within a transaction."""
     db.execute("INSERT OR REPLACE INTO moved_ids VALUES (?, ?, ?, ?)", (old, new, config_dir, written_at))
 
 
 def _remove_records(db: "sqlite3.Connection", session_ids: Sequence[str], before: float = float("inf")) -> None:
-    """Removes those of the records that were last written before a moment: one that was written since it was looked at
-    is in use."""
+    """Removes those records that were last written before a given time: a record written since the check is in use."""
     rows = [(session_id, before) for session_id in session_ids]
     removed = db.executemany("DELETE FROM sessions WHERE session_id = ? AND written_at < ?", rows).rowcount
     if removed:
@@ -449,13 +447,12 @@ def _checksum(session_id: str, body: str) -> bytes:
 
 
 def _storable_path(path: str) -> str:
-    """The name of a directory, which need not be UTF-8, as text that every database takes; the same for the same
-    name."""
+    """A directory name, which may not be valid UTF-8, as text that every database accepts; equal for equal names."""
     return os.path.realpath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _reason(error: Exception) -> str:
-    """The fault of a record in words, without its contents, which may be secret."""
+    """A description of a record's fault without its contents, which may be secret."""
     if isinstance(error, ValidationError):
         return f"{len(error.errors(include_input=False))} of its fields are invalid"
     if isinstance(error, json.JSONDecodeError | RecursionError):

@@ -33,26 +33,26 @@ from .nats_client import AckPolicy, APIError, ConsumerConfig, DeliverPolicy, Nat
 Entry = Mapping[str, Any]
 
 PART_BYTES: Final = 512 << 10
-"""The most of a batch in one message. NATS's own default is a limit of 1 MiB."""
+"""Maximum size of a batch in one message. NATS's default limit is 1 MiB."""
 _FETCHED_AT_ONCE = 16
 _FETCH_SECONDS = 10.0
 _MAX_ATTEMPTS = 20
 _STALE = (10071, 10164)
-"""What JetStream answers when the expected sequence is not the last one."""
+"""JetStream's error if the expected sequence is not the last one."""
 _EPOCH, _BATCH, _PART, _EXPECTED = "Fleet-Epoch", "Fleet-Batch", "Fleet-Part", "Nats-Expected-Last-Subject-Sequence"
 
 
 class LostSession(SessionBusy):
-    """Another machine, or a later epoch, writes the session now: this writer must stop, and may never append again."""
+    """Another machine, or a later epoch, now writes the session: this writer must stop and never append again."""
 
 
 class FleetUnavailable(ClaudeCodeError):
-    """NATS did not answer. It is not known whether what was asked for was done; asking again is safe."""
+    """NATS did not answer. It is unknown whether the request was carried out; repeating it is safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """One message of a session's subject."""
+    """One message on a session's subject."""
 
     sequence: int
     epoch: int
@@ -64,7 +64,7 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries of one file that were appended together. `deleted` says that all entries of the file before are gone."""
+    """Entries of one file that were appended together. `deleted`: all earlier entries of the file are removed."""
 
     id: str
     path: str
@@ -73,13 +73,13 @@ class Batch:
 
 
 class _Assembly:
-    """Puts batches together from the messages of a subject, in their order."""
+    """Assembles batches from the messages of a subject, in order."""
 
     def __init__(self) -> None:
         self._parts: list[_Message] = []
 
     def add(self, message: _Message) -> Batch | None:
-        """The batch that is complete with this message."""
+        """The batch that this message completes."""
         expected = len(self._parts)
         if message.part != expected or (expected and self._parts[0].batch != message.batch):
             # The writer before died within a batch, or its fence came in between: it will be appended as a whole again.
@@ -96,17 +96,17 @@ class _Assembly:
 
 @dataclass(slots=True)
 class _Writer:
-    """What this process knows of a subject that it appends to."""
+    """A process's state of a subject that it appends to."""
 
     epoch: int
     sequence: int = 0
-    """Of the last message of the subject."""
+    """The sequence of the subject's last message."""
     seen: set[tuple[str, str]] = field(default_factory=set)
     """Path and uuid of every entry."""
     unsure: set[str] = field(default_factory=set)
-    """Batches of which it is not known whether they arrived. They may still be on their way."""
+    """Batches that may or may not have arrived, or may still be in flight."""
     arrived: set[str] = field(default_factory=set)
-    """A process's state of a subject that it appends to."""
+    """Those of them that were found, until they are requested again."""
     lost: bool = False
 
     def note(self, batch: Batch) -> None:
@@ -115,7 +115,7 @@ class _Writer:
         self.seen.update((batch.path, each) for entry in batch.entries if (each := _uuid_of(entry)) is not None)
 
     def fresh(self, path: str, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries without those that the file has, or that come twice among these."""
+        """The entries without those that the file has and without duplicates."""
         seen: set[str] = set()
         fresh: list[Entry] = []
         for entry in entries:
@@ -128,7 +128,7 @@ class _Writer:
 
 
 class TranscriptStore:
-    """Appends to and reads the conversations. One object per process; methods may be called at the same time."""
+    """Appends to and reads the conversations. One object per process; methods may run concurrently."""
 
     def __init__(self, connection: FleetConnection) -> None:
         self._js = connection.jetstream
@@ -138,29 +138,31 @@ class TranscriptStore:
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def append(self, session_id: str, entries: Sequence[Entry], *, holding: Holding, path: str = "") -> None:
-        """Appends to and reads the conversations. One object per process; methods may run concurrently."""
+        """Appends entries to a file of the conversation, in order, skipping those whose uuid it has. The first append
+        of a holding shuts out all writers of earlier epochs. Raises LostSession if a later one writes; FleetUnavailable
+        if NATS does not answer: then the same call may be repeated, and nothing is duplicated."""
         if entries:
             await self._append(session_id, holding.epoch, path, entries)
 
     async def fence(self, session_id: str, holding: Holding) -> None:
-        """Shuts out all writers of earlier epochs, without appending anything; raises as `append`."""
+        """Shuts out all writers of earlier epochs without appending. Raises the errors of `append`."""
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
                 await self._writer(session_id, holding.epoch)
 
     async def clear(self, session_id: str, path: str, *, holding: Holding) -> None:
-        """All entries of one file so far count as gone; raises as `append`."""
+        """Marks all entries of a file so far as removed. Raises the errors of `append`."""
         await self._append(session_id, holding.epoch, path, (), deleted=True)
 
     async def delete(self, session_id: str) -> None:
-        """Removes the conversation with all of its files, for good."""
+        """Permanently removes the conversation with all of its files."""
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
                 await self._js.purge_stream(names.TRANSCRIPTS, subject=names.transcript(session_id))
             self._writers.pop(session_id, None)
 
     def forget(self, session_id: str) -> None:
-        """Gives the memory free that a session takes which is not written to any more."""
+        """Frees the memory of a session that is no longer written to."""
         if (lock := self._locks.get(session_id)) is not None and not lock.locked():
             del self._locks[session_id]
             self._writers.pop(session_id, None)
@@ -168,8 +170,8 @@ class TranscriptStore:
     async def missing(
         self, session_id: str, files: Mapping[str, Sequence[Entry]], *, holding: Holding
     ) -> dict[str, list[Entry]]:
-        """What the store lacks of the files of a conversation, by path, each in its order. Entries without a uuid are
-        counted: as many of equal ones are missing as the file has more of them. Raises as `append`."""
+        """The entries of a conversation's files that the store lacks, by path, in order. Entries without a uuid are
+        counted: of equal ones, as many are missing as the file has more. Raises the errors of `append`."""
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
                 await self._writer(session_id, holding.epoch)
@@ -197,7 +199,7 @@ class TranscriptStore:
         raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be appended to.")
 
     async def _publish(self, session_id: str, writer: _Writer, batch: Batch) -> bool:
-        """False if something else was appended before it: what that is must be looked at first."""
+        """False if something else was appended first, which must be read."""
         body = json.dumps({"path": batch.path, "entries": batch.entries, "deleted": batch.deleted}).encode()
         parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
         # Before the first message leaves: also a caller that is cancelled while it is on its way leaves this behind.
@@ -226,7 +228,7 @@ class TranscriptStore:
         return True
 
     async def _writer(self, session_id: str, epoch: int) -> _Writer:
-        """What is known of the subject, made complete where messages may have come that are not known of."""
+        """The state of the subject, completed if there may be unknown messages."""
         writer = self._writers.get(session_id)
         if writer is None or writer.epoch != epoch:
             writer = await self._begin(session_id, epoch)
@@ -238,7 +240,7 @@ class TranscriptStore:
         return writer
 
     async def _begin(self, session_id: str, epoch: int) -> _Writer:
-        """The state of the subject, completed if there may be unknown messages."""
+        """Reads the subject and writes the epoch into it, unless it is there."""
         for _ in range(_MAX_ATTEMPTS):
             writer, assembly, newest = _Writer(epoch), _Assembly(), -1
             async for message in self._messages(session_id):
@@ -254,7 +256,7 @@ class TranscriptStore:
         raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be taken over.")
 
     async def _look_behind(self, session_id: str, writer: _Writer) -> None:
-        """Reads what has come since the last message that this writer knows: its own, or another writer's."""
+        """Reads messages after the last one that this writer knows: its own, or another writer's."""
         assembly = _Assembly()
         async for message in self._messages(session_id, writer.sequence):
             if message.epoch != writer.epoch or (message.parts and message.batch not in writer.unsure):
@@ -274,7 +276,7 @@ class TranscriptStore:
         return (await self.load_all(session_id)).get(path)
 
     async def load_all(self, session_id: str) -> dict[str, list[dict[str, Any]]]:
-        """The entries of all files of the conversation by path. FleetUnavailable if NATS does not answer."""
+        """The entries of all files of the conversation by path. Raises FleetUnavailable if NATS does not answer."""
         files: dict[str, list[dict[str, Any]]] = {}
         assembly = _Assembly()
         with answering():
@@ -288,7 +290,7 @@ class TranscriptStore:
         return files
 
     async def _messages(self, session_id: str, after: int = 0) -> AsyncIterator[_Message]:
-        """The messages of the subject behind a sequence, up to the one that is the last now."""
+        """The messages of the subject after a sequence, up to the current last one."""
         subject = names.transcript(session_id)
         try:
             last = (await self._js.get_last_msg(names.TRANSCRIPTS, subject)).seq or 0
@@ -326,7 +328,7 @@ class TranscriptStore:
 
 @contextlib.contextmanager
 def answering() -> Any:
-    """Whatever keeps NATS from answering becomes FleetUnavailable."""
+    """Context in which NATS errors become FleetUnavailable."""
     try:
         yield
     except (NatsError, TimeoutError, ConnectionError) as error:
@@ -364,6 +366,6 @@ def _lacking(stored: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _batch_id(path: str, entries: Sequence[Entry], *, deleted: bool) -> str:
-    """Equal for a call that is made again with the same entries."""
+    """Equal for a repeated call with the same entries."""
     named = _text([path, [dict(entry) for entry in entries], deleted])
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:32]
