@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import signal
 import socket
+import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,13 @@ from .test_hook import SILENT, Hook, asking, directory, event, hook, listener  #
 OVER = b"over\n"
 
 
-def note(sandbox: Sandbox, session_id: str, **changes: object) -> None:
-    """Notes, as Claude Code does, that this process has a session open in a terminal."""
+def note(sandbox: Sandbox, session_id: str, *, pid: int | None = None, **changes: object) -> None:
+    """Notes, as Claude Code does, that a process, by default this one, has a session open in a terminal."""
     notes = sandbox.home / ".claude" / "sessions"
     notes.mkdir(parents=True, exist_ok=True)
-    told = {"pid": os.getpid(), "sessionId": session_id, "kind": "interactive", "entrypoint": "cli"}
-    (notes / f"{os.getpid()}.json").write_text(json.dumps({**told, **changes}))
+    number = pid or os.getpid()
+    told = {"pid": number, "sessionId": session_id, "kind": "interactive", "entrypoint": "cli"}
+    (notes / f"{number}.json").write_text(json.dumps({**told, **changes}))
 
 
 @asynccontextmanager
@@ -42,15 +45,15 @@ async def connection(sandbox: Sandbox) -> AsyncIterator[tuple[asyncio.StreamRead
         writer.close()
 
 
-def written(name: str, told: dict[str, Any]) -> bytes:
+def written(name: str, told: dict[str, Any], pid: int | None = None) -> bytes:
     body = json.dumps(told).encode()
-    return f"{name} {os.getpid()} {time.time():.3f} {len(body)} 0\n".encode() + body
+    return f"{name} {pid or os.getpid()} {time.time():.3f} {len(body)} 0\n".encode() + body
 
 
-async def reply_to(sandbox: Sandbox, name: str, told: dict[str, Any]) -> bytes:
+async def reply_to(sandbox: Sandbox, name: str, told: dict[str, Any], pid: int | None = None) -> bytes:
     """What the server says to an event of this process, which is no child of the server."""
     async with asyncio.timeout(HANG_SECONDS), connection(sandbox) as (reader, writer):
-        writer.write(written(name, told))
+        writer.write(written(name, told, pid))
         return await reader.read()
 
 
@@ -60,7 +63,7 @@ async def reply_to(sandbox: Sandbox, name: str, told: dict[str, Any]) -> bytes:
     ids=["nothing", "another session", "in the background", "no terminal"],
 )
 async def test_an_event_of_a_process_without_that_session_is_refused(
-    server: Service, sandbox: Sandbox, noted: dict[str, str]
+    server: Service, sandbox: Sandbox, noted: dict[str, Any]
 ) -> None:
     told = event(sandbox, prompt="Forged")
     if noted:
@@ -69,6 +72,24 @@ async def test_an_event_of_a_process_without_that_session_is_refused(
     assert await reply_to(sandbox, "UserPromptSubmit", told) == OVER
     assert not server.broker.pending()
     assert not server.sessions()
+
+
+@pytest.fixture
+def other_terminal() -> Iterator[int]:
+    """A process that neither the server nor this process has as a child."""
+    started = subprocess.run(["sh", "-c", "sleep 1000 >&- 2>&- & echo $!"], stdout=subprocess.PIPE, check=True)
+    pid = int(started.stdout)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_command_cannot_ask_in_the_name_of_another_terminal(
+    server: Service, sandbox: Sandbox, other_terminal: int
+) -> None:
+    told = event(sandbox)
+    note(sandbox, told["session_id"], pid=other_terminal)
+    assert await reply_to(sandbox, "PermissionRequest", told, other_terminal) == OVER
+    assert not server.broker.pending()
 
 
 async def test_an_answer_reaches_only_whoever_asked(server: Service, sandbox: Sandbox) -> None:

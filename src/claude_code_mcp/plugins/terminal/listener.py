@@ -74,8 +74,9 @@ class HookListener:
             event = read_event(head, body, self._terminals.config_dir)
             if event.name == "PermissionRequest":
                 # The hook waits, so it can be looked at. Of other events it has ended by now.
-                await _refuse_own(peer_pid(writer.get_extra_info("socket")))
-                await _refuse_own(event.pid)
+                hook = peer_pid(writer.get_extra_info("socket"))
+                await _refuse_own(hook)
+                await _refuse_foreign(hook, event.pid)
                 await self._ask(event, reader, writer)
             elif event.name == "SessionEnd":
                 self._terminals.ended(event)
@@ -131,6 +132,22 @@ async def _refuse_own(pid: int) -> None:
     """ValueError for a process that this server or another one has started, such as a command of a session."""
     if await asyncio.to_thread(started_by_us, pid):
         raise ValueError(f"process {pid} is not a terminal's")
+
+
+async def _refuse_foreign(hook: int, terminal: int) -> None:
+    """ValueError for a process that the Claude Code process which it names has not started: a command of one terminal
+    cannot ask in the name of another one."""
+    if not await asyncio.to_thread(_descends_from, hook, terminal):
+        raise ValueError(f"process {hook} was not started by process {terminal}")
+
+
+def _descends_from(pid: int, ancestor: int) -> bool:
+    import psutil  # noqa: PLC0415
+
+    try:
+        return pid == ancestor or any(process.pid == ancestor for process in psutil.Process(pid).parents())
+    except psutil.Error:
+        return False
 
 
 def _free_place(state_dir: Path) -> Path:
