@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ _MAX_TERMINALS = 200
 _SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
 _MAX_PLAN = 1 << 20
 _MAX_MODE = 40
-_READ_AGAIN, _READ_PAUSE = 4, 0.05
+_READ_AGAIN, _READ_PLAN_AGAIN, _READ_PAUSE = 4, 60, 0.05
 
 Reply = Callable[[bytes | None], None]
 """Called once: with the line that the hook prints, or None if it is to end silently."""
@@ -66,6 +66,14 @@ class _Asked:
     reply: Reply
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A plan in a dialog, and the id of the call that offers it; empty for the session's plan file."""
+
+    text: str
+    call: str = ""
+
+
 class Terminal:
     """One session in one terminal."""
 
@@ -75,6 +83,8 @@ class Terminal:
         self._config_dir = config_dir
         self._asked: dict[str, _Asked] = {}
         """By the id of the question."""
+        self.reviewed: set[str] = set()
+        """The calls whose plans were approved or sent back."""
         self._status: str | None = None
         self._status_since = 0.0
         self._reported: dict[str, float] = {}
@@ -181,16 +191,15 @@ class Terminal:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def ask(self, event: HookEvent, tool_input: Mapping[str, Any], reply: Reply) -> str:
-        """Opens the question of a hook, with the input as people are to see it; returns its id."""
+    def ask(self, event: HookEvent, plan: _Plan | None, reply: Reply) -> str:
+        """Opens the question of a hook, with the plan that people are to see; returns its id."""
         self._report_place(event)
         asked = _Asked(event.started, event.tool, event.tool_input, reply)
-        shown_plan = tool_input.get("plan") if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
-        read_plan = partial(_plan_of, event, self._config_dir)
+        tool_input = event.tool_input if plan is None else {**event.tool_input, "plan": plan.text}
 
         def check(question: Question, answer: Answer) -> None:
             self._refuse_late(question, asked)
-            if answer.allow and shown_plan is not None and read_plan() != shown_plan:
+            if answer.allow and plan is not None and _plan_of(event, self._config_dir) != plan:
                 raise InvalidArgument("The plan has changed since it was shown; review it at the terminal.")
             changed = answer.updated_input
             if question.kind is QuestionKind.PLAN_REVIEW and changed is not None and dict(changed) != dict(tool_input):
@@ -201,6 +210,8 @@ class Terminal:
 
         def settled(resolution: Resolution, body: dict[str, Any] | None) -> None:
             self._asked.pop(question_id, None)
+            if plan is not None and plan.call:
+                self.reviewed.add(plan.call)
             if resolution.closure is Closure.ANSWERED and body is not None:
                 reply(decision(_as_terminal_takes_it(event, body)))
                 self.outside.report_state(State.WAITING if self._asked else State.RUNNING)
@@ -288,20 +299,24 @@ class Terminals:
         """Opens the question of a hook; the value is to be called when the hook has ended. ClaudeCodeError if it cannot
         be asked here."""
         terminal = await self._join(event.session_id, event.cwd, event.pid)
-        tool_input = dict(event.tool_input)
-        if kind_of(event.tool) is QuestionKind.PLAN_REVIEW:
-            plan = await asyncio.to_thread(_plan_of, event, self.config_dir)
-            if not plan:
-                raise InvalidArgument("The plan's file cannot be found; review the plan at the terminal.")
-            tool_input["plan"] = plan
+        plan = await self._plan(terminal, event) if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
         # Of a new call the transcript may have nothing yet, and an equal call before it has a result.
         if await terminal.was_answered(event) or (event.is_again and await asyncio.to_thread(_has_result, event)):
             raise QuestionClosed("It was answered at the terminal.", closed="withdrawn")
         # With nothing awaited from here on.
         if not terminal.outside.is_joined:
             raise SessionBusy("The terminal has left the session.", session_id=event.session_id)
-        question_id = terminal.ask(event, tool_input, reply)
+        question_id = terminal.ask(event, plan, reply)
         return partial(terminal.hook_ended, question_id)
+
+    async def _plan(self, terminal: Terminal, event: HookEvent) -> _Plan:
+        """The plan that the dialog shows. InvalidArgument if it cannot be found."""
+        for _ in range(_READ_PLAN_AGAIN):
+            plan = await asyncio.to_thread(_plan_of, event, self.config_dir)
+            if plan is not None and plan.call not in terminal.reviewed:
+                return plan
+            await asyncio.sleep(_READ_PAUSE)  # Claude Code writes the call to the transcript after it starts the hook
+        raise InvalidArgument("The plan's file cannot be found; review the plan at the terminal.")
 
     async def _join(self, session_id: str, cwd: str, pid: int) -> Terminal:
         # One at a time for each session: events come in quick succession, and joining reads the disk.
@@ -370,35 +385,43 @@ def _sessions_directory(config_dir: str) -> str:
     return directory
 
 
-def _plan_of(event: HookEvent, config_dir: str) -> str:
+def _plan_of(event: HookEvent, config_dir: str) -> _Plan | None:
     """The plan that Claude Code shows in its dialog: the session's plan file, or the plan in the last call that offers
-    one. Blocks on the disk."""
+    one; None if that call has a result, which makes it an earlier one. Blocks on the disk."""
     messages = read_recent(Path(event.text("transcript_path"))).messages
     slug = next((found for message in reversed(messages) if isinstance(found := message.get("slug"), str)), "")
     if _SLUG.fullmatch(slug):
         with contextlib.suppress(OSError, UnicodeError):
             file = os.path.join(config_dir, "plans", f"{slug}.md")
-            return read_regular(file, _MAX_PLAN, follow_link=False).decode()
-    for message in reversed(messages):
-        for block in _blocks(message):
-            if block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
-                found = block.get("input")
-                plan = found.get("plan") if isinstance(found, dict) else None
-                return plan if isinstance(plan, str) else ""
-    return ""
+            written = read_regular(file, _MAX_PLAN, follow_link=False).decode()
+            return _Plan(written) if written else None
+    blocks = [block for message in messages for block in _blocks(message)]
+    results = _results(blocks)
+    for block in reversed(blocks):
+        if block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
+            given, call = block.get("input"), block.get("id")
+            text = given.get("plan") if isinstance(given, dict) else None
+            is_open = isinstance(call, str) and call not in results
+            return _Plan(text, call) if is_open and isinstance(text, str) and text else None
+    return None
 
 
 def _has_result(event: HookEvent) -> bool:
     """Whether the transcript has a result of the newest call like that of an event. Blocks on the disk."""
     messages = read_recent(Path(event.text("transcript_path"))).messages
     blocks = [block for message in messages for block in _blocks(message)]
-    results = {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
+    results = _results(blocks)
     for block in reversed(blocks):
         # Of a plan Claude Code tells a hook less than the model has written.
         is_same = event.tool == "ExitPlanMode" or block.get("input") == event.tool_input
         if block.get("type") == "tool_use" and block.get("name") == event.tool and is_same:
             return block.get("id") in results
     return False
+
+
+def _results(blocks: Iterable[Mapping[str, Any]]) -> set[Any]:
+    """The ids of the calls that have a result."""
+    return {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
