@@ -6,6 +6,7 @@ that was there before is kept, and is put back when the plugin is removed, byte 
 since.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ MIN_VERSION = (2, 1, 290)
 """The oldest Claude Code on which answers from elsewhere were tested; it does not work on 2.1.0."""
 _SOURCE = Path(__file__).parent / "claude_plugin"
 _TIMEOUT = 120.0
+_LISTS = ("known_marketplaces.json", "installed_plugins.json")
+_DIRECTORIES = ("cache", "data", "marketplaces", "")
+"""What Claude Code makes below `plugins`, that directory last."""
 _KEYS = ("extraKnownMarketplaces", "enabledPlugins")
 
 
@@ -97,7 +101,8 @@ class Installation:
             self._install_again(before)
             return self.status()
         # Before anything is changed: whatever happens from now on can be undone.
-        replace_file(self._record, json.dumps({"before": before, "made": self._absent_files()}).encode())
+        made = {"made": self._absent(_LISTS), "directories": self._absent(_DIRECTORIES)}
+        replace_file(self._record, json.dumps({"before": before, **made}).encode())
         try:
             self._run("marketplace", "add", str(self.directory))
             self._run("install", PLUGIN_ID, "--scope", "user")
@@ -146,6 +151,9 @@ class Installation:
         for name in record.get("made", ()):
             self._remove_if_empty(self._config_dir / "plugins" / name)
         shutil.rmtree(self._config_dir / "plugins" / "cache" / NAME, ignore_errors=True)
+        for name in record.get("directories", ()):
+            with contextlib.suppress(OSError):  # something else is in it by now
+                (self._config_dir / "plugins" / name).rmdir()
         shutil.rmtree(self.directory, ignore_errors=True)
         self._record.unlink(missing_ok=True)
         return was_there
@@ -213,8 +221,8 @@ class Installation:
 
     # -- the settings -------------------------------------------------------------------------------------------------
 
-    def _absent_files(self) -> list[str]:
-        names = ("known_marketplaces.json", "installed_plugins.json")
+    def _absent(self, names: Iterable[str]) -> list[str]:
+        """The names of those that are not there below the directory of plugins."""
         return [name for name in names if not (self._config_dir / "plugins" / name).exists()]
 
     def _write_settings(self, text: str | None) -> None:

@@ -399,8 +399,8 @@ def _plan_of(event: HookEvent, config_dir: str) -> _Plan | None:
     results = _results(blocks)
     for block in reversed(blocks):
         if block.get("type") == "tool_use" and block.get("name") == "ExitPlanMode":
-            given, call = block.get("input"), block.get("id")
-            text = given.get("plan") if isinstance(given, dict) else None
+            tool_input, call = block.get("input"), block.get("id")
+            text = tool_input.get("plan") if isinstance(tool_input, dict) else None
             is_open = isinstance(call, str) and call not in results
             return _Plan(text, call) if is_open and isinstance(text, str) and text else None
     return None
