@@ -34,6 +34,7 @@ from ...core.sessions.outside_sessions import OutsideSession
 from ...core.transcripts.recent_messages import read_recent
 from ...core.transcripts.watched_files import FileFollower
 from .hook_events import HookEvent, decision
+from .keyboard import device_of, is_used
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ _LOOK_AGAIN = 2.0
 """Seconds after which the file is read without a change: a process that was killed changes nothing."""
 _OTHER_DIALOG = 3.0
 """Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
-_AT_KEYBOARD = 30.0
-"""Seconds after a key in which the person counts as being there."""
 _REPORT_PAUSE = 0.5
 """Seconds between two prompts, and between two ends of turns, that are reported."""
 _MAX_TERMINALS = 200
@@ -333,8 +332,8 @@ class Terminals:
                 if self.closed or len(self._terminals) >= _MAX_TERMINALS:
                     raise LimitReached(f"{len(self._terminals)} terminals are already connected.")
                 self._leave(session_id, "the session is open in another terminal")
-                keyboard = await asyncio.to_thread(_terminal_of, pid)
-                outside = await self._service.outside.join(session_id, cwd, partial(_is_used, keyboard))
+                keyboard = await asyncio.to_thread(device_of, pid)
+                outside = await self._service.outside.join(session_id, cwd, partial(is_used, keyboard))
                 terminal = self._terminals[session_id] = Terminal(outside, pid, self.config_dir)
                 self._tasks[session_id] = self._service.start_task(self._follow(terminal), endless=True)
                 return terminal
@@ -427,22 +426,3 @@ def _results(blocks: Iterable[Mapping[str, Any]]) -> set[Any]:
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = message["message"].get("content")
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-
-
-def _terminal_of(pid: int) -> str | None:
-    """The device of the terminal that a process runs in; None if it has none."""
-    import psutil  # noqa: PLC0415
-
-    try:
-        found = psutil.Process(pid).terminal()
-    except (psutil.Error, ValueError, OverflowError):
-        return None
-    return found if isinstance(found, str) else None
-
-
-def _is_used(device: str | None) -> bool:
-    """Whether somebody has just typed at a terminal."""
-    try:
-        return device is not None and time.time() - os.stat(device).st_atime < _AT_KEYBOARD
-    except OSError:
-        return False
