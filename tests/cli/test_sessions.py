@@ -92,7 +92,7 @@ async def test_a_session_is_looked_after_from_the_shell(
     assert [row["sessionId"] for row in json.loads(await shell("sessions", "list", "--json"))] == [session_id]
 
 
-@pytest.mark.soak  # tests/core/transcripts/test_following.py; on a terminal: `attach` in test_running_sessions.py
+@pytest.mark.soak  # tests/core/transcripts/test_watched_files.py; on a terminal: `attach` in test_running_sessions.py
 async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
     session_id = await a_session(service, sandbox)
     command = [sys.executable, "-m", "claude_code_mcp", "sessions", "follow", session_id]

@@ -190,7 +190,7 @@ class HubProvider:
     async def _open(self, *, strict: bool) -> None:
         """Create and open the hubs, all or none. With `strict`, the hub's own file must be readable; otherwise the
         servers appear as soon as it is."""
-        for module in (".factory", ".channel_relay"):  # in a thread, since it takes a while
+        for module in (".client_hubs", ".channel_relay"):  # in a thread, since it takes a while
             await asyncio.to_thread(import_module, module, __package__)
         from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
         from .client_hubs import Hubs  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""Sessions on disk: reading, following, naming, copying, sharing and removing them.
+"""Sessions on disk as callers use them: checks who may, then asks the library.
 
-The service's side of `SessionLibrary`: finds a session's store, checks its owner (another caller's session does not
-exist), and audits every change, including refused ones.
+The service's side of `SessionLibrary` (`session_library.py`): finds a session's store, checks its owner (another
+caller's session does not exist), and audits every change, including refused ones.
 """
 
 import asyncio
