@@ -86,7 +86,7 @@ class SessionRecord(BaseModel):
     usage: Usage = Usage()
     model_turns: int = Field(0, ge=0)
     outcome: Outcome | None = None
-    """Whether `outcome` contains only the beginning of a long result."""
+    """Of the last turn that ended."""
     result_cut: bool = False
     """Whether `outcome` contains only the beginning of a long result."""
     grants: tuple[Mapping[str, Any], ...] = ()
