@@ -51,7 +51,7 @@ _SHORT_PAGE = 24_000
 _MAX_WRITTEN = 20_000
 """Characters shown of an unfinished line, which is sent from its start each time."""
 _LOOK_BACK = 5000
-"""Fragments that a known secret may be spread over."""
+"""How many fragments a known secret may span."""
 _MAX_TEXT = 4000
 """Characters of a text in an event in short."""
 Shown = tuple[dict[str, Any] | None, int]

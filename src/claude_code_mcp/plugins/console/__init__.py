@@ -1,1 +1,1 @@
-"""The console: a person's side in a browser, over HTTP and on the service; and push to where the person is."""
+"""The console: a web page for people."""

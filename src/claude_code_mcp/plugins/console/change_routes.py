@@ -1,8 +1,5 @@
-"""Everything that a session has changed, by file, and what is done with it: the routes on its changes.
-
-What is shown is the difference in its worktree, or else its edits; within limits, and it says so where something is
-left out.
-"""
+"""The routes for a session's changes, by file, and actions on them. Shows the diff of its worktree, or otherwise its
+edits, within limits; omissions are reported."""
 
 import re
 from itertools import pairwise
@@ -27,19 +24,19 @@ _NOWHERE = "/dev/null"
 
 
 class ChangedFile(NamedTuple):
-    """A file with what was changed in it, as hunks of unified diffs in the order of the changes."""
+    """A file and its changes, as hunks of unified diffs in order."""
 
     path: str
     diffs: list[str]
     note: str = ""
-    """What else became of it: `new`, `deleted`, `renamed`, or why there are no lines to show."""
+    """Its other status: `new`, `deleted`, `renamed`, or why there are no lines."""
 
     def row(self) -> dict[str, Any]:
         return {"path": self.path, "diffs": self.diffs, "note": self.note}
 
 
 def files_of_diff(text: str) -> tuple[list[ChangedFile], bool]:
-    """The files of what `git diff` has printed, and whether some were left out."""
+    """The files in the output of `git diff`, and whether some were omitted."""
     places = [*(found.start() for found in _HEAD.finditer(text)), len(text)]
     files: list[ChangedFile] = []
     room = MAX_LENGTH
@@ -74,7 +71,7 @@ _MAX_NAMED = 30
 
 
 class WorkArguments(Arguments):
-    """What is to be done with a worktree, and the digest of what somebody saw of it and agreed to."""
+    """An action on a worktree, and the digest of what the user reviewed."""
 
     action: Literal["commit", "merge", "discard", "pull_request"]
     agreed: Name | None = None
@@ -85,14 +82,14 @@ class WorkArguments(Arguments):
 
 
 class ChangeRoutes:
-    """The handlers on what a session has changed."""
+    """The handlers for a session's changes."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def changes(self, request: Request, user: WebUser) -> Response:
-        """What the session has changed, by file: in its worktree if it has one and is at rest, else as its calls have
-        noted it."""
+        """The session's changes by file: of its worktree if it has one and is idle, otherwise as recorded by its
+        calls."""
         session_id, service = session_id_of(request), self._service
         session = await service.find(session_id, caller=user.caller)
         changes = await service.work.changes(session, caller=user.caller)
@@ -106,7 +103,7 @@ class ChangeRoutes:
         return answer({"source": source, "directory": directory, "files": [file.row() for file in files], "cut": cut})
 
     async def file(self, request: Request, user: WebUser) -> Response:
-        """A text file below the directory of a session, where the session itself may read it."""
+        """A text file below a session's directory, if the session may read it."""
         path = text_of(request, "path", 4096)
         if path is None:
             raise InvalidArgument("path: required.", field="path")
@@ -114,7 +111,7 @@ class ChangeRoutes:
         return answer(self._service.redaction.data({"path": found, "text": text}))
 
     async def plan(self, request: Request, user: WebUser) -> Response:
-        """What can be done with its worktree, and what that would be made of."""
+        """The possible actions on its worktree, and their input."""
         session_id, work = session_id_of(request), self._service.work
         plan, remote = await work.plan(session_id, caller=user.caller)
         lost = await work.unsaved(session_id, caller=user.caller)
@@ -133,7 +130,7 @@ class ChangeRoutes:
         return answer({**self._service.redaction.data(shown), "digest": plan.digest})
 
     async def work(self, request: Request, user: WebUser) -> Response:
-        """Does with its worktree what somebody has agreed to, as it is named by what they saw."""
+        """Carries out a confirmed action on its worktree, identified by the reviewed state."""
         arguments = await arguments_of(request, WorkArguments)
         session_id, work, caller = session_id_of(request), self._service.work, user.caller
         if arguments.action == "discard":

@@ -101,7 +101,7 @@ def _from_shared(where: Place) -> dict[str, Any]:
 
 
 def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Asks a server over HTTP, as the caller with the token. A server that lets everybody in needs no ticket."""
+    """Asks a server over HTTP, as the caller with the token. A server without authentication needs no ticket."""
     parts = address_of(arguments.url)
     base, token = f"{parts.scheme}://{parts.netloc}/", arguments.token or os.environ.get(_TOKEN)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

@@ -1,10 +1,9 @@
-"""The console of one server: its sign-in, its links, and where it is served.
+"""The console of one server: its sign-in, its links, and its address.
 
-Every route but the page and the sign-in needs a signed-in user; what they ask for is in `page_routes.py`.
-
-The shared server opens a port for it, which is on loopback, has no MCP and takes no tokens: the only way in is a link
-that was made for the user, since nobody else can ask through the socket. It is remembered, so that pages, sign-ins and
-subscriptions, which browsers tie to the port, go on after a restart.
+Every route except the page and the sign-in needs a signed-in user; `page_routes.py` has the rest. The shared server
+opens a loopback port for it, without MCP and tokens: the only way in is a link created for the user through the socket,
+which nobody else can use. The port is remembered, so that pages, sign-ins and subscriptions, which browsers bind to the
+port, continue after a restart.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """Made for an address once the server listens there."""
+    """Created once the server listens at an address."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Console:
         address: Address,
         make_routes: Callable[[StillSignedIn], PageRoutes],
     ) -> None:
-        """`address` is where the server listens. Links lead there, unless the settings name another address."""
+        """`address` is the listening address. Links use it, unless the settings name another one."""
         settings = host.settings
         reached = "localhost" if address.unspecified else address.host
         # Passkeys are for a name: who signs in with one stays at that origin.
@@ -62,7 +61,7 @@ class Console:
         public = origin.rstrip("/")
         self.url = self._own_url = f"{public}/"
         self.phone: PhoneAddress | None = None
-        """Where a command may serve this console for a phone."""
+        """The address at which a command serves this console for a phone."""
         self.on_move: Callable[[str], None] = lambda _: None
         """Called with the new address when `reached_at` changes it."""
         self._host = host
@@ -82,7 +81,7 @@ class Console:
         self._signing_in = SignInRoutes(self._routes, host.audit, self._guard, self._sign_ins, self._link, accounts)
 
     def reached_at(self, address: str | None) -> None:
-        """Links lead to this origin now, and requests to it are accepted; None for the console's own address."""
+        """Links now use this origin, and requests to it are accepted; None for the console's own address."""
         url = f"{address}/" if address is not None else self._own_url
         if url != self.url:
             self.url = url
@@ -90,36 +89,35 @@ class Console:
             self.on_move(url)
 
     def watched(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, has the page open."""
+        """Whether anyone, or this principal, has the page open."""
         return self._routes.watched(principal)
 
     @property
     def idle_seconds(self) -> float:
-        """How long ago somebody used the page."""
+        """Seconds since the page was last used."""
         return time.monotonic() - self._used
 
     def signed_in(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, is signed in on some device, be it a phone in a pocket. Blocks on the
-        disk; OSError."""
+        """Whether anyone, or this principal, is signed in on any device. Blocks on the disk; raises OSError."""
         return self._sign_ins.any(principal)
 
     def refused(self) -> None:
-        """To be called for each sign-in that fails."""
+        """Call it for each failed sign-in."""
         self._host.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
     def _link(self, ticket: str) -> str:
         return f"{self.url}#ticket={ticket}"
 
     def check_host(self, request: Request) -> str:
-        """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
+        """The host name of the request. Raises RequestRefused (421) if it is not ours."""
         return self._guard.check_host(request)
 
     async def link_for(self, identity: Identity) -> str:
-        """The address of a link with which somebody signs in once as this principal. Raises OSError."""
+        """The address of a link that signs one browser in as this principal. Raises OSError."""
         return str((await self.new_link(identity))["url"])
 
     async def new_link(self, identity: Identity) -> dict[str, Any]:
-        """A link with which somebody signs in once as this principal. Raises OSError."""
+        """A link that signs one browser in as this principal. Raises OSError."""
         ticket, expires_at = await asyncio.to_thread(self._sign_ins.new_ticket, identity)
         self._host.audit(AuditEvent(AuditKind.TICKET_GIVEN, identity.principal))
         return {"url": self._link(ticket), "address": self.url, "expires_at": expires_at}
@@ -168,10 +166,10 @@ _MAX_PORT = 16
 
 
 class Consoles:
-    """The consoles of one service; links in notices lead to the first that is made."""
+    """The consoles of one service; links in notifications lead to the first one."""
 
     def __init__(self, service: Service, find_hub: "Callable[[], Hub | None]", parts: Sequence[ApiPart] = ()) -> None:
-        """`parts` are those of plug-ins."""
+        """`parts` come from plug-ins."""
         self._service = service
         self._find_hub = find_hub
         self._made: list[Console] = []
@@ -196,12 +194,12 @@ class Consoles:
             part.page_moved(url)
 
     def open(self, address: Address, accounts: Accounts) -> Console | None:
-        """Such a console; None where the settings want none. Blocks on the disk."""
+        """Opens such a console; None if the settings disable it. Blocks on the disk."""
         return self.console(address, accounts) if self._service.settings.section(ConsoleSettings).web else None
 
     async def in_use(self, idle: float) -> bool:
-        """Whether the server must stay for people with a browser: one is signed in, a command serves the page for a
-        phone, the page was used within so many seconds, or something is being pushed."""
+        """Whether the server must keep running for browsers: one is signed in, a command serves the page for a phone,
+        the page was used within this many seconds, or a notification is pending."""
         try:
             # First, since it is awaited: what follows is as it is at the end of this call.
             signed_in = [await asyncio.to_thread(console.signed_in) for console in self._made]
@@ -215,14 +213,14 @@ class Consoles:
     # -- who sees questions ---------------------------------------------------------------------------------------
 
     async def _expects(self, question: Question) -> bool:
-        """Whether the owner of a question may still come to see it."""
+        """Whether the owner of a question may still see it."""
         sessions = self._service.sessions(principal=None)
         owner = next((session.owner for session in sessions if session.id == question.session_id), None)
         return owner is not None and await self.watched_by(owner)
 
     async def watched_by(self, principal: str) -> bool:
-        """Whether a principal comes to see questions: a page of theirs is open, or questions are pushed to them. To be
-        signed in is not enough, which lasts for weeks."""
+        """Whether a principal will see questions: a page is open, or questions are pushed. Being signed in is not
+        enough, because that lasts for weeks."""
         if any(console.watched(principal) for console in self._made):
             return True
         for part in self._parts:
@@ -243,7 +241,7 @@ class Consoles:
 
 
 class OpenConsoles(Protocol):
-    """The consoles of one server."""
+    """The open consoles of one server."""
 
     @property
     def first(self) -> Console | None: ...
@@ -252,7 +250,7 @@ class OpenConsoles(Protocol):
 
 
 class ConsolePort:
-    """The port that a shared server opens for its user; none before that, unless it was open the last time."""
+    """The port that a shared server opens for its user on request, and after a restart if it was open."""
 
     def __init__(self, consoles: OpenConsoles, host: HttpService, name: str) -> None:
         """`name` distinguishes the shared servers of a user."""
@@ -269,12 +267,12 @@ class ConsolePort:
 
     @property
     def url(self) -> str | None:
-        """Where the console is; None if it is not open."""
+        """The console's address; None if it is not open."""
         console = self._consoles.first
         return console.url if console is not None else None
 
     async def link(self) -> dict[str, Any]:
-        """A link for the user, to the console that is open, or that is opened now."""
+        """A link for the user; opens the console if needed."""
         if not self._settings.web:
             return {"error": "The console is switched off (CLAUDE_CODE_MCP_WEB)."}
         try:
@@ -288,7 +286,7 @@ class ConsolePort:
             return {"error": f"The console cannot be opened: {error}"}
 
     async def reopen(self) -> None:
-        """Opens it if it was open when the last server ended."""
+        """Opens it if it was open when the last server exited."""
         if self._settings.web and (self._settings.web_port or await asyncio.to_thread(self._remembered)):
             try:
                 await self._open()
@@ -305,7 +303,7 @@ class ConsolePort:
             self._server, self._serving = server, self._host.start_task(server.serve())
 
     def _listen(self) -> HttpServer:
-        """Listens at the port of the settings; else at the one from before, if it is free, or at any."""
+        """Listens on the configured port; otherwise on the previous one if free, or on any."""
         fixed = self._settings.web_port
         try:
             return self._server_at(fixed or self._remembered())
@@ -336,7 +334,7 @@ class ConsolePort:
         )
 
     def _remembered(self) -> int:
-        """The port of the last time; 0 if there is none."""
+        """The previous port; 0 if there is none."""
         try:
             text = read_regular(self._file, _MAX_PORT).decode("ascii", "replace").strip()
         except OSError:

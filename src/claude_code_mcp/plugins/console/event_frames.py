@@ -1,8 +1,8 @@
-"""Sessions, questions, turns and events as the page gets them. Pure.
+"""Sessions, questions, turns and events in the page's format. Pure.
 
-Fragments of a text that is being written are put together, as many as have come since the last flush, and are held back
-as long as they may end with the beginning of a known secret. An id is given only to what was sent up to it: whoever
-resumes behind it misses nothing and gets nothing twice.
+Fragments of a growing text are merged until the next flush, and held back while they may end in the beginning of a
+known secret. A frame has an id only if everything up to it was sent: a client that resumes after it misses nothing and
+gets nothing twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,11 +49,11 @@ _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _MAX_PENDING = 64 << 10
 _MAX_SECRET = 8 << 10
 _LOOK_BACK = 1000
-"""Fragments that a known secret may be spread over."""
+"""How many fragments a known secret may span."""
 
 
 class Frame(NamedTuple):
-    """Bytes of the stream; `seq` is the event that they end with, 0 for what is no event of the session."""
+    """Bytes of the stream; `seq` is the event that they end with, 0 for other frames."""
 
     seq: int
     data: bytes
@@ -66,7 +66,7 @@ def frame(name: str, payload: Mapping[str, Any], event_id: str = "") -> bytes:
 
 
 def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
-    """An item of a conversation as it goes to the page. Of the result of a call there is no more than the result."""
+    """An item of a conversation in the page's format. For a call's result, only the result."""
     if item.kind != "tool":
         fields: dict[str, Any] = {"id": item.id, "kind": item.kind, "text": item.text}
     else:
@@ -80,7 +80,7 @@ def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
 
 
 def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
-    """How many of the first fragments of a text can be sent without those behind them."""
+    """How many of the first fragments can be sent without the others."""
     # From the end: as a rule nothing is held back, and the first look decides.
     for count in range(len(parts), 0, -1):
         end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_MAX_SECRET:]
@@ -90,22 +90,22 @@ def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
 
 
 class FrameEncoder:
-    """Encodes the events of one session, in their order."""
+    """Encodes the events of one session, in order."""
 
     def __init__(self, redactor: Redaction, cursor: Callable[[int], str], cwd: str = "") -> None:
-        """`cursor` makes the id of an event from its number."""
+        """`cursor` creates an event's id from its number."""
         self._redactor = redactor
         self._cursor = cursor
         self._cwd = cwd
         self._kind = ""
         self._parts: list[str] = []
         self.reached = 0
-        """The last fragment that was taken."""
+        """The last fragment received."""
         self._at = 0.0
 
     @property
     def holds(self) -> bool:
-        """Whether fragments wait."""
+        """Whether fragments are pending."""
         return bool(self._parts)
 
     def take(self, event: Event) -> Iterator[Frame]:
@@ -121,14 +121,14 @@ class FrameEncoder:
             self.reached = event.seq
 
     def flush(self) -> Iterator[Frame]:
-        """What can be sent of the fragments that wait."""
+        """The pending fragments that can be sent."""
         text = "".join(self._parts)
         # A text that always seems to begin a secret must neither be held for ever nor grow without a bound.
         if text and (not self._redactor.held_back(text) or len(text) > _MAX_PENDING):
             yield from self._release()
 
     def finish(self) -> Iterator[Frame]:
-        """All of the fragments that wait: what follows is sent by another encoder."""
+        """All pending fragments: another encoder continues."""
         yield from self._release()
 
     def _fragment(self, event: Partial | PartialRun) -> Iterator[Frame]:
@@ -224,7 +224,7 @@ class FrameEncoder:
 
 
 def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any]:
-    """Which question was opened; its whole input is asked for by its id."""
+    """Which question was opened; its complete input is requested by id."""
     question = event.question
     fields = {
         "questionId": question.id,
@@ -284,7 +284,7 @@ _STORED_COLUMNS = {
     "sharedBy": "owner",
     "access": "access",
 }
-"""What the page shows of every session: its name there and the column of `SessionRow`."""
+"""The columns of every session: the page's name and the field of `SessionRow`."""
 _LIVE_COLUMNS = {
     "prompt": "first_prompt",
     "needs": "needs",
@@ -299,12 +299,12 @@ _LIVE_COLUMNS = {
     "onLimit": "on_limit",
     "planUsage": "plan_usage",
 }
-"""What it shows of sessions in memory."""
+"""Additional columns of sessions in memory."""
 _ONLY_ON_DISK = frozenset({"title", "branch", "messages", "tag", "pinned", "archived", "mention"})
 
 
 def page_row(row: SessionRow) -> dict[str, Any]:
-    """A row as the page gets it, before redaction."""
+    """A row in the page's format, before redaction."""
     columns = {**_STORED_COLUMNS, **(_LIVE_COLUMNS if row.in_memory else {})}
     # Without a title the row was made without the disk: the page keeps what it knows of that.
     known = {name for name in columns if row.display_text is not None or name not in _ONLY_ON_DISK}
@@ -316,8 +316,7 @@ def page_row(row: SessionRow) -> dict[str, Any]:
 
 
 def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows in the order of urgency: sessions that ask, then stalled and failed ones, then those at work, each with
-    the newest first."""
+    """The rows by urgency: sessions that ask, then stalled and failed ones, then busy ones, each newest first."""
 
     def urgency(row: dict[str, Any]) -> int:
         need = row.get("needs")
@@ -331,7 +330,7 @@ def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
-    """All of a question, without secrets."""
+    """The complete question, redacted."""
     shown = without_secrets(question, redactor)
     row: dict[str, Any] = {
         "questionId": shown.id,
@@ -387,6 +386,6 @@ def turn_row(number: int, turn: ConversationTurn, cwd: str) -> dict[str, Any]:
 
 
 def session_in_memory(service: Service, principal: str, session_id: str) -> Session | None:
-    """The session of a principal under the id that it goes on with; None if it is on disk alone."""
+    """A principal's session in memory, under its current id; None if it is only on disk."""
     current = service.current_id(session_id)
     return next((session for session in service.sessions(principal=principal) if session.id == current), None)

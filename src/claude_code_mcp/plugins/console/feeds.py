@@ -55,13 +55,13 @@ _MAX_READ = 256 << 10
 
 
 class Read(NamedTuple):
-    """Frames that follow one another."""
+    """Consecutive frames."""
 
     begin: int
     end: int
     data: bytes
     last_seq: int
-    """The newest event among them; 0 if there is none."""
+    """The newest event in them; 0 if there is none."""
 
 
 class Ring:
@@ -73,15 +73,15 @@ class Ring:
         self._frames: deque[Frame] = deque()
         self._bytes = 0
         self._start = 0
-        """The place of the oldest frame."""
+        """The position of the oldest frame."""
         self.dropped_seq = 0
-        """The event of the newest frame that is gone."""
+        """The event of the newest dropped frame."""
         self._wakes: set[asyncio.Event] = set()
         self._latest = Read(0, 0, b"", 0)
 
     @property
     def end(self) -> int:
-        """The place behind the newest frame."""
+        """The position after the newest frame."""
         return self._start + len(self._frames)
 
     @property
@@ -89,7 +89,7 @@ class Ring:
         return bool(self._wakes)
 
     def add(self, frame: Frame) -> None:
-        """Adds a frame; watchers notice it only after `wake`."""
+        """Adds a frame; watchers notice it after `wake`."""
         self._frames.append(frame)
         self._bytes += len(frame.data)
         while len(self._frames) > 1 and (len(self._frames) > self._most_frames or self._bytes > self._most_bytes):
@@ -103,7 +103,7 @@ class Ring:
             event.set()
 
     def join(self, wake: asyncio.Event) -> "RingPlace":
-        """A place at the end; `wake` is set whenever there may be more. Must be left."""
+        """A reader's position at the end; `wake` is set whenever there may be more. Must be left."""
         self._wakes.add(wake)
         return RingPlace(self, wake)
 
@@ -111,7 +111,7 @@ class Ring:
         self._wakes.discard(wake)
 
     def read(self, place: int) -> Read:
-        """The frames from a place on that are still there, within a size."""
+        """The frames from a position on that are still stored, within a size."""
         begin = max(place, self._start)
         # Watchers that keep up are all at the same place: the bytes are joined once for all of them.
         if self._latest.begin == begin and self._latest.end == self.end:
@@ -131,7 +131,7 @@ class Ring:
 
 
 class RingPlace:
-    """Where one watcher is."""
+    """The position of one watcher."""
 
     def __init__(self, ring: Ring, wake: asyncio.Event) -> None:
         self._ring = ring
@@ -140,14 +140,14 @@ class RingPlace:
         self._last_seq = 0
 
     def read(self) -> tuple[bytes, tuple[int, int] | None]:
-        """What is new, empty if nothing is; and the first and last event that were lost before it, if any were."""
+        """The new frames, possibly none; and the first and last event that were lost before them, if any."""
         found = self._ring.read(self._next)
         lost = (self._last_seq + 1, self._ring.dropped_seq) if found.begin > self._next else None
         self._next, self._last_seq = found.end, max(self._last_seq, found.last_seq)
         return found.data, lost
 
     def reached(self, seq: int) -> None:
-        """The watcher has everything up to this event by other means."""
+        """The watcher has everything up to this event from elsewhere."""
         self._last_seq = max(self._last_seq, seq)
 
     def leave(self) -> None:
@@ -158,9 +158,9 @@ class RingPlace:
 
 
 _MERGE_SECONDS = 0.025
-"""How long a feed waits for more: fragments within it become one frame."""
+"""How long a feed waits for more: fragments within this time become one frame."""
 _MAX_RUN = 5000
-"""Fragments of one text that are looked at."""
+"""Maximum fragments of one text per frame."""
 _LIST_SECONDS = 0.5
 _LIST_EVENTS = (StateChanged, QuestionOpened, QuestionSettled, TurnStarted, TurnEnded, WaitChanged, Stalled)
 Key = TypeVar("Key", bound=Hashable)
@@ -168,7 +168,7 @@ FeedT = TypeVar("FeedT", bound="SessionFeed | TranscriptFeed | ListFeed")
 
 
 class SessionFeed:
-    """The events of one session, for all who watch it."""
+    """The events of one session for all its watchers."""
 
     def __init__(self, service: Service, session: Session) -> None:
         self.session = session
@@ -176,7 +176,7 @@ class SessionFeed:
         self._service = service
         self._encoder = FrameEncoder(service.redaction, session.events.cursor, session.cwd)
         self.sent_seq = session.events.last_seq
-        """The last event of which everything is in the ring, or would be if there were anything to tell of it."""
+        """The last event that is completely in the ring, or needs no frame."""
         self._known_id = session.id
         # Before the subscription, with nothing awaited in between:
         # each fragment is taken once, from the log or from there.
@@ -187,7 +187,7 @@ class SessionFeed:
         self._task = service.start_task(self._run())
 
     def _begin_within_a_text(self) -> None:
-        """Where the latest fragments may be the beginning of a secret, they belong to the ring and to no backlog."""
+        """If the latest fragments may be the beginning of a secret, they belong to the ring and to no backlog."""
         latest = self.session.events.after(max(0, self.sent_seq - _MAX_RUN))
         begin = next((number for number in range(len(latest), 0, -1) if ends_text(latest[number - 1])), 0)
         writing = latest[begin:]
@@ -216,7 +216,7 @@ class SessionFeed:
         self._task.cancel()
 
     def backlog(self, after: int) -> bytes:
-        """What has happened between an event and where the ring goes on, encoded for one watcher."""
+        """The events between a given one and the ring's position, encoded for one watcher."""
         encoder = FrameEncoder(self._service.redaction, self.session.events.cursor, self.session.cwd)
         frames: list[Frame] = []
         for event in self.session.events.after(after):
@@ -261,7 +261,7 @@ class SessionFeed:
 
 
 def _until(event: Event, seq: int) -> Event | None:
-    """The part of an event that is not newer than a number; None if all of it is."""
+    """The part of an event up to a number; None if all of it is later."""
     if event.seq <= seq:
         return event
     if isinstance(event, PartialRun) and event.first <= seq:
@@ -271,7 +271,7 @@ def _until(event: Event, seq: int) -> Event | None:
 
 
 class TranscriptFeed:
-    """Whether the transcript of a session has grown that is not at work here: a terminal or another server has it."""
+    """Whether the transcript of a session grows that a terminal or another server runs."""
 
     def __init__(self, service: Service, principal: str, session_id: str) -> None:
         self.ring = Ring(most_frames=10)
@@ -293,7 +293,7 @@ class TranscriptFeed:
 
 
 class ListFeed:
-    """Which of a principal's sessions have changed, at most twice a second each."""
+    """A principal's changed sessions, each at most twice a second."""
 
     def __init__(self, service: Service, principal: str) -> None:
         self.ring = Ring(most_frames=1000, most_bytes=2 << 20)
@@ -334,7 +334,7 @@ class ListFeed:
 
 
 class Feeds:
-    """An observer of the service. Sessions and principals without a watcher cost nothing here."""
+    """An observer of the service. Sessions and principals without watchers cost nothing here."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -342,14 +342,14 @@ class Feeds:
         self._transcripts: dict[tuple[str, str], TranscriptFeed] = {}
         self._lists: dict[str, ListFeed] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        """By session, who watches it while it is on disk alone."""
+        """By session, its watchers while it is only on disk."""
 
     def session(self, session: Session) -> AbstractContextManager[SessionFeed]:
         """The feed of a session in memory, while it is watched."""
         return _while_watched(self._sessions, session, partial(SessionFeed, self._service, session))
 
     def transcript(self, principal: str, session_id: str) -> AbstractContextManager[TranscriptFeed]:
-        """The feed of a session wherever it is, while it is watched."""
+        """The transcript feed of any session, while it is watched."""
         make = partial(TranscriptFeed, self._service, principal, session_id)
         return _while_watched(self._transcripts, (principal, session_id), make)
 
@@ -359,7 +359,7 @@ class Feeds:
 
     @contextlib.contextmanager
     def waiting(self, session_id: str, wake: asyncio.Event) -> Iterator[None]:
-        """Within this context, whatever happens in the session sets the event."""
+        """Within this context, every event of the session sets `event`."""
         self._waiting.setdefault(session_id, set()).add(wake)
         try:
             yield
@@ -387,7 +387,7 @@ class Feeds:
 
 @contextlib.contextmanager
 def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT]) -> Iterator[FeedT]:
-    """The feed under a key, made if there is none; closed when nobody is left who watches it."""
+    """The feed with a key, created on demand; closed with its last watcher."""
     feed = feeds.get(key)
     if feed is None:
         feed = feeds[key] = make()
@@ -405,9 +405,9 @@ def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT])
 
 HEARTBEAT = 15.0
 _MAX_WRITE = 60.0
-"""Seconds that a watcher may take to read what is on its way to it."""
+"""Seconds that a watcher may take to read pending data."""
 _MAX_STREAMS = 500
-"""Of one principal."""
+"""Per principal."""
 
 
 class Streams:
@@ -428,11 +428,11 @@ class Streams:
         self._closed = False
 
     def watched(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, has the page open."""
+        """Whether anyone, or this principal, has the page open."""
         return bool(self._open.get(principal)) if principal is not None else any(self._open.values())
 
     async def open(self, request: Request, user: WebUser) -> Response:
-        """The answer to a request for a stream."""
+        """Answers a request for a stream."""
         session_id = text_of(request, "session")
         if session_id is not None:
             session_id = (await self._service.find(session_id, caller=user.caller)).id
@@ -474,7 +474,7 @@ class Streams:
                 return
 
     def check_sign_ins(self, principal: str) -> None:
-        """Has every stream of a principal look whether its sign-in still stands, now."""
+        """Makes every stream of a principal check whether its sign-in is still valid."""
         for watcher in self._open.get(principal, ()):
             watcher.to_check = True
             watcher.wake.set()
@@ -488,14 +488,14 @@ class Streams:
 
 
 class _Watcher(contextlib.ExitStack):
-    """What one stream is made of: the list, the transcript of the watched session and, while that is in memory, its
-    events. Nothing is awaited between the end of one and the beginning of another."""
+    """The parts of one stream: the list, the transcript of the watched session and, while it is in memory, its events.
+    Nothing is awaited between the end of one and the start of another."""
 
     def __init__(self, service: Service, feeds: Feeds, principal: str, session_id: str | None) -> None:
         super().__init__()
         self.wake = asyncio.Event()
         self.to_check = False
-        """Whether the sign-in is to be looked at."""
+        """Whether the sign-in must be checked."""
         self._service = service
         self._feeds = feeds
         self._principal = principal
@@ -505,10 +505,10 @@ class _Watcher(contextlib.ExitStack):
         self._feed: SessionFeed | None = None
         self._events: RingPlace | None = None
         self._attached = self.enter_context(contextlib.ExitStack())
-        """The part that belongs to the session in memory."""
+        """The part for the session in memory."""
 
     def begin(self, after: str | None) -> bytes:
-        """Takes its places, and returns what comes before what will be read there."""
+        """Takes its positions, and returns what comes before the frames read there."""
         self._listing = self.enter_context(self._feeds.list_of(self._principal))
         self._join(self._listing.ring)
         first = b"retry: 2000\n\n" + self._listing.rows()
@@ -527,7 +527,7 @@ class _Watcher(contextlib.ExitStack):
         self.callback(place.leave)
 
     def _attach(self) -> bool:
-        """Watches the session in memory, if there is one that is not watched yet."""
+        """Watches the session in memory, if it is not watched yet."""
         if self._session_id is None or (self._feed is not None and not self._feed.gone):
             return False
         session = session_in_memory(self._service, self._principal, self._session_id)
@@ -542,7 +542,7 @@ class _Watcher(contextlib.ExitStack):
         return True
 
     def read(self) -> bytes:
-        """What is new; empty if nothing is."""
+        """The new data, possibly empty."""
         # Before the reading: what comes during it sets the event again, and the next round finds it.
         self.wake.clear()
         parts = []
@@ -562,7 +562,7 @@ class _Watcher(contextlib.ExitStack):
 
 
 def _missed(feed: SessionFeed, after: str | None) -> bytes:
-    """What a watcher has missed since the event with this id."""
+    """The events since the one with this id."""
     events = feed.session.events
     if after is None:
         return b""
@@ -577,8 +577,8 @@ def _missed(feed: SessionFeed, after: str | None) -> bytes:
 
 
 class StreamResponse(Response):
-    """Writes until the stream or the watcher ends. A watcher that does not read for too long is let go. `release` is
-    called once: at the end, or when the response is dropped without ever having been sent."""
+    """Writes until the stream or the watcher ends. A watcher that does not read for too long is disconnected. `release`
+    is called once: at the end, or when the response is dropped unsent."""
 
     def __init__(self, frames: AsyncIterator[bytes], release: Callable[[], None]) -> None:
         headers = {**ANSWER_HEADERS, "X-Accel-Buffering": "no"}

@@ -29,11 +29,11 @@ OPEN, SOCKET = "open", "socket"
 
 
 class Accounts:
-    """The identities that can sign in at one server, and what each rests on."""
+    """The identities that can sign in to one server, and the basis of each."""
 
     def __init__(self, callers: Callers | None, *, by_socket: bool = False) -> None:
-        """`callers` have tokens. `by_socket`: tickets that were given through the shared server's socket count. A
-        server that asks for no token and has no socket is open."""
+        """`callers` have tokens. `by_socket`: tickets from the shared server's socket are valid. A server without
+        tokens and socket is open."""
         self._callers = callers
         self._by_socket = by_socket
 
@@ -43,7 +43,7 @@ class Accounts:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody who reaches this server is its user."""
+        """Whether everyone who reaches this server is its user."""
         return not self._by_socket and not self.takes_tokens
 
     @property
@@ -57,15 +57,15 @@ class Accounts:
         return self._callers is not None and self._callers.offers_sign_in
 
     async def sign_out_address(self, identity: Identity) -> str | None:
-        """Where somebody signs out of the account that they have signed in with; None without one."""
+        """The sign-out address of the account that a person signed in with; None without one."""
         return await self._callers.sign_out_address(identity) if self._callers is not None else None
 
     async def by_request(self, request: Request) -> Identity | None:
-        """Whom the request itself names, such as by a trusted proxy; None if it names nobody who is admitted."""
+        """The identity in the request itself, for example from a trusted proxy; None if it names no admitted person."""
         return await self._callers.by_request(request) if self._callers is not None else None
 
     def is_named_in(self, request: Request) -> bool:
-        """Whether the request itself names somebody."""
+        """Whether the request itself names a person."""
         return self._callers is not None and self._callers.is_named_in(request)
 
     def must_be_named(self, identity: Identity) -> bool:
@@ -73,21 +73,20 @@ class Accounts:
         return self._callers is not None and self._callers.must_be_named(identity)
 
     def anybody(self) -> Identity | None:
-        """The identity of a caller who brings neither a ticket nor a token; None where such callers are refused."""
+        """The identity of callers without ticket and token; None if they are refused."""
         return Identity(LOCAL, OPEN) if self.is_open else None
 
     def of_user(self) -> Identity:
-        """The user of the shared server, who has asked through its socket."""
+        """The shared server's user, identified by the socket."""
         return Identity(LOCAL, SOCKET)
 
     async def by_token(self, token: str) -> Identity | None:
-        """The identity that a token belongs to, None if it is nobody's. Raises UpstreamUnavailable while that cannot be
-        decided."""
+        """A token's identity; None if it is invalid. Raises UpstreamUnavailable if that cannot be determined now."""
         return None if self._callers is None else await self._callers.by_token(token)
 
     async def stands(self, identity: Identity) -> bool:
-        """Whether what a ticket or a sign-in rests on still holds here; if so, the request that asks is that caller's
-        and ends with it. UpstreamUnavailable while that cannot be said."""
+        """Whether the basis of a ticket or sign-in is still valid; if so, the request is that caller's and ends with
+        it. Raises UpstreamUnavailable if that cannot be determined now."""
         if identity.credential == OPEN:
             return self.is_open
         if identity.credential == SOCKET:
@@ -98,7 +97,7 @@ class Accounts:
         return True
 
     def has(self, principal: str) -> bool:
-        """Whether somebody of this name can sign in, as far as is known."""
+        """Whether a person with this name can sign in, as far as known."""
         return principal == LOCAL or (self._callers is not None and self._callers.remembers(principal))
 
 
@@ -107,13 +106,13 @@ class Accounts:
 
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10
-"""Failed sign-ins of one address within a minute."""
+"""Failed sign-ins per address and minute."""
 _MAX_SECRET = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WebUser(ApiUser):
-    """The authenticated sender of a request. `sign_in` is None if the request came with a token."""
+    """The authenticated sender of a request. `sign_in` is None for a request with a token."""
 
     identity: Identity
     sign_in: SignIn | None
@@ -136,28 +135,28 @@ class Guard:
         port: int,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """`origins` are those that pages may come from beside the host that is asked itself; `refused` is called for
-        every failed sign-in and unknown token."""
+        """`origins` are permitted page origins in addition to the requested host; `refused` is called for every failed
+        sign-in and unknown token."""
         self._sign_ins = sign_ins
         self._accounts = accounts
         self._host_allowed = host_allowed
         self._origins = origins
         self._cookie = f"claude_code_mcp_{port}"
-        """With the port: two servers of one machine share their cookies."""
+        """Includes the port, because two servers on one machine share their cookies."""
         self._refused = refused
         self._limit = FailureLimit(_FAILURES)
         self.phone_host: str | None = None
-        """The name under which a tunnel or a relay serves this server for a phone."""
+        """The host name under which a tunnel or relay serves this server for a phone."""
 
     def check_host(self, request: Request) -> str:
-        """The name that the request was sent to. Raises RequestRefused (421) if it is none of ours."""
+        """The host name of the request. Raises RequestRefused (421) if it is not ours."""
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not (hosts[0] == self.phone_host or self._host_allowed(hosts[0])):
             raise RequestRefused(421, "FORBIDDEN", "This server does not serve that host name.")
         return hosts[0]
 
     def check_place(self, request: Request) -> None:
-        """RequestRefused for a request that was sent to another name, or by the page of another server."""
+        """Raises RequestRefused for a request to another host name, or from a page of another server."""
         host = self.check_host(request)
         origin = request.headers.get("origin")
         own = (f"http://{host}", f"https://{host}")
@@ -167,8 +166,8 @@ class Guard:
             raise RequestRefused(403, "FORBIDDEN", "Requests from pages of other origins are not allowed.")
 
     async def user(self, request: Request) -> WebUser:
-        """The authenticated sender of a request that has passed `check_place`. Raises RequestRefused (401) if there is
-        none, and 429 for an address that has failed too often with tokens."""
+        """The authenticated sender of a request that passed `check_place`. Raises RequestRefused: 401 without one, and
+        429 for an address with too many failed tokens."""
         token = _bearer(request)
         if token is not None:
             # Before the token is looked at: an address that guesses
@@ -185,8 +184,8 @@ class Guard:
         return WebUser(found.identity, found)
 
     async def _signed_in(self, request: Request) -> SignIn | None:
-        """The sign-in that the browser's cookie and CSRF token stand for; None if there is none that still counts. One
-        whose token or socket counts no more is ended."""
+        """The sign-in of the browser's cookie and CSRF token; None if invalid. Ends a sign-in whose token or socket is
+        no longer valid."""
         cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
         if not cookie or not csrf or len(cookie) > _MAX_SECRET or len(csrf) > _MAX_SECRET:
             return None
@@ -206,7 +205,7 @@ class Guard:
         return found
 
     async def still_signed_in(self, user: WebUser) -> bool:
-        """Whether somebody from before still may ask."""
+        """Whether an earlier sender may still make requests."""
         if user.sign_in is not None and not await asyncio.to_thread(self._sign_ins.stands, user.sign_in.id):
             return False
         return await self._accounts.stands(user.identity)
@@ -220,8 +219,8 @@ class Guard:
         return RequestRefused(401, "SIGNED_OUT", "You are not signed in.", more={"signIn": sign_in})
 
     async def refuse_ticket_of_another(self, request: Request, ticket: str) -> None:
-        """RequestRefused for the ticket of one person in the browser of another, which is not used up by this: with a
-        link of their own somebody could have others work in their name, and read what they write."""
+        """Raises RequestRefused for one person's ticket in another's browser, without using it up: with their own link,
+        a person could make others act in their name and read what they write."""
         current = await self._signed_in(request)
         if current is None:
             return
@@ -234,7 +233,7 @@ class Guard:
             )
 
     async def sign_in(self, request: Request, ticket: str | None, token: str | None, device: str) -> NewSignIn:
-        """A new sign-in by a ticket, a token, or nothing where anybody may. RequestRefused if that is not good."""
+        """A new sign-in with a ticket, a token, or nothing on an open server. Raises RequestRefused."""
         address = _address(request)
         # Before the ticket is looked up, which uses it up.
         self._limit.check(address)
@@ -279,7 +278,7 @@ class Guard:
 
 
 def _is_encrypted(request: Request) -> bool:
-    """Whether the browser reaches us over HTTPS, also through a proxy: it says where its page is from."""
+    """Whether the browser uses HTTPS, also through a proxy: it reports its page's origin."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 

@@ -1,4 +1,4 @@
-"""What the fleet uses of the console: its gateway serves the same page, with the data of all machines."""
+"""The interface for the fleet, whose gateway serves the same page with the data of all machines."""
 
 from .console import Console, ConsolePort
 from .event_frames import frame, most_urgent_first, page_row

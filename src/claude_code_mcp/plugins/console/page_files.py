@@ -1,8 +1,5 @@
-"""The files of the page: in memory, with fixed headers and a policy of their own.
-
-No path to a file is ever made from a request: a name is looked up in a table, and what is not in it does not exist. The
-policy of the page allows the scripts and styles that are in it, by their hashes, and nothing that anybody could add.
-"""
+"""The files of the page: in memory, with fixed headers and their own policy. File paths are never built from requests:
+names are looked up in a table. The page's policy allows only its own scripts and styles, by hash."""
 
 import base64
 import gzip
@@ -26,7 +23,7 @@ FILES = {
     "/icon-192.png": ("icon-192.png", "image/png"),
     "/icon-512.png": ("icon-512.png", "image/png"),
 }
-"""By the path at which they are served."""
+"""By URL path."""
 _STATIC = Path(__file__).with_name("static")
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src {styles}; connect-src 'self'; img-src 'self' data:; "
@@ -34,7 +31,7 @@ _POLICY = (
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types claude-code-mcp"
 )
 _WORKER_POLICY = "default-src 'none'; connect-src 'self'; img-src 'self'"
-"""The icon of a notification is loaded by the worker."""
+"""The worker loads the icon of a notification."""
 
 
 class _InlineParts(HTMLParser):
@@ -92,7 +89,7 @@ class PageFiles:
         self._files = {path: found for path, named in FILES.items() if (found := _read(directory, *named)) is not None}
 
     def answer(self, request: Request) -> Response:
-        """The file at the path of the request; 404 if there is none."""
+        """The file at the request's path; 404 if there is none."""
         file = self._files.get(request.url.path)
         if file is None:
             return Response(status_code=404, headers={**HEADERS, "Content-Security-Policy": OTHER_POLICY})

@@ -1,8 +1,6 @@
-"""What the page asks for, of people whom somebody else has authenticated: the table of all routes on one service.
-
-A console serves them behind its sign-in (`console.py`); a machine of a fleet serves them to the consoles of gateways,
-which say who asks (`plugins/fleet/page_link.py`).
-"""
+"""The routes of the page for authenticated users, on one service. A console serves them behind its sign-in
+(`console.py`); a machine of a fleet serves them to the consoles of gateways, which name the user
+(`plugins/fleet/page_link.py`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,29 +28,29 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class PageRoutes(Protocol):
-    """What a console serves to people who have signed in."""
+    """What a console serves to signed-in users."""
 
     def handlers(self) -> Handlers:
         """Everything but the sign-in."""
 
     async def facts(self, user: WebUser) -> dict[str, Any]:
-        """What `/api/me` says of the server, beside who asks."""
+        """The server's part of `/api/me`."""
 
     def clean(self, text: str) -> str:
-        """A sentence of a refusal without secrets."""
+        """A refusal's message, redacted."""
 
     def watched(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, has the page open."""
+        """Whether anyone, or this principal, has the page open."""
 
     def check_sign_ins(self, principal: str) -> None:
-        """Has every stream of a principal look whether its sign-in still stands, now."""
+        """Makes every stream of a principal check whether its sign-in is still valid."""
 
     def close(self) -> None:
         """Ends every open stream."""
 
 
 class ServiceRoutes:
-    """The routes on one service. Streams of events end when somebody is no longer signed in."""
+    """The routes on one service. Event streams end when the user is no longer signed in."""
 
     def __init__(
         self,
@@ -61,8 +59,7 @@ class ServiceRoutes:
         still_signed_in: StillSignedIn,
         parts: Sequence[ApiPart] = (),
     ) -> None:
-        """`find_hub` returns the hub of the moment, which may come later than the routes; `parts` are those of
-        plug-ins."""
+        """`find_hub` returns the current hub, which may appear later than the routes; `parts` come from plug-ins."""
         self._service = service
         self._find_hub = find_hub
         self._parts = parts
@@ -151,14 +148,14 @@ class ServiceRoutes:
             self._service.broker.seen(event.question.id)
 
     def act(self, act: AuditEvent) -> None:
-        """Acts of callers show nothing to anybody."""
+        """Audit events are not shown."""
 
 
 def api_routes(
     handlers: Handlers, user_of: Callable[[Request], Awaitable[WebUser]], clean: Callable[[str], str]
 ) -> list[BaseRoute]:
-    """The routes below `/api`, and 404 for every other address there. A handler is only ever called with a user, whom
-    `user_of` finds; RequestRefused if there is none."""
+    """The routes below `/api`, and 404 for every other address there. Handlers are called only with a user from
+    `user_of`; otherwise RequestRefused."""
 
     bodies = BodyRoom()
 

@@ -1,4 +1,4 @@
-"""The plug-in: the console, a page in the browser."""
+"""The console plug-in: a page in the browser."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ConsolePlugin(Plugin):
-    """Shows and answers sessions in the browser. What it consists of is loaded when somebody asks for it."""
+    """Shows and answers sessions in the browser. Its parts are loaded on first use."""
 
     name = "console"
 
@@ -36,11 +36,11 @@ class ConsolePlugin(Plugin):
 
     def queries(self, server: RunningServer) -> "Mapping[str, Callable[[], Awaitable[Any]]]":
         async def link() -> dict[str, Any]:
-            """A link for the user of this server, who has asked through the socket."""
+            """A link for this server's user, who asked through the socket."""
             return await self._own_port(server).link()
 
         async def watched() -> dict[str, Any]:
-            """Whether the user of this server sees questions there."""
+            """Whether this server's user sees questions there."""
             from ...core.model.caller import LOCAL  # noqa: PLC0415
 
             return {"watched": self._consoles is not None and await self._consoles.watched_by(LOCAL)}

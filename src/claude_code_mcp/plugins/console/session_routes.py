@@ -1,4 +1,4 @@
-"""The routes on sessions, with whom they are shared, questions, costs and MCP servers."""
+"""The routes for sessions, shares, questions, costs and MCP servers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,21 +48,21 @@ if TYPE_CHECKING:
 _MAX_ROWS = 200
 _MAX_TURNS = 50
 _PAGE = 400_000
-"""Characters of a page of turns, roughly."""
+"""Approximate characters of a page of turns."""
 _MAX_FILES = 30
 _MAX_FOUND = 100
 _USUAL_COMMANDS = ("clear", "compact", "context", "cost", "init")
 _REPEATED = 200
-"""Events that are repeated where the beginning of a turn is not in the log any more."""
+"""Events that are repeated if the beginning of a turn is no longer in the log."""
 
 
 class ListRoute(NamedTuple):
-    """A route whose answer is rows in one field. The gateway of a fleet answers with those of all machines."""
+    """A route whose answer has rows in one field. A fleet's gateway merges those of all machines."""
 
     path: str
     field: str
     sorted_by: str = ""
-    """A field of each row by which those of several machines are put in order; without one, by machine."""
+    """The field by which rows of several machines are sorted; without one, by machine."""
 
 
 QUESTIONS = ListRoute("/questions", "questions", sorted_by="openedAt")
@@ -214,7 +214,7 @@ class SessionRoutes:
         )
 
     async def image(self, request: Request, user: WebUser) -> Response:
-        """An image that went with a prompt."""
+        """An image in a prompt."""
         turn, number = number_in_path(request, "turn"), number_in_path(request, "image")
         found = await self._service.stored.prompt_image(session_id_of(request), turn, number, caller=user.caller)
         return answer({"image": f"data:{found.media_type};base64,{found.data}"})
@@ -229,20 +229,20 @@ class SessionRoutes:
         return answer({"item": item_fields(found, session.cwd if session is not None else "")})
 
     async def commands(self, request: Request, user: WebUser) -> Response:
-        """The slash commands of a session, as its process has told them; the usual ones before that."""
+        """A session's slash commands, as reported by its process; the usual ones before that."""
         session = await self._service.find(session_id_of(request), caller=user.caller)
         names = self._service.redaction.data([*session.activity.commands])
         return answer({"commands": sorted(names) or [*_USUAL_COMMANDS]})
 
     async def files(self, request: Request, user: WebUser) -> Response:
-        """Files of a session's directory whose path has this text in it, the shortest first."""
+        """Files in a session's directory whose path contains this text, shortest first."""
         text = (text_of(request, "text") or "").lower()
         found = await self._service.stored.files(session_id_of(request), caller=user.caller)
         hits = sorted((path for path in found if text in path.lower()), key=lambda path: _closeness(path, text))
         return answer({"files": self._service.redaction.data(hits[:_MAX_FILES])})
 
     async def find(self, request: Request, user: WebUser) -> Response:
-        """Where a text stands in a conversation."""
+        """Where a text occurs in a conversation."""
         text = text_of(request, "text")
         if text is None:
             raise InvalidArgument("text: required.", field="text")
@@ -277,13 +277,13 @@ class SessionRoutes:
         return self._accepted(turn, 202)
 
     async def message(self, request: Request, user: WebUser) -> Response:
-        """What became of a message that was accepted: queued, taken, dropped, or unknown if no trace of it is left."""
+        """The status of an accepted message: queued, taken, dropped, or unknown without a trace."""
         message_id = str(request.path_params["message"])
         state = await self._service.message_state(session_id_of(request), message_id, caller=user.caller)
         return answer({"messageId": message_id, "state": state})
 
     async def withdraw(self, request: Request, user: WebUser) -> Response:
-        """Takes a message back that no turn has taken up yet; the text is given back whole."""
+        """Withdraws a message that no turn has taken yet; returns its complete text."""
         message_id = str(request.path_params["message"])
         message = await self._service.withdraw(session_id_of(request), message_id, caller=user.caller)
         text = self._service.redaction.text(message.text) if message is not None else None
@@ -353,7 +353,7 @@ class SessionRoutes:
         return answer({"sessionId": session_id, "message": self._service.redaction.text(message)})
 
     async def export(self, request: Request, user: WebUser) -> Response:
-        """A conversation as one text, for the browser to keep. The file that is written for it does not stay."""
+        """A conversation as one text for download. Its temporary file is removed."""
         arguments, session_id = await arguments_of(request, ExportArguments), session_id_of(request)
         path = await self._service.stored.export(session_id, arguments.format, caller=user.caller)
         text = await asyncio.to_thread(_taken, path)
@@ -365,7 +365,7 @@ class SessionRoutes:
 
 
 def _taken(path: FilePath) -> str:
-    """The text of a file, which is removed."""
+    """A file's text; removes the file."""
     try:
         return path.read_text(encoding="utf-8")
     finally:
@@ -373,13 +373,13 @@ def _taken(path: FilePath) -> str:
 
 
 def _closeness(path: str, text: str) -> tuple[bool, int, str]:
-    """Those whose name begins with the text come first, then short ones."""
+    """Names with this prefix first, then short ones."""
     name = path.rstrip("/").rpartition("/")[2]
     return not name.lower().startswith(text), len(path), path
 
 
 def _where_to_begin(session: Session) -> str:
-    """Just before the latest turn: what it has done may not be in the transcript yet."""
+    """Just before the latest turn, whose work may not be in the transcript yet."""
     events = session.events
     started = events.latest(TurnStarted, 1)
     if started:
@@ -396,7 +396,7 @@ class ShareArguments(Arguments):
 
 
 class SharingRoutes:
-    """The handlers. The owner of a session changes with whom it is shared; whoever may watch it sees that."""
+    """The handlers. A session's owner changes its shares; everyone who may watch it sees them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -426,7 +426,7 @@ class SharingRoutes:
 
 
 CHANNEL = "web"
-"""Through which an answer came, as others are told."""
+"""The channel of an answer, as shown to others."""
 
 
 class QuestionAnswer(Arguments):
@@ -476,7 +476,7 @@ class QuestionRoutes:
         return answer({"sessionId": session.id, "status": status_of(session)})
 
     def _question(self, request: Request, user: WebUser) -> Question:
-        """The open question in the path. Raises QuestionClosed, which says what became of it, if it is not open."""
+        """The open question in the path. Raises QuestionClosed, with the reason, if it is not open."""
         session = self._service.session(session_id_of(request), principal=user.principal)
         question_id = str(request.path_params["question"])
         found = next((question for question in session.questions if question.id == question_id), None)
@@ -490,7 +490,7 @@ class QuestionRoutes:
 
 _DAY_LENGTH = len("2026-11-01")
 _MAX_WAIT = 30.0
-"""Seconds; proxies and browsers cut off what is silent for a minute."""
+"""Seconds; proxies and browsers cut off connections that are silent for a minute."""
 
 
 class SteerArguments(Arguments):
@@ -513,7 +513,7 @@ async def _until_connected(hub: "Hub", server: str) -> None:
 
 
 def _choice_of(request: Request, name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices, the first if the query names none."""
+    """The query's choice, or the first one."""
     chosen = text_of(request, name) or choices[0]
     if chosen not in choices:
         raise InvalidArgument(f"{name}: must be one of {', '.join(choices)}.", field=name)
@@ -537,7 +537,7 @@ class OverviewRoutes:
         ]
 
     async def costs(self, request: Request, user: WebUser) -> Response:
-        """The person's own, or with `of=everybody` those of all, for whom the policy shows them to."""
+        """The user's own costs, or with `of=everybody` everyone's, if the policy allows it."""
         by, since = text_of(request, "by") or "day", text_of(request, "since") or ""
         everybody = _choice_of(request, "of", ("own", "everybody")) == "everybody"
         groupings = (*get_args(Grouping), *(get_args(TeamGrouping) if everybody else ()))
@@ -559,16 +559,16 @@ class OverviewRoutes:
         return answer(shown)
 
     async def budgets(self, _: Request, user: WebUser) -> Response:
-        """What limits the person's spending, alone and with their groups, and how much of that is spent."""
+        """The user's budgets, own and of groups, and their spending."""
         return answer({BUDGETS.field: await budget_rows(self._service, user.caller)})
 
     def _hub_of(self, user: WebUser) -> "Hub | None":
-        """The hub of a person who shares servers with nobody, or else the one that all share."""
+        """The user's separate hub, or the shared one."""
         own = cast("HubHost | None", self._service.hubs_by_principal.get(user.caller.principal))
         return self._find_hub() if own is None else own.opened
 
     async def servers(self, request: Request, user: WebUser) -> Response:
-        """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""
+        """The servers; with `waitFor`, once that one is connected, or after half a minute."""
         hub, awaited = self._hub_of(user), text_of(request, "waitFor")
         if hub is None:
             return answer({"servers": [], "problems": []})
@@ -594,7 +594,7 @@ class OverviewRoutes:
         return answer(self._reports([status]))
 
     async def _sign_in(self, hub: "Hub", name: str, redirect: str | None) -> Response:
-        """The address to sign in at, which has no secrets of others in it and is needed as it is."""
+        """The sign-in address, unredacted, because it contains no secrets of others."""
         from ...server.tools.hub_admin import sign_in  # noqa: PLC0415 - loads the hub
 
         report = dump(await sign_in(self._service, hub, name, redirect))

@@ -1,6 +1,5 @@
-"""The routes around a sign-in to the console: begin and end it, list devices, and give a link for another device, also
-as a QR code.
-"""
+"""The sign-in routes of the console: signing in and out, listing devices, and links for other devices, also as QR
+codes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ _BLOCKS = {("1", "1"): "█", ("1", "0"): "▀", ("0", "1"): "▄", ("0", "0"): 
 
 
 def qr_rows(text: str) -> list[str] | None:
-    """The rows of the code with a quiet zone around it, `1` for dark; None without the library."""
+    """The rows of the QR code with a quiet zone, `1` for dark; None without the library."""
     try:
         import segno  # noqa: PLC0415 - optional
     except ImportError:
@@ -34,8 +33,8 @@ def qr_rows(text: str) -> list[str] | None:
 
 
 def qr_text(rows: Sequence[str]) -> str:
-    """The code for a terminal, two rows in a line. Light parts are drawn: most terminals are dark, and a reader takes
-    the code either way only if the quiet zone is of the same kind as its light parts."""
+    """The QR code for a terminal, two rows per line. Draws the light parts, because most terminals are dark, and
+    readers accept inverted codes only if the quiet zone matches the light parts."""
     inverted = ["".join("0" if part == "1" else "1" for part in row) for row in rows]
     if len(inverted) % 2:
         inverted.append("0" * len(inverted[0]))
@@ -48,7 +47,7 @@ def qr_text(rows: Sequence[str]) -> str:
 
 _MAX_DEVICE = 60
 _MAX_SIGN_IN = 16 << 10
-"""Bytes of a request that anybody may send."""
+"""Maximum bytes of an unauthenticated request."""
 
 
 class SignInArguments(Arguments):
@@ -56,7 +55,7 @@ class SignInArguments(Arguments):
     token: str | None = None
     device: str | None = None
     replace: bool | None = None
-    """Whether a ticket of somebody else may end the sign-in that the browser has."""
+    """Whether another person's ticket may replace the browser's sign-in."""
 
 
 class SignOutArguments(Arguments):
@@ -64,7 +63,7 @@ class SignOutArguments(Arguments):
 
 
 class SignInRoutes:
-    """The handlers. `link` makes the address of the page for a ticket."""
+    """The handlers. `link` creates the page's address for a ticket."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class SignInRoutes:
         self._accounts = accounts
 
     def handlers(self) -> Handlers:
-        """All but the sign-in itself."""
+        """All except the sign-in itself."""
         return [
             ("GET", "/me", self.me),
             ("POST", "/sign-out", self.sign_out),
@@ -93,7 +92,7 @@ class SignInRoutes:
         ]
 
     async def sign_in(self, request: Request) -> Response:
-        """The one route that needs no sign-in."""
+        """The only route without authentication."""
         arguments = await arguments_of(request, SignInArguments, _MAX_SIGN_IN)
         if arguments.ticket is not None and arguments.token is not None:
             raise InvalidArgument("token: pass a ticket or a token, not both.", field="token")

@@ -1,9 +1,8 @@
-"""The tickets and sign-ins of the console.
+"""The tickets and sign-ins of the console, shared by all servers of the user across restarts.
 
-They outlive the server, and all servers of the user share them. A ticket is used by removing it, so that of two uses at
-the same time one fails, in whatever process. A sign-in ends a while after it was last used. Only hashes are kept: who
-reads the database can sign in with nothing of it. Every method blocks on the disk and raises OSError if the database
-cannot be used.
+A ticket is used by removing it, so that of two concurrent uses one fails, in any process. A sign-in expires some time
+after its last use. Only hashes are stored, so the database contains no usable secret. Every method blocks on the disk
+and raises OSError if the database cannot be used.
 """
 
 import hmac
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 
 TICKET_SECONDS = 300.0
 SIGN_IN_SECONDS = 30 * 86_400.0
-"""From its last use on."""
+"""Since its last use."""
 _USE_NOTED = 60.0
-"""Seconds between two notes of the same sign-in's use."""
+"""Seconds between two records of a sign-in's use."""
 _MAX_PER_OWNER = 100
-"""Sign-ins, and tickets, of one principal; the oldest end for new ones."""
+"""Maximum sign-ins, and tickets, per principal; the oldest end first."""
 _MAX_DEVICE = 80
 _COLUMNS = "id, principal, credential, device, created_at, used_at"
 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """A device that a person is signed in on."""
+    """A signed-in device."""
 
     id: str
     identity: Identity
@@ -47,7 +46,7 @@ class SignIn:
 
 @dataclass(frozen=True, slots=True)
 class NewSignIn:
-    """A sign-in with its two secrets, which are known only now: one for the cookie, one for the page's own storage."""
+    """A sign-in with its two secrets, available only now: one for the cookie, one for the page's storage."""
 
     sign_in: SignIn
     cookie: str
@@ -58,7 +57,7 @@ class SignIns:
     """The tickets and sign-ins in one state directory."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MAX_PER_OWNER) -> None:
-        """At most so many sign-ins, and so many tickets, of one principal."""
+        """`most` limits the sign-ins, and the tickets, of one principal."""
         self._database = database
         self._clock = clock
         self._most = most
@@ -66,7 +65,7 @@ class SignIns:
     # -- tickets --------------------------------------------------------------------------------------------------
 
     def new_ticket(self, identity: Identity) -> tuple[str, float]:
-        """A ticket for one sign-in, and when it expires."""
+        """A one-time ticket, and when it expires."""
         ticket, now = secrets.token_urlsafe(32), self._clock()
         expires_at = now + TICKET_SECONDS
 
@@ -80,14 +79,13 @@ class SignIns:
         return ticket, expires_at
 
     def look_at_ticket(self, ticket: str) -> Identity | None:
-        """The identity that a usable ticket is for, without using it up; None if it cannot be used."""
+        """The identity of a valid ticket, without using it up; None if invalid."""
         query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
         row = self._database.row(query, hash_of(ticket), self._clock())
         return None if row is None else Identity(*row)
 
     def use_ticket(self, ticket: str) -> Identity | None:
-        """Uses a ticket up and returns the identity that it is for; None if it was never given, has been used or has
-        expired."""
+        """Uses a ticket up and returns its identity; None if it is unknown, used or expired."""
         query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
         row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
         # Removed in any case: one that has expired is of no use to anybody either.
@@ -108,7 +106,7 @@ class SignIns:
         return NewSignIn(sign_in, cookie, csrf)
 
     def find(self, cookie: str, csrf: str) -> SignIn | None:
-        """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
+        """The sign-in with these two secrets, recording its use; None if unknown or expired."""
         query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
         row = self._database.row(query, hash_of(cookie))
         # The first secret is looked up by its hash, which says
@@ -124,16 +122,16 @@ class SignIns:
         return found
 
     def stands(self, sign_in_id: str) -> bool:
-        """Whether a sign-in that was found before still is there."""
+        """Whether a sign-in found earlier still exists."""
         return self._database.row("SELECT 1 FROM sign_ins WHERE id = ?", sign_in_id) is not None
 
     def any(self, principal: str | None = None) -> bool:
-        """Whether anybody, or this principal, is signed in on some device."""
+        """Whether anyone, or this principal, is signed in on any device."""
         query = "SELECT 1 FROM sign_ins WHERE used_at > ? AND (? IS NULL OR principal = ?)"
         return self._database.row(query, self._clock() - SIGN_IN_SECONDS, principal, principal) is not None
 
     def of(self, principal: str) -> list[SignIn]:
-        """All sign-ins of a principal, the last used first; expired ones are removed."""
+        """All sign-ins of a principal, last used first; removes expired ones."""
 
         def change(db: "sqlite3.Connection") -> list[Any]:
             db.execute("DELETE FROM sign_ins WHERE used_at < ?", (self._clock() - SIGN_IN_SECONDS,))
@@ -143,12 +141,12 @@ class SignIns:
         return [_sign_in(row) for row in self._database.write(change)]
 
     def end(self, sign_in_id: str, principal: str) -> bool:
-        """Ends a sign-in of this principal; whether there was one."""
+        """Ends a sign-in of this principal; returns whether it existed."""
         statement = "DELETE FROM sign_ins WHERE id = ? AND principal = ?"
         return self._database.execute(statement, sign_in_id, principal, durable=True) > 0
 
     def end_all(self, principal: str | None) -> int:
-        """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
+        """Ends all sign-ins and tickets of a principal, or of everyone; returns the number of sign-ins."""
 
         def change(db: "sqlite3.Connection") -> int:
             db.execute("DELETE FROM tickets WHERE ? IS NULL OR principal = ?", (principal, principal))

@@ -1,1 +1,1 @@
-"""The terminal interface: sessions, conversations and questions through MCP, as any other client has them."""
+"""The terminal interface: sessions, conversations and questions, as an ordinary MCP client."""

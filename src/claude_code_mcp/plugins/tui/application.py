@@ -1,8 +1,5 @@
-"""The application: the connection to the server, the keys, and what each command does.
-
-It is a client of the server and holds nothing of its own: when it ends, however it ends, sessions and questions are as
-they were.
-"""
+"""The application: the connection to the server, the keys, and the commands. It is a client without state: when it
+ends, for any reason, sessions and questions are unaffected."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +28,7 @@ from .session_actions import SessionActions, SessionOnScreen
 from .session_list import SessionSidebar
 
 _LEAVE_WITHIN = 3.0
-"""Seconds in which a second Ctrl-C leaves."""
+"""Seconds within which a second Ctrl-C quits."""
 
 
 class Tui(App[None]):
@@ -79,9 +76,9 @@ class Tui(App[None]):
         self._wanted_session = session_id
         self._clock = clock
         self._commands: dict[str, Callable[[str], object]] = {}
-        """What the palette offers, by name; nothing until the main screen is there."""
+        """The palette's commands by name; empty until the main screen exists."""
         self._leaves_until = 0.0
-        """Until when another Ctrl-C leaves, by the monotonic clock."""
+        """Until when another Ctrl-C quits, by the monotonic clock."""
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.link, self._clock)
@@ -127,8 +124,8 @@ class Tui(App[None]):
             main.open_session(self._wanted_session)
 
     def set_timer(self, *arguments: Any, **options: Any) -> Timer:
-        """As everywhere, but it fires on a busy machine too. By such a timer of 8 ms Textual hands a new size to the
-        screens, and it sets no other one meanwhile: if it were lost, the layout would stay as it is from then on."""
+        """Like the original, but fires on a busy machine too. Textual uses such a timer of 8 ms to pass a new size to
+        the screens and sets no other meanwhile: if it were lost, the layout would never change again."""
         return even_if_late(super().set_timer(*arguments, **options))
 
     def on_resize(self, event: events.Resize) -> None:
@@ -150,7 +147,7 @@ class Tui(App[None]):
         self.main.draw_lines()
 
     def on_input_box_sent(self, event: InputBox.Sent) -> None:
-        """Does what a command of ours says; every other text is a message."""
+        """Runs a command of ours; any other text is a message."""
         name, _, rest = event.text.strip().partition(" ")
         if name.startswith("/") and name[1:] in NAMES:
             self.action_command(name[1:], rest.strip())
@@ -168,12 +165,12 @@ class Tui(App[None]):
         self.push_screen(AgentScreen(self.link.do, event.session_id, event.agent, lambda: self.pump.progress))
 
     def action_command(self, name: str, argument: str = "") -> None:
-        """Does what the palette has under this name. Keys that belong to the main screen do nothing on another one."""
+        """Runs the palette's command with this name. Keys of the main screen do nothing on another one."""
         if self.screen is self.main and name in self._commands:
             self._commands[name](argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the main screen are not offered on another one, where they would do nothing."""
+        """Keys of the main screen are not offered on others, where they would do nothing."""
         if action in ("command", "command_palette") and self.screen_stack and self.screen is not self.main:
             return False
         return super().check_action(action, parameters)
@@ -182,7 +179,7 @@ class Tui(App[None]):
         self.push_screen(PatientPalette())
 
     def action_copy_or_leave(self) -> None:
-        """Copies what is selected; otherwise the first Ctrl-C says what the second one does, which leaves."""
+        """Copies the selection; otherwise the first Ctrl-C explains that a second one quits."""
         focused = self.screen.focused
         selected = focused.selected_text if isinstance(focused, Input | TextArea) else self.screen.get_selected_text()
         if selected:

@@ -1,9 +1,8 @@
-"""A conversation as blocks, folded from what the server sends. Pure.
+"""A conversation as blocks, built from the server's data. Pure.
 
-Two sources tell of the same things: the transcript (`add_history`, backwards, page by page) and the feed of a session
-that is at work (`fold`). A block has the id of what it shows, so that whatever comes twice is one block. A window of
-the newest blocks is kept; what lies before it can be read again. All text becomes visible here: nothing that is drawn
-later holds a control character.
+There are two sources: the transcript (`add_history`, backwards, page by page) and the feed of a running session
+(`fold`). A block has the id of its content, so that duplicates are merged. A window of the newest blocks is kept;
+earlier ones can be read again. All text is made visible here: nothing drawn later contains control characters.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,37 +18,37 @@ from .chunked_text import ChunkedText
 MAX_BLOCKS = 400
 MAX_CHARACTERS = 3_000_000
 _READ_BACK = 5
-"""How many times as much is kept while somebody reads back."""
+"""How many times as much is kept while the user scrolls back."""
 _MAX_RESULT = 50_000
 _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was withdrawn."}
 
 
 @dataclass(slots=True, eq=False)
 class ConversationBlock:
-    """One thing that was said or done."""
+    """One item of the conversation."""
 
     kind: str
     """`prompt`, `message`, `text`, `thinking`, `tool` or `note`."""
     id: str = ""
     body: ChunkedText = field(default_factory=ChunkedText)
     name: str = ""
-    """Of the tool."""
+    """The name of the tool."""
     summary: str = ""
-    """A tool call in one line."""
+    """A tool call on one line."""
     input: Any = None
     status: str = ""
-    """Of a tool call: `ok`, `error`, or empty while nothing came back."""
+    """Status of a tool call: `ok`, `error`, or empty without a result."""
     result: str = ""
     diff: str = ""
     within_agent: bool = False
     """Whether a subagent did it."""
     agent: str = ""
-    """The subagent that the call has started, whose conversation can be read."""
+    """The subagent that the call started, whose conversation can be read."""
     is_open: bool = False
-    """Whether a block that can be folded is unfolded."""
+    """Whether a foldable block is unfolded."""
     streaming: bool = False
     revision: int = 0
-    """Grows with every change, so that what is drawn of it can be kept."""
+    """Grows with every change, for caching what is drawn."""
 
     @property
     def can_fold(self) -> bool:
@@ -61,31 +60,31 @@ class ConversationBlock:
 
     @property
     def text(self) -> str:
-        """The text of the block as it is copied."""
+        """The block's text for copying."""
         if self.kind != "tool":
             return self.body.text
         return "\n".join(filter(None, (self.summary, self.result)))
 
 
 class ShownConversation:
-    """The blocks of one session, as far as they are kept."""
+    """The kept blocks of one session."""
 
     def __init__(self, session_id: str, cwd: str = "") -> None:
         self.session_id = session_id
         self.cwd = cwd
         self.blocks: list[ConversationBlock] = []
         self.cursor: str | None = None
-        """Where the feed goes on."""
+        """The position in the feed."""
         self.summary: dict[str, Any] = {}
-        """The status line's facts, as the server last told them."""
+        """The facts for the status line, as last reported."""
         self.model = ""
         self.commands: list[str] = []
         """The slash commands that the session knows."""
         self.previous: str | None = None
-        """Where older history goes on; None if there is none, or if that is not known."""
+        """The position for older history; None if there is none or it is unknown."""
         self.has_older = False
         self.is_read_back = False
-        """Whether somebody reads older blocks: then more of them are kept."""
+        """Whether the user is reading older blocks: then more are kept."""
         self.revision = 0
         """Grows with every change of any block."""
         self._by_id: dict[str, ConversationBlock] = {}
@@ -93,7 +92,7 @@ class ShownConversation:
         self._writing_input = 0
 
     def fold(self, page: Mapping[str, Any]) -> None:
-        """Takes a page of the feed."""
+        """Adds a page of the feed."""
         self.session_id = page["sessionId"]
         self.cursor = page["nextCursor"]
         self.summary = dict(page["session"])
@@ -177,7 +176,7 @@ class ShownConversation:
                 self._result(part, statuses, message.get("tool_use_result"))
 
     def _whole(self, kind: str, block_id: str, text: str) -> None:
-        """A text that was streamed, or not, is whole."""
+        """A text is complete, streamed or not."""
         # The whole text takes the place of what was streamed:
         # fragments may have been left out where the reader was slow.
         streamed, self._stream = self._stream, None
@@ -214,7 +213,7 @@ class ShownConversation:
             block.revision += 1
 
     def _agent_started(self, message: Mapping[str, Any]) -> None:
-        """A subagent begins to work: its conversation can be read before its call has a result."""
+        """A subagent starts: its conversation can be read before its call has a result."""
         block = self._by_id.get(str(message.get("tool_use_id")))
         if block is not None and block.kind == "tool" and message.get("task_type") == "local_agent":
             block.agent = visible(str(message.get("task_id") or ""))
@@ -238,12 +237,12 @@ class ShownConversation:
         self._by_id.pop(block.id, None)
 
     def sent(self, text: str) -> None:
-        """A message was sent into the running turn; the transcript tells of it later."""
+        """A message was sent into the running turn; the transcript will contain it later."""
         self._add(ConversationBlock("message", body=_body(text)))
         self.revision += 1
 
     def _joined(self, message_id: str, text: str) -> None:
-        """A message was taken up by the running turn; one that was sent from here is shown already."""
+        """A message joined the running turn; one sent from here is already shown."""
         body = _body(text)
         for block in reversed(self.blocks):
             # The newest first: an older one with the same text may never have been taken up.
@@ -256,11 +255,11 @@ class ShownConversation:
 
     @property
     def first_id(self) -> str:
-        """The id of the oldest block that the transcript knows; empty if there is none."""
+        """The id of the oldest block from the transcript; empty if there is none."""
         return next((block.id for block in self.blocks if block.id), "")
 
     def add_history(self, items: Iterable[Mapping[str, Any]], previous: str | None) -> int:
-        """Puts a page of the transcript before everything; the value is the number of blocks that are new."""
+        """Inserts a page of the transcript at the top; returns the number of new blocks."""
         older = [block for block in map(self._of_item, items) if not block.id or block.id not in self._by_id]
         self.blocks[:0] = older
         self._by_id.update({block.id: block for block in older if block.id})
@@ -269,8 +268,7 @@ class ShownConversation:
         return len(older)
 
     def add_newer(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Puts what a transcript has more at its end, where somebody else drives the session; only what follows the
-        newest block that is known there."""
+        """Appends new content of a transcript that another program writes: what follows the newest block from it."""
         pages = list(items)
         known = [number for number, item in enumerate(pages) if item.get("id") in self._by_id]
         for item in pages[known[-1] :] if known else pages:
@@ -297,7 +295,7 @@ class ShownConversation:
         return block
 
     def _shrink(self) -> None:
-        """Drops the oldest blocks beyond the window; the newest stays."""
+        """Drops the oldest blocks outside of the window."""
         size, kept, more = 0, 0, _READ_BACK if self.is_read_back else 1
         for block in reversed(self.blocks):
             size += block.size
@@ -322,18 +320,18 @@ class ShownConversation:
 
     @property
     def in_terminal(self) -> bool:
-        """Whether a person drives the session in a terminal: the feed has only its questions."""
+        """Whether a person uses the session in a terminal: the feed has only its questions."""
         return bool(self.summary.get("inTerminal"))
 
     @property
     def activity(self) -> str:
-        """A remark on work in progress that no block shows; empty if there is none."""
+        """A remark on work in progress that no block shows; otherwise empty."""
         if self._writing_input:
             return f"writing tool input ({self._writing_input} characters)"
         return ""
 
     def search(self, text: str) -> list[int]:
-        """The blocks that contain a text, in any case."""
+        """The blocks that contain a text, ignoring case."""
         wanted = text.casefold()
         return [number for number, block in enumerate(self.blocks) if wanted and wanted in block.text.casefold()]
 

@@ -1,4 +1,4 @@
-"""What a session has changed, line by line, with comments on lines; and what is to be done with it."""
+"""A session's changes, line by line, with comments on lines, and actions on them."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ChangesAct = Literal["merge", "discard", "send"]
 
 
 class DiffView(ScrollView, can_focus=True):
-    """A diff with one line selected, and the comments below the lines that they are on."""
+    """A diff with one selected line, and comments below their lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "select(-1)", "Line", show=False),
@@ -46,7 +46,7 @@ class DiffView(ScrollView, can_focus=True):
     """
 
     class CommentWanted(Message):
-        """The person wants to write about a line, or to change what is written there."""
+        """The user wants to write or change a comment on a line."""
 
         def __init__(self, row: DiffRow) -> None:
             super().__init__()
@@ -67,7 +67,7 @@ class DiffView(ScrollView, can_focus=True):
         self.selected = next((number for number, row in enumerate(self._rows) if row.place is not None), 0)
         self._drawn: list[list[Strip]] = []
         self._starts: list[int] = []
-        """The first line on the screen of each row."""
+        """The first screen line of each row."""
 
     @property
     def row(self) -> DiffRow:
@@ -77,7 +77,7 @@ class DiffView(ScrollView, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draws every row anew; the server sends so little of a long diff that this takes no time."""
+        """Draws every row again; the server sends so little of a long diff that this is fast."""
         width = self.scrollable_content_region.width - _GUTTER
         if width <= 0:
             return
@@ -118,12 +118,12 @@ class DiffView(ScrollView, can_focus=True):
         self._select(self.selected + step)
 
     def action_select_page(self, step: int) -> None:
-        """Goes to the row that is a screen further."""
+        """Moves the selection by a page."""
         line = self._starts[self.selected] + step * max(1, self.size.height - 1) if self._starts else 0
         self._select(bisect_right(self._starts, line) - 1)
 
     def action_next_comment(self) -> None:
-        """Goes to the next line with a comment, from the last one to the first."""
+        """Moves to the next commented line, from the last one to the first."""
         places = [number for number, row in enumerate(self._rows) if row.place and self._comments.at(row.place)]
         if places:
             self._select(next((number for number in places if number > self.selected), places[0]))
@@ -143,8 +143,8 @@ class DiffView(ScrollView, can_focus=True):
 
 
 class ChangesScreen(Screen[ChangesAct | None]):
-    """The changes of a session and the comments on them; the value is what is to be done. Comments that are not sent
-    stay in `comments`."""
+    """The changes of a session and the comments on them; the result is the chosen action. Unsent comments stay in
+    `comments`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "send", "Send comments"),
@@ -175,7 +175,7 @@ class ChangesScreen(Screen[ChangesAct | None]):
         self.query_one(DiffView).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There is nothing to send without a comment, and nothing to merge or discard without a worktree."""
+        """Without comments there is nothing to send, and without a worktree nothing to merge or discard."""
         if action == "send":
             return len(self._comments) > 0
         if action == "dismiss" and parameters != (None,) and not self._in_worktree:

@@ -1,12 +1,12 @@
-"""A text that is being written, in chunks. Pure.
+"""A growing text in chunks. Pure.
 
-While an answer streams only its last chunk changes, so that only this one has to be drawn again: a chunk ends at an
-empty line outside of code before a line that is not indented, or when it is too long; code that is torn apart goes on
-in a block of its own. Each character is looked at a bounded number of times, and no more than `MAX_LENGTH` are kept.
+While an answer streams, only its last chunk changes and must be drawn again. A chunk ends at an empty line outside of
+code before an unindented line, or when it is too long; code that is split continues in a new code block. Each character
+is processed a limited number of times, and at most `MAX_LENGTH` are kept.
 """
 
 MAX_LENGTH = 200_000
-"""Characters that are kept of one text; the oldest chunks go first."""
+"""Maximum characters of one text; the oldest chunks are dropped first."""
 _LONG_CHUNK = 4_000
 _FENCES = ("```", "~~~")
 
@@ -14,20 +14,20 @@ _FENCES = ("```", "~~~")
 class ChunkedText:
     def __init__(self, text: str = "") -> None:
         self.chunks: list[str] = []
-        """Those that stay as they are, oldest first."""
+        """The final chunks, oldest first."""
         self.left_out = 0
-        """Characters of the beginning that are no longer kept, and"""
+        """Characters of the beginning that were dropped, and"""
         self.dropped = 0
         """in how many chunks."""
         self._lines: list[str] = []
-        """The whole lines of the last chunk."""
+        """The complete lines of the last chunk."""
         self._size = 0
         self._kept = 0
         self._rest: list[str] = []
-        """The pieces of a line that is not whole."""
+        """The pieces of an incomplete line."""
         self._rest_size = 0
         self._fence = ""
-        """The line that has begun the code in which we are."""
+        """The line that opened the current code block."""
         if text:
             self.append(text)
 
@@ -46,7 +46,7 @@ class ChunkedText:
 
     @property
     def tail(self) -> str:
-        """The chunk that is being written; empty if there is none."""
+        """The unfinished chunk; may be empty."""
         return "\n".join((*self._lines, *(("".join(self._rest),) if self._rest else ())))
 
     @property
@@ -55,7 +55,7 @@ class ChunkedText:
 
     @property
     def text(self) -> str:
-        """All that is kept."""
+        """The kept text."""
         return "\n".join(filter(None, (*self.chunks, self.tail)))
 
     def _take_line(self, line: str) -> None:

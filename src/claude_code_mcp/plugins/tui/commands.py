@@ -59,7 +59,7 @@ def _run_demo(light: bool) -> int:
 def _run_app(
     open_client: Callable[[], McpClient], directory: str, *, session_id: str | None = None, light: bool = False
 ) -> int:
-    """Runs the interface until the person leaves it; the exit code is 1 if it broke."""
+    """Runs the interface until the user quits; the exit code is 1 after an internal error."""
     from .application import Tui  # noqa: PLC0415 - after it is known to be installed
 
     app = Tui(open_client, directory, session_id=session_id, light=light)

@@ -1,10 +1,8 @@
-"""The conversation on the screen: scrolling, selecting, unfolding, copying and searching its blocks.
+"""The conversation on the screen: scrolling, selecting, unfolding, copying and searching blocks.
 
-While the end is in sight the view follows what comes. Otherwise what is being read stays where it is, whatever is added
-or dropped above and below.
-
-Of a long conversation that has to be drawn anew, as after a resize, what is in sight is drawn at once and the rest in
-portions, with keys and frames in between; what is scrolled to meanwhile comes first.
+While the end is visible, the view follows new content. Otherwise the visible part stays in place, whatever is added or
+dropped above and below. When a long conversation must be drawn again, for example after a resize, the visible part is
+drawn at once and the rest in portions between keys and frames, starting with what is scrolled to.
 """
 
 from bisect import bisect_right
@@ -25,23 +23,20 @@ from .drawn_blocks import DrawnBlock, Palette
 
 _GUTTER = 2
 _AT_ONCE = 40
-"""Blocks that are drawn without a pause."""
+"""Blocks drawn without a pause."""
 _PAUSE = 0.02
 
 
 def even_if_late(timer: Timer) -> Timer:
-    """A timer that was just made by `set_timer`, and that is now sure to fire.
-
-    Textual skips ticks that are in the past already when their turn comes. Of a timer with a single tick nothing is
-    left where the process was held up for as long as its delay: it never fires, and whoever sets no other one before
-    it has fired waits for good. A tick that is late is what we want.
-    """
+    """Makes a timer from `set_timer` fire even if it is late. Textual skips overdue ticks. A timer with a single tick
+    never fires if the process was delayed for that long, and code that waits for it waits forever. A late tick is what
+    we want."""
     timer._skip = False  # read by the task of the timer, which has not begun yet
     return timer
 
 
 class ConversationView(ScrollView, can_focus=True):
-    """Shows one conversation; `redraw` after every change of it."""
+    """Shows one conversation; call `redraw` after every change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "select(-1)", "Block", show=False),
@@ -64,7 +59,7 @@ class ConversationView(ScrollView, can_focus=True):
     """
 
     class OlderWanted(Message):
-        """The beginning of what is kept is in sight."""
+        """The beginning of the kept blocks is visible."""
 
     class Copied(Message):
         def __init__(self, text: str) -> None:
@@ -72,7 +67,7 @@ class ConversationView(ScrollView, can_focus=True):
             self.text = text
 
     class AgentWanted(Message):
-        """The conversation of a subagent is to be shown."""
+        """The user wants to see a subagent's conversation."""
 
         def __init__(self, session_id: str, agent: str) -> None:
             super().__init__()
@@ -91,7 +86,7 @@ class ConversationView(ScrollView, can_focus=True):
         self._total = 0
         self._found: list[ConversationBlock] = []
         self._portion: Timer | None = None
-        """Draws the next of those that are not drawn yet."""
+        """Draws the next of the blocks that are not drawn yet."""
 
     def show(self, conversation: ShownConversation) -> None:
         """Shows another conversation, from its end."""
@@ -100,7 +95,7 @@ class ConversationView(ScrollView, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draws what has changed: what is in sight at once, of the rest as much as takes no time, and all by and by."""
+        """Draws what changed: the visible part at once, the rest gradually."""
         width = self._text_width
         if width <= 0:
             return
@@ -124,8 +119,8 @@ class ConversationView(ScrollView, can_focus=True):
         self.refresh()
 
     def _draw_from(self, number: int) -> None:
-        """Draws blocks on both sides of a place, the nearest first: as many as fill the screen around it, and beyond
-        that at most so many at once."""
+        """Draws blocks around a position, nearest first: as many as fill the screen, and a limited number beyond
+        that."""
         width, height, lines, count = self._text_width, max(1, self.size.height), 0, 0
         after, before = iter(self._order[number:]), reversed(self._order[:number])
         for drawn in chain.from_iterable(zip_longest(after, before)):
@@ -157,7 +152,7 @@ class ConversationView(ScrollView, can_focus=True):
         return self.scrollable_content_region.width - _GUTTER - 1
 
     def _anchor(self) -> tuple[ConversationBlock, int] | None:
-        """The block at the top and how many lines of it are above."""
+        """The block at the top, and how many of its lines are above."""
         top = round(self.scroll_y)
         number = self._number_at(top)
         return (self._order[number].block, top - self._starts[number]) if number is not None else None
@@ -170,7 +165,7 @@ class ConversationView(ScrollView, can_focus=True):
             self.scroll_to(y=start + anchor[1], animate=False, immediate=True)
 
     def _number_at(self, line: int) -> int | None:
-        """The block that this line belongs to."""
+        """The block at this line."""
         return bisect_right(self._starts, line) - 1 if 0 <= line < self._total else None
 
     def render_line(self, y: int) -> Strip:
@@ -207,7 +202,7 @@ class ConversationView(ScrollView, can_focus=True):
             self.action_unfold()
 
     def action_select(self, step: int) -> None:
-        """Selects the next block up or down; the first time, the last one that is in sight."""
+        """Selects the next block up or down; initially the last visible one."""
         blocks = self.conversation.blocks
         if not blocks:
             return
@@ -257,7 +252,7 @@ class ConversationView(ScrollView, can_focus=True):
             self.post_message(self.Copied(block.text))
 
     def action_open_agent(self) -> None:
-        """Shows the conversation of the subagent that the selected call has started, or that the last one has."""
+        """Shows the conversation of the selected call's subagent, or of the last one."""
         calls = [block for block in self.conversation.blocks if block.agent]
         block = self.selected if self.selected is not None and self.selected.agent else calls[-1] if calls else None
         if block is not None:
@@ -268,7 +263,7 @@ class ConversationView(ScrollView, can_focus=True):
         self.redraw()
 
     def search(self, text: str) -> int:
-        """Selects the last block that contains the text; the value is how many do."""
+        """Selects the last block that contains the text; returns the number of matches."""
         self._found = [self.conversation.blocks[number] for number in self.conversation.search(text)]
         if self._found:
             self.following = False

@@ -1,4 +1,4 @@
-"""Dialogs: help, a line of text, one of several, a new session."""
+"""Dialogs: help, text input, a choice, a new session."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -88,7 +88,7 @@ class Help(Dialog):
 
 
 class AskLine(Dialog):
-    """A line of text; None if the person does not want to."""
+    """A line of text; None if cancelled."""
 
     def __init__(self, title: str, value: str = "") -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class AskLine(Dialog):
 
 
 class EditCommand(Dialog):
-    """A command to change; None if the person does not want to."""
+    """An editor for a command; None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "take", "Use it", priority=True)]
     DEFAULT_CSS = """
@@ -131,7 +131,7 @@ class EditCommand(Dialog):
 
 
 class Pick(Dialog):
-    """One of several; the value is its key."""
+    """A choice; the result is its key."""
 
     def __init__(self, title: str, options: list[tuple[str, str]]) -> None:
         super().__init__()
@@ -149,14 +149,14 @@ class Pick(Dialog):
 
 @dataclass(frozen=True, slots=True)
 class NewSessionRequest:
-    """What a new session is to be; `options` are arguments of `claude_create_session`."""
+    """The options of a new session, as arguments of `claude_create_session`."""
 
     prompt: str
     options: dict[str, Any]
 
 
 class SignedCheckbox(Checkbox):
-    """Its sign says whether it is set, and not its colour alone."""
+    """Shows whether it is checked by its sign, not only by color."""
 
     @property
     def BUTTON_INNER(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual has one sign for both
@@ -164,7 +164,7 @@ class SignedCheckbox(Checkbox):
 
 
 class NewSession(Dialog):
-    """Everything that a new session needs; None if there is to be none."""
+    """The dialog for a new session; None if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s,f2", "start", "Start", priority=True),

@@ -1,8 +1,8 @@
-"""Blocks of a conversation as styled lines, drawn once, and again where a block changes; the colours of a theme.
+"""Blocks of a conversation as styled lines, cached until a block changes; the colors of a theme.
 
-Text is drawn as Markdown without HTML, link definitions and hyperlinks: everything in it is to be seen, and nothing in
-it is a command to the terminal. What is drawn at once is bounded, because texts come in chunks. Where Markdown needs
-more columns than there are, the text is drawn as it was written: nothing is lost, and nothing fails.
+Text is drawn as Markdown without HTML, link definitions and hyperlinks: all of it is visible, and nothing is a terminal
+command. The amount drawn at once is limited, because texts come in chunks. If Markdown needs more columns than
+available, the text is drawn as written.
 """
 
 import sys
@@ -29,9 +29,9 @@ from ...core.model.text import clip_line
 from .blocks import ConversationBlock
 
 _MAX_LINES = 2_000
-"""Lines that are drawn of the input and of the result of one call."""
+"""Maximum lines of a call's input and result."""
 _MAX_DEPTH = 100
-"""Levels that the parser goes into; it leaves out what is nested more deeply."""
+"""Nesting levels that the parser enters; deeper ones are dropped."""
 _PARSER = (
     MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH})
     .enable("table")
@@ -44,7 +44,7 @@ _SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "denied": ("✗ denied
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of a theme. Without colour all that matters is also said by a sign."""
+    """The colors of a theme. Everything important is also shown by a sign."""
 
     dark: bool = True
 
@@ -106,16 +106,16 @@ _CONSOLES: dict[Palette, Console] = {}
 
 
 _MIN_WIDTH = 8
-"""Columns that are drawn in any case; a part of the screen that has fewer shows their beginning."""
+"""Minimum width; a narrower part of the screen shows the beginning of lines."""
 _MIN_TEXT = 10
-"""Columns that must be left for the text inside of quotes and lists."""
+"""Minimum columns for text inside of quotes and lists."""
 _INDENTS = {"blockquote": 2, "bullet_list": 3, "ordered_list": 6}
 _CELL = 5
-"""Columns that a column of a table needs at least, with what is between it and the next one."""
+"""Minimum width of a table column, including its separator."""
 
 
 def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]:
-    """What Rich draws, as lines; control codes are left out."""
+    """Rich's output as lines, without control codes."""
     if palette not in _CONSOLES:
         _CONSOLES[palette] = _console(palette)
     console = _CONSOLES[palette]
@@ -125,8 +125,8 @@ def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]
 
 
 def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
-    """Text that a model wrote, which is visible already, drawn as Markdown, or as it was written where that needs more
-    columns than there are."""
+    """A model's text, already made visible, drawn as Markdown, or as written if that needs more columns than
+    available."""
     tokens = _PARSER.parse(text)
     if _columns_needed(tokens) <= width:
         drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
@@ -139,8 +139,8 @@ def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
 
 
 def _columns_needed(tokens: Iterable[Token]) -> int:
-    """How many columns Markdown needs for its indents, or for the columns of its widest table; more than there ever are
-    if the parser has left something out."""
+    """The columns that Markdown needs for its indents, or for its widest table; more than any screen has if the parser
+    dropped something."""
     indent = deepest = cells = widest = 0
     for token in tokens:
         if token.level >= _MAX_DEPTH - 1:
@@ -159,8 +159,8 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
 
 @dataclass(frozen=True)
 class DrawnAtAnyWidth:
-    """Markdown, or what Rich draws, for a widget that may be given no column at all for a moment: at least some are
-    drawn then. In our colours and not in those of its console."""
+    """Markdown or Rich output for a widget that may briefly have no columns: draws a minimum then. Uses our colors, not
+    those of its console."""
 
     drawn: RenderableType
     palette: Palette
@@ -174,7 +174,7 @@ class DrawnAtAnyWidth:
 
 
 def styled_lines(lines: Iterable[Line], palette: Palette) -> Text:
-    """Lines as they are, in the colours of what they are."""
+    """Lines as they are, colored by their kind."""
     text = Text(overflow="fold", end="")
     for number, line in enumerate(lines):
         text.append(("\n" if number else "") + line.text, palette.line(line.style))
@@ -183,26 +183,26 @@ def styled_lines(lines: Iterable[Line], palette: Palette) -> Text:
 
 @dataclass
 class DrawnBlock:
-    """What is drawn of a block. Drawn again, it does only what has changed."""
+    """The drawing of a block. Drawing again does only what changed."""
 
     block: ConversationBlock
     strips: list[Strip] = field(default_factory=list)
     _key: object = None
     _body: object = None
     _stable: deque[list[Strip]] = field(default_factory=deque)
-    """The lines of each chunk that stays as it is."""
+    """The lines of each final chunk."""
     _dropped: int = 0
-    """Chunks that were drawn once and are gone."""
+    """Chunks that were drawn and then dropped."""
 
     def is_current(self, width: int, palette: Palette) -> bool:
-        """Whether it is drawn as it is now, at this width."""
+        """Whether the drawing is current for this width."""
         return self._key == self._now(width, palette)
 
     def _now(self, width: int, palette: Palette) -> object:
         return (self.block.revision, self.block.is_open, self.block.streaming, width, palette)
 
     def draw(self, width: int, palette: Palette) -> bool:
-        """Whether anything is different now."""
+        """Draws; returns whether anything changed."""
         block, key = self.block, self._now(width, palette)
         if key == self._key:
             return False

@@ -1,9 +1,6 @@
-"""Where messages are typed, with slash commands and files completed.
-
-Only `files` reads the disk: one directory, and no more entries of it than can be shown.
-
-Enter sends, Ctrl+J or Shift+Enter makes a new line. Nothing but a key of the person takes what was typed away.
-"""
+"""The message input, with completion of slash commands and files. Only `files` reads the disk: one directory, and no
+more entries than can be shown. Enter sends, Ctrl+J or Shift+Enter inserts a line break. Only the user's keys remove
+typed text."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -25,7 +22,7 @@ _MAX_READ = 2_000
 
 
 class Word(NamedTuple):
-    """What is being completed: the sign it begins with and what follows that, from `start` on."""
+    """The word being completed: its sign and the text after it, from `start` on."""
 
     sign: str
     text: str
@@ -33,7 +30,7 @@ class Word(NamedTuple):
 
 
 def word_before(line: str, column: int, *, is_first_line: bool) -> Word | None:
-    """The command or the mention that ends at the cursor; None if there is neither."""
+    """The command or mention that ends at the cursor; None if there is neither."""
     before = line[:column]
     start = max(before.rfind(" "), before.rfind("\t")) + 1
     word = before[start:]
@@ -45,14 +42,14 @@ def word_before(line: str, column: int, *, is_first_line: bool) -> Word | None:
 
 
 def commands(known: Iterable[str], beginning: str) -> list[str]:
-    """The commands that begin like this, the shortest first."""
+    """The commands with this prefix, shortest first."""
     wanted = beginning.casefold()
     fitting = {name for name in known if name.casefold().startswith(wanted) and name != beginning}
     return sorted(fitting, key=lambda name: (len(name), name))[:MAX_COMPLETIONS]
 
 
 def files(directory: str, beginning: str) -> list[str]:
-    """The entries of a directory that begin like this, as paths below it; directories end in a slash."""
+    """The entries of a directory with this prefix, as relative paths; directories end in a slash."""
     folder, _, name = beginning.rpartition("/")
     place = os.path.join(directory, os.path.expanduser(folder)) if folder else directory
     found: list[str] = []
@@ -72,12 +69,12 @@ def files(directory: str, beginning: str) -> list[str]:
 
 _MAX_KEPT = 100
 _OPENS = {"question_mark": "help", "colon": "commands"}
-"""Keys that mean something else as long as nothing is typed."""
+"""Keys with another meaning while the input is empty."""
 _NEW_LINE = ("ctrl+j", "shift+enter", "alt+enter")
 
 
 class InputBox(Vertical):
-    """The box and, above it, what the word at the cursor may become."""
+    """The input and, above it, the completions of the word at the cursor."""
 
     DEFAULT_CSS = """
     InputBox { height: auto; max-height: 12; }
@@ -92,7 +89,7 @@ class InputBox(Vertical):
             self.text = text
 
     class Wanted(Message):
-        """A key that opens something else was pressed while nothing was typed; `command` is the name of it."""
+        """A key for another command was pressed while the input was empty; `command` is its name."""
 
         def __init__(self, command: str) -> None:
             super().__init__()
@@ -117,11 +114,8 @@ class InputBox(Vertical):
 
 
 class _Completions(OptionList, can_focus=False):
-    """What can be chosen with Tab. Takes no focus: the keys stay with what is typed.
-
-    It has a least width: between two sizes of the terminal no column may be left for it, and Textual, which wraps what
-    is offered into the columns that there are, would end the whole interface with an error.
-    """
+    """The completions for Tab. Never takes the focus, so that keys go to the input. It has a minimum width: between two
+    terminal sizes it may get no columns, and Textual would then end the interface with an error while wrapping."""
 
 
 class MessageArea(TextArea):
@@ -140,7 +134,7 @@ class MessageArea(TextArea):
         self._box = box
         self._sent: list[str] = []
         self._at: int | None = None
-        """Which of the sent messages is shown."""
+        """The index of the shown sent message."""
         self._draft = ""
         self._word: Word | None = None
 
@@ -162,7 +156,7 @@ class MessageArea(TextArea):
         await super()._on_key(event)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        """Takes what is pasted as it is, with its lines, but for what would steer the terminal."""
+        """Inserts pasted text with its line breaks, without control characters."""
         event.stop()
         event.prevent_default()
         lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
@@ -171,7 +165,7 @@ class MessageArea(TextArea):
         )
 
     def _handle(self, event: events.Key) -> bool:
-        """Whether the key means something here; else it is typed."""
+        """Whether the key has a meaning here; otherwise it is typed."""
         key, completing = event.key, bool(self._completions.display)
         if key in _NEW_LINE:
             self.insert("\n")
@@ -205,7 +199,7 @@ class MessageArea(TextArea):
         self._box.post_message(InputBox.Sent(text))
 
     def _recall(self, step: int) -> None:
-        """Shows the message before or behind the one that is shown; behind the last, what was typed."""
+        """Shows the previous or next sent message; after the last one, the typed text."""
         if self._at is None:
             self._draft = self.text
             self._at = len(self._sent)
@@ -217,7 +211,7 @@ class MessageArea(TextArea):
         self.move_cursor(self.document.end)
 
     def restore_text(self, text: str) -> None:
-        """What could not be sent stands here again, before what was typed meanwhile."""
+        """Restores a message that could not be sent, before text typed since."""
         self.text = f"{text}\n{self.text}" if self.text else text
         self.move_cursor(self.document.end)
 

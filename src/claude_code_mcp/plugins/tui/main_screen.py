@@ -1,9 +1,6 @@
-"""The main screen: sessions on one side, the conversation in the middle, questions and the input below it.
-
-Draws what the pump reports. How the parts are laid out follows from the size of the terminal alone, each time it
-changes: in a narrow one the list of sessions takes the place of the conversation while it is wanted, in a low one
-frames and hints make room for text.
-"""
+"""The main screen: sessions on one side, the conversation in the middle, questions and the input below it. Draws the
+data of the server updates. The layout depends only on the terminal's size: in a narrow one the session list replaces
+the conversation while it is open, in a low one frames and hints make room for text."""
 
 import contextlib
 from collections.abc import Callable
@@ -36,9 +33,9 @@ _SEARCHED_PAGES = 20
 P = ParamSpec("P")
 NARROW, WIDE, SHORT = 60, 100, 16
 MIN_SIZE = Size(20, 6)
-"""The smallest terminal in which everything can be done."""
+"""The smallest usable terminal."""
 _REST = 0.15
-"""Seconds that a row must stay highlighted before its session is read."""
+"""Seconds that a row must stay highlighted before its session is shown."""
 
 STYLE = """
 #top { height: 1; background: $panel; }
@@ -66,12 +63,12 @@ CommandPalette.-short > Vertical { margin-top: 0; }
 CommandPalette.-short #--input, CommandPalette.-short CommandInput { height: 1; border: none; }
 CommandPalette.-short CommandList { max-height: 100vh; border: none; }
 """
-"""The style sheet of the main screen and of Textual's command palette. The application has it: the style sheet of a
-screen only applies once the screen was pushed."""
+"""The style sheet of the main screen and of Textual's command palette. It belongs to the application, because a
+screen's style sheet applies only after the screen was pushed."""
 
 
 def while_shown(draw: Callable[P, None]) -> Callable[P, None]:
-    """What comes while the screen is being taken down is drawn nowhere."""
+    """Ignores events while the screen is being removed."""
 
     def drawn(*arguments: P.args, **named: P.kwargs) -> None:
         with contextlib.suppress(NoMatches, ScreenStackError, IndexError):
@@ -81,7 +78,7 @@ def while_shown(draw: Callable[P, None]) -> Callable[P, None]:
 
 
 def size_classes(size: Size) -> dict[str, bool]:
-    """The classes of the style sheet that hold at a size."""
+    """The style classes for a size."""
     return {
         "-narrow": size.width < NARROW,
         "-wide": size.width >= WIDE,
@@ -91,18 +88,18 @@ def size_classes(size: Size) -> dict[str, bool]:
 
 
 class ScreenLayout:
-    """The list of sessions beside the conversation or, in a narrow terminal, in its place while it is wanted."""
+    """The session list next to the conversation or, in a narrow terminal, in its place while it is open."""
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
         self._size = MIN_SIZE
         self._is_hidden = False
-        """Where there is room for the list beside the conversation."""
+        """For terminals with room for both."""
         self._is_wanted = False
-        """Where the list takes the place of the conversation."""
+        """For terminals in which the list replaces the conversation."""
 
     def fit(self, size: Size) -> None:
-        """Lays the parts out for a terminal of this size. Whatever has the focus keeps it if it is still there."""
+        """Arranges the parts for a terminal of this size. The focus stays if its part remains."""
         self._size = size
         screen = self._screen
         screen.update_classes(size_classes(size), animate=False)
@@ -135,13 +132,13 @@ class ScreenLayout:
         self.fit(self._size)
 
     def leave_list(self) -> None:
-        """The conversation is wanted again where the list has taken its place."""
+        """Shows the conversation again if the list replaced it."""
         self._is_wanted = False
         self.fit(self._size)
 
 
 class SessionPreview:
-    """`follow` shows a session. A message that is typed goes to the session that is on the screen, previewed or not."""
+    """Previews of sessions; `follow` shows one. A typed message goes to the session on the screen, previewed or not."""
 
     def __init__(self, screen: Screen[None], follow: Callable[[str], None]) -> None:
         self._screen = screen
@@ -149,17 +146,17 @@ class SessionPreview:
         self._timer: Timer | None = None
         self.is_shown = False
         self.before: str | None = None
-        """The session that was on the screen before the first preview."""
+        """The session on the screen before the first preview."""
 
     def rest_on(self, session_id: str, current: str | None) -> None:
-        """The highlight is on a session; it is shown once that lasts."""
+        """A session was highlighted; it is shown if that lasts."""
         self._stop()
         if session_id != current:
             self._timer = self._screen.set_timer(_REST, lambda: self._show(session_id, current))
 
     @property
     def is_due(self) -> bool:
-        """Whether a session is about to be shown."""
+        """Whether a preview is about to be shown."""
         return self._timer is not None
 
     def _show(self, session_id: str, current: str | None) -> None:
@@ -169,7 +166,7 @@ class SessionPreview:
         self._follow(session_id)
 
     def end(self) -> None:
-        """What is on the screen stays there."""
+        """Ends the preview; the shown session stays."""
         self._stop()
         self.is_shown, self.before = False, None
 
@@ -180,16 +177,16 @@ class SessionPreview:
 
 
 class ConversationSearch:
-    """Finds texts in the conversation that is on the screen, in older pages too."""
+    """Searches the conversation on the screen, including older pages."""
 
     def __init__(self, screen: Screen[None], pump: Pump) -> None:
         self._screen = screen
         self._pump = pump
         self._sought = ("", "")
-        """The session that was found by a text and is being opened, and the text."""
+        """The session being opened at a search result, and the text."""
 
     async def load_older(self) -> int:
-        """Reads a page of what lies before; the value is how many blocks that has added."""
+        """Reads a page of older history; returns the number of new blocks."""
         conversation = self._pump.conversation
         if conversation is None or not conversation.has_older:
             return 0
@@ -198,17 +195,17 @@ class ConversationSearch:
         return added
 
     async def ask(self) -> None:
-        """Asks for a text, and goes to where the conversation has it."""
+        """Asks for a text and goes to its last occurrence."""
         text = await self._screen.app.push_screen_wait(AskLine("Search in this conversation"))
         if text and not await self._go_to(text):
             self._screen.notify("Not found.")
 
     def seek(self, session_id: str, text: str) -> None:
-        """The session was found by a text: `go_to_sought` goes there."""
+        """Opens a session at a search result: `go_to_sought` goes there."""
         self._sought = (session_id, text)
 
     def go_to_sought(self) -> None:
-        """Goes to the text that the session was found by, once the end of its conversation is there."""
+        """Goes to the searched text once the end of its conversation is loaded."""
         session_id, text = self._sought
         shown = self._screen.query_one(ConversationView).conversation
         if text and session_id == shown.session_id and shown.blocks:
@@ -216,7 +213,7 @@ class ConversationSearch:
             self._screen.run_worker(self._go_to(text), group="sought", exclusive=True)
 
     async def _go_to(self, text: str) -> int:
-        """Goes to the last place that has a text; the value is how many are known."""
+        """Goes to the last occurrence of a text; returns the number of known ones."""
         view = self._screen.query_one(ConversationView)
         found = view.search(text)
         for _ in range(_SEARCHED_PAGES):
@@ -230,10 +227,10 @@ class ConversationSearch:
 
 
 class MainScreen(Screen[None]):
-    """What is on the screen while no dialog is."""
+    """The screen below all dialogs."""
 
     class Ready(Message):
-        """All parts are there."""
+        """All parts exist."""
 
     def __init__(self, link: ServerLink, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -271,7 +268,7 @@ class MainScreen(Screen[None]):
         self.post_message(self.Ready())
 
     def focus_input(self) -> None:
-        """Has keys go to the message that is being typed."""
+        """Moves the focus to the input."""
         self.query_one(MessageArea).focus()
 
     def on_descendant_focus(self) -> None:
@@ -282,7 +279,7 @@ class MainScreen(Screen[None]):
             self.draw_lines()
 
     def repaint(self) -> None:
-        """Draws everything in the colours of the theme."""
+        """Redraws everything in the theme's colors."""
         for part in (ConversationView, SessionSidebar, QuestionPanel):
             self.query_one(part).palette = self.palette  # type: ignore[attr-defined]
         self.query_one(ConversationView).redraw()
@@ -292,13 +289,13 @@ class MainScreen(Screen[None]):
 
     @property
     def current(self) -> str | None:
-        """The session that is on the screen."""
+        """The session on the screen."""
         conversation = self.pump.conversation
         return conversation.session_id if conversation is not None else None
 
     @property
     def target(self) -> str | None:
-        """The highlighted session while the list has the focus, else the one that is shown."""
+        """The highlighted session while the list has the focus, otherwise the shown one."""
         focused = self.focused
         if isinstance(focused, OptionList) and focused.highlighted_option is not None:
             return focused.highlighted_option.id
@@ -306,7 +303,7 @@ class MainScreen(Screen[None]):
 
     @while_shown
     def draw_lines(self) -> None:
-        """Draws what stands above and below the conversation."""
+        """Draws the lines above and below the conversation."""
         palette = self.palette
         row = next((row for row in self.rows if row.id == self.current), None)
         title = row.title if row is not None else ("new session" if self.current is None else "")
@@ -356,7 +353,7 @@ class MainScreen(Screen[None]):
         self.draw_lines()
 
     def open_session(self, session_id: str | None) -> None:
-        """Shows a session from now on; None: a new one, which begins with a message."""
+        """Shows a session; None: a new one, which begins with a message."""
         self.preview.end()
         self._follow(session_id)
 
@@ -392,7 +389,7 @@ class MainScreen(Screen[None]):
         self.leave_list()
 
     def leave_list(self) -> None:
-        """Back to the input; where the list has taken the place of the conversation, that is there again."""
+        """Returns to the input, and to the conversation if the list replaced it."""
         self.layout_by_size.leave_list()
         self.focus_input()
         self.draw_lines()

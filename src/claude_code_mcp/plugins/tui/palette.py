@@ -1,4 +1,4 @@
-"""Everything a person can do, by name: for Textual's command palette, for `/name` in the input, and for the help."""
+"""All commands by name: for Textual's command palette, for `/name` in the input, and for the help."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from .main_screen import MainScreen
 
 @dataclass(frozen=True, slots=True)
 class NamedCommand:
-    """Something that a person can do; `/name` in the input does the same as choosing it in the palette."""
+    """A command; `/name` in the input is the same as choosing it in the palette."""
 
     name: str
     summary: str
     keys: str = ""
-    """The keys that do the same, as people write them."""
+    """Its keys, as shown to people."""
     for_session: bool = False
-    """Whether it acts on a session; it is not offered without one."""
+    """Whether it needs a session; otherwise it is not offered."""
 
     @property
     def help(self) -> str:
@@ -69,7 +69,7 @@ NAMES = tuple(command.name for command in COMMANDS)
 
 
 class CommandProvider(Provider):
-    """Offers the commands to Textual's palette; without a session, only those that need none."""
+    """Provides the commands to Textual's palette; without a session, only those that need none."""
 
     def _possible(self) -> Iterator[tuple[NamedCommand, Callable[[], Any]]]:
         main = self.screen
@@ -83,7 +83,7 @@ class CommandProvider(Provider):
             yield DiscoveryHit(command.name, run, command.name, command.help)
 
     async def search(self, query: str) -> Hits:
-        """Commands by their name, best first, then those with all terms of the query in their name or summary."""
+        """Commands by name, best match first, then those with all terms in their name or summary."""
         matcher, terms = self.matcher(query), query.casefold().split()
         for command, run in self._possible():
             score = matcher.match(command.name)
@@ -95,8 +95,8 @@ class CommandProvider(Provider):
 
 
 class PatientPalette(CommandPalette):
-    """Textual's palette, in which Enter waits for the search. Otherwise Enter right after the last letter would run the
-    first command of an earlier search."""
+    """Textual's palette, except that Enter waits for the search. Otherwise Enter right after the last letter would run
+    the first result of an earlier search."""
 
     @on(Input.Submitted)
     async def finish_search(self) -> None:

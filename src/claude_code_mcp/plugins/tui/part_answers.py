@@ -7,8 +7,8 @@ from ...core.model.question import Choice
 
 
 class PartAnswers:
-    """The answers to a question with several parts, one after another: which part is being answered, what is marked in
-    it, and the answers so far."""
+    """The answers to a question with several parts, in order: the current part, its marked options, and the answers so
+    far."""
 
     def __init__(self, asked: OpenQuestion) -> None:
         self._choices = asked.question.choices
@@ -18,7 +18,7 @@ class PartAnswers:
 
     @property
     def part(self) -> Choice | None:
-        """The part that is being answered; None if the question has none."""
+        """The current part; None if the question has none."""
         return self._choices[len(self._answers)] if len(self._answers) < len(self._choices) else None
 
     @property
@@ -30,7 +30,7 @@ class PartAnswers:
             self.cursor = (self.cursor + step) % len(self.part.labels)
 
     def mark(self, number: int | None = None) -> None:
-        """Marks an option, or takes the mark away; where only one may be chosen, it is that one."""
+        """Marks or unmarks an option; a part with a single choice has at most one mark."""
         number = self.cursor if number is None else number
         if self.part is None or not 0 <= number < len(self.part.labels):
             return
@@ -38,8 +38,9 @@ class PartAnswers:
         self.marked = self.marked ^ {number} if self.part.several else {number}
 
     def confirm(self) -> dict[str, Any] | None:
-        """Answers the part with what is marked or, where one is to be chosen and none is marked, with the option at the
-        cursor. The arguments of `claude_respond` after the last part, None before it or if nothing is marked."""
+        """Answers the current part with the marked options or, for a single choice without a mark, with the option at
+        the cursor. Returns the arguments of `claude_respond` after the last part; None before it, or if nothing is
+        marked."""
         part = self.part
         if part is None or not part.labels:
             return None
@@ -49,7 +50,7 @@ class PartAnswers:
         return self._answered(part.labels[min(self.marked, default=self.cursor)])
 
     def say(self, text: str) -> dict[str, Any] | None:
-        """Answers the part with a text."""
+        """Answers the current part with a text."""
         return self._answered(text.strip()) if text.strip() and self.part is not None else None
 
     def _answered(self, answer: str | list[str]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The plug-in: the terminal interface."""
+"""The plug-in of the terminal interface."""
 
 from collections.abc import Sequence
 

@@ -1,11 +1,9 @@
-"""An open question above the input: which one it is, all of it, and the keys that answer it, part by part.
+"""An open question above the input: its origin, its complete text, and the keys that answer it, part by part.
 
-The panel shows a question of the session that is on the screen. One of another session is shown only when the person
-asks for it, says whose it is, and goes when the person turns to something else.
-
-The keys count only while the panel has the focus, which it never takes by itself, and which it gives back with every
-answer: no letter of a message that somebody is typing can allow anything, and no key that was meant for one question
-answers the next.
+The panel shows a question of the session on the screen. A question of another session is shown only on request, names
+its session, and disappears when the user turns to something else. Keys count only while the panel has the focus, which
+it never takes by itself and returns with every answer: no letter of a message can allow anything, and no key for one
+question answers the next.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,12 +33,11 @@ from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 _LOW = 3
-"""Lines of a question up to which a page has no line of the one before."""
+"""Below this height, pages of a question do not overlap."""
 
 
 def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_here: bool) -> Text:
-    """What is asked and by which session. One of another session than the one on the screen says so first, and whether
-    this one asks too."""
+    """The question's origin. One from another session says so first, and whether the shown session asks too."""
     session = asked.session
     title = visible(clip_line(session.display_text or session.session_id[:8], 60))
     kind = kind_class(asked.question.kind).title
@@ -54,7 +51,7 @@ def head_line(asked: OpenQuestion, palette: Palette, *, elsewhere: bool, also_he
 def question_body(
     asked: OpenQuestion, parts: PartAnswers | None, palette: Palette, *, as_source: bool
 ) -> RenderableType:
-    """All of a question; of one with several parts, the part that is being answered."""
+    """The complete question; if it has several parts, the current one."""
     question = asked.question
     if parts is not None:
         return DrawnAtAnyWidth(_choice(parts, palette), palette)
@@ -75,7 +72,7 @@ def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
 
 
 def option_lines(parts: PartAnswers, width: int, palette: Palette) -> tuple[int, int]:
-    """The first line of the option at the cursor and the first one behind it, as they are drawn at this width."""
+    """The first line of the option at the cursor and the first line after it, at this width."""
     part = parts.part
     if part is None:
         return 0, 0
@@ -100,15 +97,15 @@ def _option(part: Choice, number: int, parts: PartAnswers, palette: Palette) -> 
 
 
 class AnswerKey(NamedTuple):
-    """A key that answers a question, or does something with it."""
+    """A key that answers a question or acts on it."""
 
     key: str
     label: str
     short: str
-    """The key and its label where there is hardly any room."""
+    """The key and its label in minimal width."""
     action: str
     needs_reading: bool = False
-    """Whether it approves of what is asked, and counts only after all of it was on the screen."""
+    """Whether it approves, and therefore works only after everything was on the screen."""
 
 
 def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
@@ -145,13 +142,13 @@ def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
 
 
 def is_editable(question: Question) -> bool:
-    """Whether the call is a command, which can be changed before it is allowed."""
+    """Whether the call is a command, which can be edited before it is allowed."""
     return question.kind is QuestionKind.PERMISSION and isinstance(question.tool_input.get("command"), str)
 
 
 def with_command(asked: OpenQuestion, command: str) -> OpenQuestion:
-    """The question with another command. It can be allowed only once: the rules for the session are about the command
-    that Claude wrote."""
+    """The question with another command. It can be allowed only once, because session rules refer to Claude's original
+    command."""
     question = asked.question
     tool_input = {**question.tool_input, "command": command}
     changed = replace(
@@ -161,14 +158,14 @@ def with_command(asked: OpenQuestion, command: str) -> OpenQuestion:
 
 
 def session_meaning(rules: Sequence[str]) -> str:
-    """What "for this session" allows, in words where it is a permission mode; empty if the server did not say."""
+    """What "for this session" allows, explained for permission modes; empty if unknown."""
     in_words = {f"mode {ACCEPT_EDITS}": "accepts all file edits"}
     return visible(", ".join(in_words.get(rule, rule) for rule in rules))
 
 
 def keys_text(keys: Iterable[AnswerKey], lines_below: int, palette: Palette, *, is_short: bool) -> Text:
-    """The keys, which can be clicked. While lines below were not on the screen, it says how many, and keys that approve
-    are struck out."""
+    """The keys, clickable. While some lines were not on the screen, shows their number and strikes out approving
+    keys."""
     text = Text(overflow="fold")
     if lines_below:
         more = f"↓{lines_below} PgDn" if is_short else f"↓ {lines_below} more line{'s'[: lines_below != 1]}: PgDn"
@@ -183,7 +180,7 @@ def keys_text(keys: Iterable[AnswerKey], lines_below: int, palette: Palette, *, 
 
 
 def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
-    """Whether an action of the panel makes sense for this question."""
+    """Whether an action of the panel applies to this question."""
     if action == "decide":
         return str(parameters[0]) in asked.reactions
     if action == "edit":
@@ -194,7 +191,7 @@ def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[objec
 
 
 class AnswerLine(Input):
-    """A line for a reason or an answer in words; not there until it is asked for."""
+    """The line for a reason or a typed answer, hidden until needed."""
 
     DEFAULT_CSS = "AnswerLine { height: 1; border: none; display: none; padding: 0; }"
 
@@ -203,7 +200,7 @@ class AnswerLine(Input):
         self._on_text: Callable[[str], None] = lambda _: None
 
     def ask(self, hint: str, on_text: Callable[[str], None]) -> None:
-        """Takes a line, which `on_text` is called with; whatever was begun before is dropped."""
+        """Asks for a line, which is passed to `on_text`; replaces an earlier request."""
         self.value, self.placeholder, self.display = "", hint, True
         self._on_text = on_text
         self.focus()
@@ -218,14 +215,14 @@ class AnswerLine(Input):
 
 
 class QuestionText(VerticalScroll, can_focus=False):
-    """What is decided on, scrolled where it is longer than there is room for."""
+    """The text that is decided on, scrollable."""
 
     class Moved(Message):
-        """Other lines may be on the screen."""
+        """Different lines may be visible."""
 
     @property
     def lines_below(self) -> int:
-        """Lines behind the last one that is on the screen; all of them while the text is not on the screen."""
+        """The number of lines after the last visible one; all while the text is not visible."""
         try:
             visible_lines = self.screen.find_widget(self).visible_region.height
         except NoWidget:
@@ -245,10 +242,8 @@ class QuestionText(VerticalScroll, can_focus=False):
 
 
 class QuestionPanel(Vertical, can_focus=True):
-    """Shows one question at a time; `Answered` has the arguments of `claude_respond`.
-
-    What approves counts only after the end of the question was on the screen. A denial counts at any time.
-    """
+    """Shows one question at a time; `Answered` has the arguments of `claude_respond`. Approving works only after the
+    end of the question was on the screen, denying always."""
 
     # Not in the footer, which may cut them off: the panel itself shows all of them.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -287,14 +282,14 @@ class QuestionPanel(Vertical, can_focus=True):
             self.decision = decision
 
     class Left(Message):
-        """The person has turned to something else: `by_focus` by going there, and may have come back meanwhile."""
+        """The user turned to something else: `by_focus` by moving there, possibly returning meanwhile."""
 
         def __init__(self, *, by_focus: bool = False) -> None:
             super().__init__()
             self.by_focus = by_focus
 
     class SessionWanted(Message):
-        """The person wants to see the session that asks."""
+        """The user wants to see the session that asks."""
 
         def __init__(self, session_id: str) -> None:
             super().__init__()
@@ -305,19 +300,19 @@ class QuestionPanel(Vertical, can_focus=True):
         self.palette = palette
         self.asked: OpenQuestion | None = None
         self.elsewhere = False
-        """Whether it is of another session than the one that is on the screen."""
+        """Whether it belongs to another session than the one on the screen."""
         self.also_here = False
         """Whether the session on the screen has an open question too."""
         self.closed_text = ""
-        """Why the question that is shown can no longer be answered."""
+        """Why the shown question can no longer be answered."""
         self._left_with: str | None = None
-        """The question that was shown when the terminal lost the focus, while its keys came here."""
+        """The question that was shown when the terminal lost the focus while its keys came here."""
         self._parts: PartAnswers | None = None
         self._original: OpenQuestion | None = None
-        """The question as Claude asked it, once the person has changed the command."""
+        """Claude's original question, after the user edited the command."""
         self._as_source = False
         self._seen_to_end = False
-        """Whether the end of what is asked was on the screen."""
+        """Whether the end of the question was on the screen."""
 
     def compose(self) -> ComposeResult:
         # Docked above the question, which may be longer than there is room for: keys and answer are seen in any case,
@@ -330,7 +325,7 @@ class QuestionPanel(Vertical, can_focus=True):
             yield Static(id="question", markup=False)
 
     def show(self, asked: OpenQuestion | None, *, elsewhere: bool = False, also_here: bool = False) -> None:
-        """Shows a question, or none. Whatever was begun for another one is dropped."""
+        """Shows a question, or none. Drops unfinished answers to another one."""
         changed = (elsewhere, also_here) != (self.elsewhere, self.also_here)
         self.elsewhere, self.also_here = elsewhere, also_here
         self.set_class(elsewhere, "-elsewhere")
@@ -350,7 +345,7 @@ class QuestionPanel(Vertical, can_focus=True):
         self.redraw()
 
     def close_with(self, text: str) -> None:
-        """The question was answered elsewhere: says so, and takes no key any more."""
+        """The question was answered elsewhere: says so and ignores further keys."""
         self.closed_text = text
         self.query_one(AnswerLine).display = False
         self.redraw()
@@ -399,7 +394,7 @@ class QuestionPanel(Vertical, can_focus=True):
         self.call_after_refresh(self._look)
 
     def _look(self) -> None:
-        """Notices that the end of the question is on the screen."""
+        """Checks whether the end of the question is visible."""
         text = self.query_one("#question", Static)
         # Without this, the layout may still be that of the text before.
         lines = text.get_content_height(self.size, self.app.size, text.content_size.width)
@@ -409,7 +404,7 @@ class QuestionPanel(Vertical, can_focus=True):
         self._draw_keys()
 
     def _is_unread(self) -> bool:
-        """Whether some of the question was not on the screen yet; then the person is told."""
+        """Whether some of the question was not on the screen yet; then says so."""
         if self._seen_to_end:
             return False
         self.app.notify(f"Read it first: {self.lines_below} more lines (PgDn).", severity="warning")
@@ -417,11 +412,11 @@ class QuestionPanel(Vertical, can_focus=True):
 
     @property
     def is_entered(self) -> bool:
-        """Whether keys go to the question, or to the line in which an answer to it is typed."""
+        """Whether keys go to the question, or to the line for its answer."""
         return self.has_focus or self.has_focus_within
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Which keys there are for this question."""
+        """Which keys apply to this question."""
         if self.asked is None or action == "leave":
             return True
         if self.closed_text:
@@ -438,7 +433,7 @@ class QuestionPanel(Vertical, can_focus=True):
                 self.app.notify(str(error), severity="warning", markup=False)
 
     def _updated_input(self) -> dict[str, Any]:
-        """The argument of `claude_respond` for a command that the person has changed."""
+        """The argument of `claude_respond` for an edited command."""
         if self._original is None or self.asked is None:
             return {}
         return {"updatedInput": dict(self.asked.question.tool_input)}
@@ -485,7 +480,7 @@ class QuestionPanel(Vertical, can_focus=True):
             scroll.scroll_relative(y=step * page if by_page else step, animate=False)
 
     def action_mark(self) -> None:
-        """Marks the option at the cursor; where there are none to mark, shows the next page."""
+        """Marks the option at the cursor; without options, shows the next page."""
         if self._parts is not None:
             self._parts.mark()
             self._show_cursor()
@@ -513,8 +508,8 @@ class QuestionPanel(Vertical, can_focus=True):
             self._show_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a key does what the key does. A click on an option marks it, or answers with it where one is to be
-        chosen and it is marked already."""
+        """A click on a key acts like the key. A click on an option marks it, or answers with it if it is a marked
+        single choice."""
         action, number = event.style.meta.get("action"), event.style.meta.get("option")
         if isinstance(action, str):
             self.focus()

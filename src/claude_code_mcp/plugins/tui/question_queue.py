@@ -1,4 +1,4 @@
-"""The open questions of all sessions, and which one of them is shown."""
+"""The open questions of all sessions, and which one is shown."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from .question_panel import QuestionPanel
 from .server_updates import Pump
 
 _CLOSED_SHOWN = 4.0
-"""Seconds that a question stays on the screen which was answered elsewhere."""
+"""Seconds for which a question answered elsewhere stays on the screen."""
 
 
 class QuestionQueue:
@@ -20,10 +20,10 @@ class QuestionQueue:
         self._pump = pump
         self._focus_input = focus_input
         self._wanted: str | None = None
-        """A question of another session that the person has asked for."""
+        """The requested question of another session."""
 
     def choose(self) -> None:
-        """Shows the question that was asked for, else the first of this session; never gives the panel the focus."""
+        """Shows the requested question, otherwise the first of this session; never focuses the panel."""
         panel = self._panel
         if panel.closed_text:
             return
@@ -46,7 +46,7 @@ class QuestionQueue:
         self._panel.show(asked, elsewhere=elsewhere, also_here=any(map(self._is_here, self._open())))
 
     def go_on(self) -> None:
-        """Goes to the question that is shown or, from there, to the next one, of whatever session."""
+        """Focuses the shown question or, from there, the next one of any session."""
         panel, asked = self._panel, self._open()
         if not asked:
             panel.app.notify("No open questions.")
@@ -61,7 +61,7 @@ class QuestionQueue:
         panel.focus()
 
     def leave(self) -> None:
-        """Back to the input, and to what is open in this session."""
+        """Returns to the input, and to the questions of this session."""
         self._wanted = None
         panel = self._panel
         if panel.closed_text:
@@ -72,11 +72,11 @@ class QuestionQueue:
         self.choose()
 
     def forget(self) -> None:
-        """Another session is on the screen: what was asked for before is not shown over it."""
+        """Another session is on the screen: drops the requested question."""
         self._wanted = None
 
     def closed(self, asked: OpenQuestion, how: str) -> None:
-        """A question was answered, but not here."""
+        """A question was answered elsewhere."""
         panel = self._panel
         if panel.asked is not None and panel.asked.id == asked.id:
             panel.close_with(f"Answered elsewhere: {how}" if how else "The question is no longer open.")
@@ -91,7 +91,7 @@ class QuestionQueue:
     async def answer(
         self, asked: OpenQuestion, decision: dict[str, Any], send: Callable[[OpenQuestion, dict[str, Any]], Any]
     ) -> None:
-        """Has an answer sent; a question whose answer is refused is offered again."""
+        """Sends an answer; a question whose answer is refused is offered again."""
         # Before anything is awaited: the list may be read meanwhile and must not offer the question again.
         self._pump.answered.add(asked.id)
         self._focus_input()  # before anything is awaited: the next key is for no other question

@@ -1,4 +1,4 @@
-"""Screens beside the conversation: costs, MCP servers, and the conversation of a subagent."""
+"""Other screens: costs, MCP servers, and the conversation of a subagent."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
@@ -22,9 +22,9 @@ from .drawn_blocks import DrawnAtAnyWidth, Palette
 _GROUPINGS = ("day", "project", "model", "session")
 _BAR = 24
 _AGENT_READ_AGAIN = 0.5
-"""Seconds between looks at whether a session has gone on whose subagent is shown."""
+"""Seconds between checks for new content while a subagent is shown."""
 Do = Callable[[Callable[[LiveSessions], Any]], Awaitable[Any]]
-"""Asks the server something: `ServerLink.do`."""
+"""Sends a request to the server: `ServerLink.do`."""
 
 
 class View(Screen[Any]):
@@ -40,7 +40,7 @@ class View(Screen[Any]):
         self._do = do
 
     async def ask(self, work: Callable[[LiveSessions], Any]) -> Any:
-        """The answer of the server; None if it refuses or is gone, and then the person is notified."""
+        """The server's answer; None, after a notification, if it refuses or is gone."""
         try:
             return await self._do(work)
         except (CallFailed, NotRunning) as error:
@@ -49,7 +49,7 @@ class View(Screen[Any]):
 
 
 class CostsScreen(View):
-    """What sessions cost, by day, project, model or session."""
+    """Costs by day, project, model or session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab,g", "group", "Group")]
 
@@ -98,7 +98,7 @@ def budget_lines(report: dict[str, Any]) -> list[str]:
 
 
 def cost_table(report: dict[str, Any]) -> Table:
-    """A line for each group, with a bar of what it cost."""
+    """A line for each group, with a bar."""
     lines = report["lines"]
     most = max((line["usd"] for line in lines), default=0) or 1
     table = Table.grid(padding=(0, 1))
@@ -114,7 +114,7 @@ def cost_table(report: dict[str, Any]) -> Table:
 
 
 class ServersScreen(View):
-    """The MCP servers of the hub: their state and tools; reconnect, switch on and off, log in."""
+    """The hub's MCP servers: state and tools; reconnect, enable, disable, log in."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "steer('reconnect')", "Reconnect"),
@@ -190,7 +190,7 @@ _NONE = "No MCP servers are configured: add one with `claude-code-mcp mcp add` o
 
 
 def server_line(server: dict[str, Any]) -> Text:
-    """A server in one line."""
+    """A server on one line."""
     tools = f"{server['tools']} tools" if server.get("tools") is not None else ""
     sign = {"connected": "●", "failed": "!", "disabled": "×"}.get(str(server.get("state")), "·")
     parts = [f"{sign} {server['name']}", str(server.get("state")), tools, str(server.get("reason") or "")]
@@ -198,13 +198,13 @@ def server_line(server: dict[str, Any]) -> Text:
 
 
 class AgentScreen(View):
-    """The conversation of a subagent: what it was asked, what it did and what it answered. Reads the end of it, older
-    pages when somebody scrolls up, and what is new while its session works."""
+    """A subagent's conversation: its task, work and answer. Reads its end, older pages on scrolling up, and new content
+    while its session works."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "read_again", "Reload")]
 
     def __init__(self, do: Do, session_id: str, agent: str, progress: Callable[[], int]) -> None:
-        """`progress` grows with whatever happens in the session."""
+        """`progress` grows with every event of the session."""
         super().__init__(do)
         self._agent = agent
         self._progress = progress
@@ -225,8 +225,8 @@ class AgentScreen(View):
         self.set_interval(_AGENT_READ_AGAIN, self._follow)
 
     def _follow(self) -> None:
-        """Reads what is new after something has happened, and once more at the next look: the CLI reports what an agent
-        does before it has written it to the transcript."""
+        """Reads new content after events, and once more at the next check: the CLI reports a subagent's work before it
+        writes it to the transcript."""
         progress = self._progress()
         if progress != self._seen or self._reads_once_more:
             self._reads_once_more = progress != self._seen
@@ -252,7 +252,7 @@ class AgentScreen(View):
             self.query_one(ConversationView).redraw()
 
     async def _page(self, before: str | None) -> Report | None:
-        """A page of the conversation; None if it cannot be read, and then the person is notified."""
+        """A page of the conversation; None, after a notification, if it cannot be read."""
         conversation, agent = self._conversation.session_id, self._agent
         try:
             page: Report = await self._do(lambda sessions: sessions.resources.items(conversation, before, agent))

@@ -1,7 +1,5 @@
-"""The connection to the server, which is opened again when it is lost.
-
-A lost connection loses nothing but what was being read: sessions and questions belong to the server.
-"""
+"""The connection to the server, reopened when it is lost. A lost connection affects only running reads: sessions and
+questions belong to the server."""
 
 import asyncio
 import contextlib
@@ -17,10 +15,10 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.5, 5.0
 
 
 class ServerLink:
-    """One server, as long as this program runs."""
+    """The connection to one server, while this program runs."""
 
     def __init__(self, open_client: Callable[[], McpClient]) -> None:
-        """`open_client` blocks, and raises ClaudeCodeError or NotRunning if there is no server."""
+        """`open_client` blocks, and raises ClaudeCodeError or NotRunning without a server."""
         self._open = open_client
         self._client: McpClient | None = None
         self._connected = asyncio.Event()
@@ -32,8 +30,8 @@ class ServerLink:
         self._on_change: Callable[[str], None] = lambda _: None
 
     async def run(self, changed: Callable[[], None], resource_changed: Callable[[str], None]) -> None:
-        """Keeps a connection until it is cancelled. `changed` is called when there is one or none any more,
-        `resource_changed` with the address of every resource that has changed."""
+        """Keeps a connection until cancelled. `changed` is called when it is opened or lost, `resource_changed` with
+        the address of every changed resource."""
         pause = _FIRST_PAUSE
         loop = asyncio.get_running_loop()
         while True:
@@ -68,7 +66,8 @@ class ServerLink:
         await self._connected.wait()
 
     async def do(self, work: Callable[[LiveSessions], T]) -> T:
-        """What the server answers, once there is one. CallFailed if it refuses, NotRunning if it ends meanwhile."""
+        """Sends a request, once there is a connection. Raises CallFailed if the server refuses, NotRunning if it exits
+        meanwhile."""
         await self._connected.wait()
         client = self._client
         assert client is not None
@@ -82,6 +81,6 @@ class ServerLink:
             raise
 
     async def close(self) -> None:
-        """Leaves the server. What is still asked ends with NotRunning."""
+        """Disconnects. Pending requests end with NotRunning."""
         if self._client is not None:
             await in_thread(self._client.close)

@@ -1,8 +1,7 @@
-"""What comes from the server: the list of sessions, open questions, and the conversation on the screen.
+"""Updates from the server: the list of sessions, open questions, and the conversation on the screen.
 
-The list and the conversation have a loop each, which waits until the server reports a change. A conversation is asked
-for what is new when the last answer was drawn, at most `FRAMES` times a second: whatever was streamed meanwhile comes
-in one piece.
+The list and the conversation each have a loop that waits for reported changes. A conversation is read again after the
+last answer was drawn, at most `FRAMES` times a second: everything streamed meanwhile arrives together.
 """
 
 import asyncio
@@ -20,9 +19,9 @@ from .server_link import ServerLink
 
 FRAMES = 25
 _LISTED_AGAIN = 5.0
-"""Seconds after which the list is read again although no change was reported: ages and costs grow."""
+"""Seconds after which the list is read without a reported change, because ages and costs grow."""
 _LISTED_WITHOUT_WORD = 1.5
-"""The same where the server reports no changes."""
+"""The same if the server reports no changes."""
 _CALM = 0.2
 _AFTER_FAILURE = 1.0
 _WAIT = 20
@@ -35,58 +34,58 @@ WHOLE = "~"
 
 
 def sought(wanted: str) -> str:
-    """The text that a filter looks for."""
+    """The text that a filter searches for."""
     return wanted.removeprefix(WHOLE).strip()
 
 
 class Listener(Protocol):
-    """What draws the application: is called when something that it shows has changed."""
+    """The drawing side of the application, notified of changes."""
 
     def list_changed(self) -> None: ...
 
     def conversation_opened(self) -> None:
-        """Another conversation is followed, or the same one anew."""
+        """Another conversation is followed, or the same one again."""
 
     def conversation_changed(self) -> None: ...
 
     def questions_changed(self) -> None: ...
 
     def question_closed(self, asked: OpenQuestion, how: str) -> None:
-        """A question was answered, but not here."""
+        """A question was answered elsewhere."""
 
     def show_problem(self, problem: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AskedAt:
-    """An open question, and the place in the session's log where it was open."""
+    """An open question, and the position in the session's log at which it was open."""
 
     asked: OpenQuestion
     cursor: str | None
 
 
 class Pump:
-    """Runs the loops; holds what they have read."""
+    """Runs the loops and holds their data."""
 
     def __init__(self, link: ServerLink, listener: Listener) -> None:
         self._link = link
         self._listener = listener
         self._list_changed = asyncio.Event()
         self._grown = asyncio.Event()
-        """Whether somebody has written more of the transcript that is shown."""
+        """Whether another program has extended the shown transcript."""
         self.live: list[SessionRow] = []
         self.stored: list[SessionRow] = []
         self.wanted = ""
-        """The text that sessions are filtered by; behind `~`, one that is looked for in whole conversations."""
+        """The filter text of the session list; after `~`, a text to search for in whole conversations."""
         self.found: tuple[str, frozenset[str]] = ("", frozenset())
-        """The text that the server has looked for last, and the sessions that it found."""
+        """The last server search, and the sessions it found."""
         self.questions: dict[str, AskedAt] = {}
         self.answered: set[str] = set()
-        """Questions that were answered here."""
+        """Questions answered here."""
         self.conversation: ShownConversation | None = None
         self.is_listed = False
         self._subscribed: str | None = None
-        """The resource of the session that is followed."""
+        """The subscribed resource of the followed session."""
 
     def resource_changed(self, uri: str) -> None:
         """A resource has changed."""
@@ -97,14 +96,14 @@ class Pump:
 
     @property
     def progress(self) -> int:
-        """Grows with whatever happens in the conversation that is shown."""
+        """Grows with every event of the shown conversation."""
         return self.conversation.revision if self.conversation is not None else 0
 
     def list_again(self) -> None:
         self._list_changed.set()
 
     async def follow_list(self) -> None:
-        """Reads the list of sessions and open questions, now and after every change, until it is cancelled."""
+        """Reads the list of sessions and open questions, now and after every change, until cancelled."""
         while True:
             # Before the reading: a change that comes during it has the list read once more.
             self._list_changed.clear()
@@ -120,7 +119,7 @@ class Pump:
             await asyncio.sleep(_CALM)
 
     async def connected(self) -> None:
-        """There is a server again: subscribes to changes of the list."""
+        """Connected again: subscribes to changes of the list."""
         with contextlib.suppress(CallFailed, NotRunning):
             if self._link.has_notifications:
                 await self._link.do(lambda sessions: sessions.resources.subscribe(_LIST))
@@ -161,11 +160,11 @@ class Pump:
             return ""
 
     def open_questions(self) -> list[OpenQuestion]:
-        """The open questions that were not answered here, the oldest known first."""
+        """The open questions that were not answered here, oldest first."""
         return [known.asked for known in self.questions.values() if known.asked.id not in self.answered]
 
     async def follow(self, session_id: str | None) -> None:
-        """Shows a session and what happens in it, until it is cancelled; None: no session, but a new one."""
+        """Shows a session and follows it until cancelled; None: a new session."""
         if session_id is None:
             self.conversation = None
             self._listener.conversation_opened()
@@ -213,14 +212,14 @@ class Pump:
                 await self._link.do(lambda sessions: sessions.resources.subscribe(uri))
 
     async def _unsubscribe(self) -> None:
-        """Ends the subscription to the session that was shown: a person goes through many of them."""
+        """Ends the subscription to the previous session, because the user may go through many."""
         uri, self._subscribed = self._subscribed, None
         if uri is not None and self._link.has_notifications:
             with contextlib.suppress(CallFailed, NotRunning):
                 await self._link.do(lambda sessions: sessions.resources.unsubscribe(uri))
 
     def _notice_questions(self, open_ids: Iterable[str]) -> None:
-        """A question that is new, or gone, is in the list too."""
+        """New and closed questions change the list too."""
         of_session = {
             question_id
             for question_id, known in self.questions.items()
@@ -230,7 +229,7 @@ class Pump:
             self._list_changed.set()
 
     async def follow_growth(self) -> None:
-        """Reads the end of the transcript again when somebody else writes it."""
+        """Reads the end of the transcript again when another program extends it."""
         while True:
             await self._grown.wait()
             # Before the reading: what is written during it is read in the next round.
@@ -245,7 +244,7 @@ class Pump:
             await asyncio.sleep(_CALM)
 
     async def load_older(self, conversation: ShownConversation) -> int:
-        """Reads a page of what lies before the oldest block; the value is how many blocks that has added."""
+        """Reads a page before the oldest block; returns the number of new blocks."""
         before, oldest = conversation.previous, conversation.first_id if conversation.has_older else ""
         for _ in range(_MAX_PAGES):
             try:
@@ -273,7 +272,7 @@ def _items(sessions: LiveSessions, **wanted: Any) -> Report:
 
 
 def _questions(sessions: LiveSessions, asking: list[SessionRow]) -> dict[str, AskedAt]:
-    """The open questions of these sessions, whole."""
+    """The complete open questions of these sessions."""
     found: dict[str, AskedAt] = {}
     for session in asking:
         try:

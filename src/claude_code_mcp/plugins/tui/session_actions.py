@@ -1,7 +1,5 @@
-"""What a person does to sessions: begin, send, interrupt, switch model and mode, rename, fork, export, merge, delete.
-
-Every act is a call of a tool, in a worker: a refusal is shown, and nothing on the screen waits for it.
-"""
+"""Actions on sessions: create, send, interrupt, switch model and mode, rename, fork, export, merge, delete. Every
+action is a tool call in a worker: refusals are shown, and the screen never waits for it."""
 
 import os
 import re
@@ -23,33 +21,33 @@ from .server_link import ServerLink
 from .server_updates import Pump
 
 _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
-"""A message that files can be taken back to, in what the action `changes` says."""
+"""A message that files can be restored to, in the result of the action `changes`."""
 _MAX_JOINED = 20
 _BEGINNING = 40
-"""Characters by which a message is recognised that the server reports the beginning of."""
+"""How many characters identify a message of which the server reports the beginning."""
 _ASKED = {
     "rename": "New title (empty: none)",
     "tag": "New tag (empty: none)",
     "model": "Model, or an alias such as opus (empty: Claude Code's choice)",
     "merge": "Commit message for uncommitted changes (empty: merge commits only)",
 }
-"""The actions that need a text, with what is asked for."""
+"""The actions that need a text, with their prompts."""
 _PLAIN = ("fork", "pin", "unpin", "archive", "unarchive")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOnScreen:
-    """What the screen can say about sessions, and do with them."""
+    """The screen's knowledge of sessions and its actions on them."""
 
     target: Callable[[], str | None]
-    """The session that acts are about: the highlighted one while the list has the focus, else the one that is shown."""
+    """The session for actions: the highlighted one while the list has the focus, otherwise the shown one."""
     open: Callable[[str | None], None]
     restore_text: Callable[[str], None]
-    """Has a message that could not be sent stand in the input again."""
+    """Restores a message that could not be sent to the input."""
 
 
 class SessionActions:
-    """The acts; each returns at once, and goes on in a worker of the application."""
+    """The actions; each returns at once and continues in a worker of the application."""
 
     def __init__(
         self, app: App[None], link: ServerLink, pump: Pump, directory: str, on_screen: SessionOnScreen
@@ -60,11 +58,11 @@ class SessionActions:
         self._directory = directory
         self._on_screen = on_screen
         self._joined: list[str] = []
-        """Messages that were sent while a turn ran, which Claude may not have read."""
+        """Messages sent during a turn, which Claude may not have read."""
         self._work = WorkActions(self, app, pump, on_screen)
 
     def commands(self) -> Mapping[str, Callable[[str], object]]:
-        """The acts by the names that the palette has for them; each takes what was typed behind its name."""
+        """The actions by palette name; each takes the text typed after its name."""
         return {
             **{action: partial(self._manage_by_name, action) for action in (*_ASKED, *_PLAIN)},
             **self._work.commands(),
@@ -84,7 +82,7 @@ class SessionActions:
         self._app.run_worker(work)
 
     async def ask(self, work: Callable[[LiveSessions], Any]) -> Any:
-        """The answer of the server; None if it refuses or is gone, and then the person is notified."""
+        """The server's answer; None, after a notification, if it refuses or is gone."""
         try:
             return await self._link.do(work)
         except (CallFailed, NotRunning) as error:
@@ -92,7 +90,7 @@ class SessionActions:
             return None
 
     def say(self, text: str) -> None:
-        """Sends a message, or begins a session with it."""
+        """Sends a message, or creates a session with it."""
         if self._pump.conversation is None:
             self._run(self._create(NewSessionRequest(text, {"workingDirectory": self._directory})))
         else:
@@ -145,7 +143,7 @@ class SessionActions:
                 self._app.notify(visible(f"Never processed: {beginning}"), markup=False, severity="warning")
 
     async def _switch_wait(self, session_id: str) -> None:
-        """Has the session wait for the reset of a usage limit, or end there if it would wait."""
+        """Makes the session wait for the reset of a usage limit, or stop waiting."""
         report = await self.ask(lambda sessions: sessions.resources.feed(session_id))
         if report is not None:
             summary = report["session"]
@@ -161,7 +159,7 @@ class SessionActions:
             await self._create(NewSessionRequest(request.prompt, {**request.options, "workingDirectory": directory}))
 
     async def _modes(self) -> list[str]:
-        """The permission modes that can be used here."""
+        """The available permission modes."""
         try:
             has_bypass = await self._link.do(lambda sessions: sessions.has_bypass())
         except (CallFailed, NotRunning):
@@ -204,7 +202,7 @@ class SessionActions:
             self._run(act(session_id))
 
     async def managed(self, session_id: str, action: str, more: dict[str, Any]) -> bool:
-        """Whether the server has done it."""
+        """Whether the server carried it out."""
         done = await self.ask(lambda sessions: sessions.manage(session_id, action, **more))
         if done is None:
             return False
@@ -216,7 +214,7 @@ class SessionActions:
     async def manage_or_ask(
         self, session_id: str, action: str, more: dict[str, Any], code: str, yes: str, then: dict[str, Any]
     ) -> None:
-        """Has it done. Where the server refuses with this code, its reason is shown, and a `yes` has it done so."""
+        """Carries it out. If the server refuses with this code, shows the reason and repeats after confirmation."""
         try:
             done = await self._link.do(lambda sessions: sessions.manage(session_id, action, **more))
         except (CallFailed, NotRunning) as refusal:
@@ -241,7 +239,7 @@ class SessionActions:
             await self.managed(session_id, "share", {"text": name, "access": access})
 
     async def _unshare(self, name: str, session_id: str) -> None:
-        """Takes it back from somebody; without a name, those that it is shared with are offered."""
+        """Stops sharing with a person; without a name, offers the people it is shared with."""
         if not name:
             report = await self.ask(lambda sessions: sessions.manage(session_id, "shares"))
             if report is None:
@@ -277,7 +275,7 @@ class SessionActions:
 
 
 class WorkActions:
-    """Acts on what a session has changed, and on the machine that it works on."""
+    """Actions on a session's changes and on its machine."""
 
     def __init__(self, actions: SessionActions, app: App[None], pump: Pump, on_screen: SessionOnScreen) -> None:
         self._actions = actions
@@ -285,10 +283,10 @@ class WorkActions:
         self._pump = pump
         self._on_screen = on_screen
         self._comments: dict[str, LineComments] = {}
-        """Comments on the changes of sessions that are not sent yet."""
+        """Unsent comments on sessions' changes."""
 
     def commands(self) -> Mapping[str, Callable[[str], object]]:
-        """The acts by the names that the palette has for them."""
+        """The actions by palette name; each takes the text typed after its name."""
         for_target = self._actions.for_target
         return {
             "diff": lambda _: for_target(self._show_changes),
@@ -327,7 +325,7 @@ class WorkActions:
             self._on_screen.open(session_id)
 
     async def _discard(self, session_id: str) -> None:
-        """Discards at once what holds nothing that is not merged; otherwise the server says what would be lost."""
+        """Discards a worktree at once if nothing is lost; otherwise the server says what would be lost."""
         await self._actions.manage_or_ask(
             session_id, "discard", {}, "PERMISSION_DENIED", "Discard it anyway", {"confirm": True}
         )
@@ -343,7 +341,7 @@ class WorkActions:
             await self._actions.managed(session_id, "rewind", {"text": chosen, "confirm": True})
 
     async def _move(self, machine: str, session_id: str) -> None:
-        """Has a session go on at another machine of the fleet; while a turn runs, behind that if the person agrees."""
+        """Moves a session to another machine of the fleet; during a turn, after it if the user agrees."""
         in_fleet = await self._actions.ask(lambda sessions: sessions.is_in_fleet())
         if in_fleet is None:
             return
@@ -358,7 +356,7 @@ class WorkActions:
             )
 
     async def _pick_machine(self, session_id: str) -> str | None:
-        """A machine that has sessions already, or one whose name is typed: a fleet lists the others when it refuses."""
+        """A machine with sessions, or a typed name: a fleet lists the others when it refuses."""
         rows = {row.session_id: row.machine or "" for row in (*self._pump.stored, *self._pump.live)}
         here = rows.get(session_id, "")
         others = sorted({*rows.values()} - {here, ""})

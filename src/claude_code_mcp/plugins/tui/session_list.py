@@ -1,4 +1,4 @@
-"""The sessions on one side of the screen."""
+"""The session list on the side of the screen."""
 
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -28,13 +28,13 @@ STATES = {
     "error": ("!", "failed", "bad"),
     "limit_reached": ("◷", "usage limit", "ask"),
 }
-"""Each state's sign, its name for people, and the role of its colour."""
+"""Each state's sign, display name and color role."""
 _NEED = {"waiting_for_input": 0, "running": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A `SessionRow` as the list shows it. Every text is visible, and on one line."""
+    """A `SessionRow` as the list shows it. Every text is visible and on one line."""
 
     id: str
     title: str
@@ -46,13 +46,13 @@ class ShownRow:
     in_memory: bool
     timestamp: str
     owner: str = ""
-    """Whose it is, if somebody else has shared it."""
+    """Its owner, if another person shared it."""
     shared_with: str = ""
     machine: str = ""
-    """Where it runs, in a fleet."""
+    """Its machine, in a fleet."""
     in_terminal: bool = False
     limit: str = ""
-    """When it continues after a usage limit, or when that resets."""
+    """When it continues after a usage limit, or when the limit resets."""
 
     @property
     def sign(self) -> str:
@@ -60,12 +60,12 @@ class ShownRow:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it neither needs a person nor is at work."""
+        """Whether it neither needs a person nor is busy."""
         return not self.in_memory or self.state not in _NEED
 
     @property
     def searched(self) -> str:
-        """What the terms of a filter are looked for in."""
+        """The text that filters search."""
         return " ".join(
             (self.title, self.project, self.state, self.id, self.owner, self.machine, *self.asks)
         ).casefold()
@@ -81,13 +81,13 @@ class ShownRow:
 
     @property
     def sharing(self) -> str:
-        """Whose it is and who else may see it, for the line above the conversation; empty for what is nobody else's."""
+        """Owner and shares, for the line above the conversation; empty for a private session."""
         owner = f"of {self.owner}" if self.owner else ""
         return " · ".join(filter(None, (owner, f"shared with {self.shared_with}" if self.shared_with else "")))
 
 
 def row_of(listed: SessionRow, now: float) -> ShownRow:
-    """A session as the server lists it."""
+    """A row from the server's list."""
     return ShownRow(
         id=listed.session_id,
         title=visible(clip_line(listed.display_text or "", 200)) or listed.session_id[:8],
@@ -141,7 +141,7 @@ def arranged(
 
 
 def asking_elsewhere(rows: Iterable[ShownRow], current: str | None) -> int:
-    """How many questions are open in other sessions than this one."""
+    """The number of open questions in other sessions."""
     return sum(len(row.asks) for row in rows if row.id != current)
 
 
@@ -149,7 +149,7 @@ _ROLES = {"waiting_for_input": "ask", "running": "good", "error": "bad", "limit_
 
 
 class SessionSidebar(Vertical):
-    """Shows rows; tells which one is opened, and what is typed into the filter."""
+    """Shows rows; reports opened rows and filter text."""
 
     DEFAULT_CSS = """
     SessionSidebar { width: 26; height: 100%; border-right: solid $primary-darken-2; }
@@ -158,21 +158,21 @@ class SessionSidebar(Vertical):
     """
 
     class Opened(Message):
-        """A session is to be shown, at the text that it was found by if there is one."""
+        """A session should be shown, at the text by which it was found if any."""
 
         def __init__(self, session_id: str, wanted: str) -> None:
             super().__init__()
             self.session_id, self.wanted = session_id, wanted
 
     class Highlighted(Message):
-        """The person has moved to a row."""
+        """The user moved to a row."""
 
         def __init__(self, session_id: str) -> None:
             super().__init__()
             self.session_id = session_id
 
     class ListLeft(Message):
-        """The person does not want any of them."""
+        """The user left the list."""
 
     class Filtered(Message):
         def __init__(self, wanted: str) -> None:
@@ -190,8 +190,8 @@ class SessionSidebar(Vertical):
         yield _Rows(markup=False, compact=True)
 
     def show(self, rows: Sequence[ShownRow], current: str | None, *, keep_highlight: bool = False) -> None:
-        """Shows these rows. The highlighted one stays highlighted, wherever it has moved to, until another session is
-        opened, and with `keep_highlight` also then."""
+        """Shows these rows. The highlighted one stays highlighted, wherever it moved, until another session is opened,
+        and with `keep_highlight` also then."""
         listing = self.query_one(_Rows)
         width = max(12, listing.scrollable_content_region.width - 1)
         shown = (tuple(rows), current, width, self.palette)
@@ -210,14 +210,15 @@ class SessionSidebar(Vertical):
         listing.scroll_to(y=top, animate=False, immediate=True)
 
     def on_resize(self) -> None:
-        """Rows are cut to the columns that there are."""
+        """Cuts rows to the available columns."""
         if self._rows is not None:
             rows, current, _, _ = self._rows
             # After the list itself has its new size.
             self.call_after_refresh(self.show, rows, current, keep_highlight=True)
 
     def _options(self, rows: Iterable[ShownRow], current: str | None, width: int) -> Iterator[Option]:
-        """A row each; of those at rest in a fleet, a line with the name of the machine above the first on each."""
+        """One option per row; for resting sessions of a fleet, a heading with the machine's name above its first
+        row."""
         machine = ""
         for row in rows:
             if row.machine != machine and row.is_at_rest:
@@ -245,7 +246,7 @@ class SessionSidebar(Vertical):
         self.post_message(self.Filtered(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in the filter opens the first of what is left."""
+        """Enter in the filter opens the first match."""
         event.stop()
         listing = self.query_one(_Rows)
         first = next((option.id for option in listing.options if not option.disabled), None)
@@ -270,7 +271,7 @@ class SessionSidebar(Vertical):
         self.query_one(Input).focus()
 
     def focus_rows(self) -> None:
-        """Goes to the rows, to the first one if none is highlighted yet."""
+        """Focuses the rows, the first one if none is highlighted."""
         rows = self.query_one(_Rows)
         rows.focus()
         if rows.highlighted is None:

@@ -10,7 +10,7 @@ from .session_list import STATES, limit_line
 
 
 def status_line(conversation: ShownConversation | None, now: float, palette: Palette) -> Text:
-    """State, model, mode, tokens, cost, elapsed time, and what is wrong."""
+    """State, model, mode, tokens, cost, elapsed time, and problems."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if conversation is None:
         return text.append("Type a message to start a session here, or open one on the left.", palette.style("quiet"))
@@ -49,8 +49,8 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
 def top_line(
     title: str, asking: int, problem: str, palette: Palette, *, is_preview: bool = False, sharing: str = ""
 ) -> Text:
-    """Which session is shown and with whom it is shared, whether only while the person goes through the list, how many
-    questions wait in others, and whether there is a server."""
+    """The shown session and its shares, whether it is a preview, the number of questions in others, and whether there
+    is a server."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if problem:
         text.append(f" no server: {problem} ", palette.style("bad") + palette.style("found"))
