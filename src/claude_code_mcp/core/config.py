@@ -259,12 +259,6 @@ class Settings(Section):
         assert isinstance(made, kind)
         return made
 
-    def with_section(self, section: Section) -> "Settings":
-        """The same settings with another section of a plug-in."""
-        copy = self.model_copy()
-        copy._sections = {**self._sections, type(section): section}
-        return copy
-
     def check_sections(self, kinds: Iterable[type[Section]]) -> None:
         """Reads these sections. InvalidArgument if one does not parse, or the configuration file has a name that is in
         none of them."""

@@ -268,9 +268,6 @@ async def _addresses_opened(error: MCPError, ask: AskPerson) -> bool:
     return True
 
 
-# -- client session ---------------------------------------------------------------------------------------------------
-
-
 LISTS = {
     "tools": ("list_tools", "tools"),
     "resources": ("list_resources", "resources"),

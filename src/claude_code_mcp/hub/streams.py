@@ -122,9 +122,6 @@ async def send_unchecked(
     return await session._dispatcher.send_raw_request(method, data["params"], options)
 
 
-# -- streams ----------------------------------------------------------------------------------------------------------
-
-
 JsonObject = dict[str, Any]
 """A JSON-RPC message, or the params or result of one, as decoded JSON."""
 Streams = tuple[Inbox, Outbox]

@@ -180,9 +180,6 @@ def _session_id(body: Mapping[str, Any]) -> str:
         return ""
 
 
-# -- scripted model ---------------------------------------------------------------------------------------------------
-
-
 BAD_KEY = "sk-bad"
 """The API key that is refused with 401; any other is accepted."""
 

@@ -320,9 +320,6 @@ def control_error(request_id: str, error: str) -> Raw:
     }
 
 
-# -- protocol ---------------------------------------------------------------------------------------------------------
-
-
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
 _ASKED_KEPT = 10_000
 """How many of our requests are remembered."""

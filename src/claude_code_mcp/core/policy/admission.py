@@ -69,9 +69,6 @@ def _readings(written: str) -> Iterator[str]:
         yield reading[: len(reading) - last.start()] if last is not None else ""
 
 
-# -- admission --------------------------------------------------------------------------------------------------------
-
-
 Number = TypeVar("Number", int, float)
 MAX_RULES = 20
 """Of one allowance for the session: as many as every interface shows."""

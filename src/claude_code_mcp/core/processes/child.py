@@ -121,9 +121,6 @@ def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
             os.killpg(transport.get_pid(), getattr(signal, name))
 
 
-# -- child ------------------------------------------------------------------------------------------------------------
-
-
 _STDERR_KEPT = 32 << 10
 _NO_MEMORY = "the server has no memory left for its output"
 _DRAIN = 1.0

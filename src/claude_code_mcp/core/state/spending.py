@@ -183,8 +183,6 @@ def forget_warnings(db: "sqlite3.Connection", before: float) -> int:
     return db.execute("DELETE FROM documents WHERE kind = ? AND written_at < ?", (_KIND, before)).rowcount
 
 
-# -- spending ----------------------------------------------------------------------------------------------------------
-
 _DAYS_KEPT, _DAYS_KEPT_BY_CALLER = 31, 400
 _DAY_SECONDS = 86_400.0
 

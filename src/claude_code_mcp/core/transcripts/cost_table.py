@@ -170,9 +170,6 @@ def _amount(value: float) -> float:
     return 0.0 if math.isnan(value) else min(max(value, 0.0), _MAX_AMOUNT)
 
 
-# -- cost table -------------------------------------------------------------------------------------------------------
-
-
 _AT_ONCE = 200
 """Sessions per transaction."""
 _MAX_ANSWERS = 64

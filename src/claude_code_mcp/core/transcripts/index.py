@@ -205,9 +205,6 @@ class FileTable:
         return True
 
 
-# -- index ------------------------------------------------------------------------------------------------------------
-
-
 log = logging.getLogger(__name__)
 VERSION = 3
 """Increase it whenever the tables or the fields of a summary change."""

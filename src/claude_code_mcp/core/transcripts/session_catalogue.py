@@ -91,7 +91,6 @@ class Entry:
 
 # `Catalogue.list` hides the built-in within its class.
 CatalogueEntries = list[Entry]
-TranscriptLines = list[str]
 IndexRow = tuple[File, str, str]
 """A file, its facts and its searchable text."""
 

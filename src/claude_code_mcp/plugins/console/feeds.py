@@ -154,9 +154,6 @@ class RingPlace:
         self._ring.leave(self._wake)
 
 
-# -- feeds ------------------------------------------------------------------------------------------------------------
-
-
 _MERGE_SECONDS = 0.025
 """How long a feed waits for more: fragments within this time become one frame."""
 _MAX_RUN = 5000

@@ -101,9 +101,6 @@ class Accounts:
         return principal == LOCAL or (self._callers is not None and self._callers.remembers(principal))
 
 
-# -- guard ------------------------------------------------------------------------------------------------------------
-
-
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10
 """Failed sign-ins per address and minute."""

@@ -42,9 +42,6 @@ def qr_text(rows: Sequence[str]) -> str:
     return "\n".join("".join(_BLOCKS[parts] for parts in zip(upper, lower, strict=True)) for upper, lower in pairs)
 
 
-# -- sign in routes ---------------------------------------------------------------------------------------------------
-
-
 _MAX_DEVICE = 60
 _MAX_SIGN_IN = 16 << 10
 """Maximum bytes of an unauthenticated request."""

@@ -78,9 +78,6 @@ def _exists(mount: Mount) -> bool:
     return not isinstance(mount.source, str) or os.path.exists(mount.source)
 
 
-# -- bubblewrap -------------------------------------------------------------------------------------------------------
-
-
 _PROGRAM = "bwrap"
 _IGNORING_TERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """Makes bubblewrap ignore SIGTERM, which `exec` preserves."""

@@ -129,9 +129,6 @@ def _counts(value: object) -> ModelUsage:
     )
 
 
-# -- model socket -----------------------------------------------------------------------------------------------------
-
-
 log = logging.getLogger(__name__)
 
 INSIDE = "/run/model.sock"

@@ -179,9 +179,6 @@ def report_accept_failures_sparingly(
     loop.set_exception_handler(handle)
 
 
-# -- http -------------------------------------------------------------------------------------------------------------
-
-
 PATH = "/mcp"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -66,9 +66,6 @@ def same_host(text: str, host: str, port: int, usual: int) -> bool:
         return False
 
 
-# -- http exchange ----------------------------------------------------------------------------------------------------
-
-
 MAX_HEAD = 64 << 10
 PIECE = 64 << 10
 IDLE = 300.0
