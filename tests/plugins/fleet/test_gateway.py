@@ -366,6 +366,21 @@ async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) ->
         assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
 
 
+async def test_a_list_is_asked_for_again_when_the_connection_to_a_machine_breaks(machines: TwoMachines) -> None:
+    async with client_of(machines.gateway, "2026-07-28") as client:
+        await call(client, "claude_list_sessions")
+        (at_gateway,) = machines.gateway._shared.values()
+        listing = asyncio.ensure_future(call(client, "claude_list_sessions"))
+        broken = at_gateway.open_links
+        while not all(link._exchanges for link in broken):  # noqa: ASYNC110 - before anything else can happen
+            await asyncio.sleep(0)
+        for link in broken:
+            link._wire.fail("A part of the connection was lost.")
+        listed = await listing
+        assert len(broken) == 2
+        assert "unanswered" not in listed
+
+
 @pytest.mark.soak
 async def test_a_session_that_nobody_has_claimed_is_found_on_its_machine(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, tmp_path: Path

@@ -473,15 +473,23 @@ class Dispatch:
     async def _gather(
         self, client: GatewayClient, machines: Sequence[MachineIdentity], method: str, params: Mapping[str, Any]
     ) -> tuple[list[tuple[MachineIdentity, dict[str, Any]]], list[Silent]]:
-        """The answers of all machines, and the machines without one. Raises an error that all of them return."""
+        """The answers of all machines, and the machines without one. A machine is asked once more if its connection
+        breaks. Raises an error that all of them return."""
         errors: list[MCPError] = []
+
+        async def read(link: MachineLink) -> dict[str, Any]:
+            if method == "tools/call" and params.get("name") == "claude_list_sessions":
+                return await _listed(link, params)
+            return await link.request(method, params)
 
         async def ask(machine: MachineIdentity) -> dict[str, Any] | Silent:
             try:
                 link = await client.link(machine)
-                if method == "tools/call" and params.get("name") == "claude_list_sessions":
-                    return await _listed(link, params)
-                return await link.request(method, params)
+                try:
+                    return await read(link)
+                except MachineUnavailable:
+                    # The connection broke, which says nothing about the machine: what is asked of all only reads.
+                    return await read(await client.link(machine))
             except MachineUnavailable as problem:
                 return Silent(machine, problem.message)
             except MCPError as error:
