@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# The Python that PYTHON is, where that matters.
+# The version of PYTHON.
 VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-# More versions of Claude Code for the contract that the tests keep with it.
+# Versions of Claude Code for the contract tests.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
-# Compiled tests are kept: compiling them takes each worker longer than collecting them does.
+# Keep compiled tests: compiling takes each worker longer than collecting.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup help demo test packages test-quick test-python test-newest flaky check format bench docs reference strings conformance soak parity pictures manifest web image bundle clean
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target about; do printf 'make %-12s %s\n' "$$target" "$$about"; done
 
-# The demo alone needs neither the tests' tools nor their browser driver.
+# The demo needs neither the test tools nor the browser driver.
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),build/demo)
 
 demo:  ## see it work on the scripted model; needs no account. Installs 450 MB into build/demo unless `make setup` was run
@@ -37,21 +37,22 @@ endif
 test: setup check packages  ## format, lint, types and the tests; TEST_RUN_MINUTES=… limits the tests, else 70
 	$(BIN)/python -m tests.support.run -n 4
 
-# Before the tests, of which one would install them while others run. Where it fails, tests say so and are skipped.
+# Runs before the tests, because a test would otherwise install packages while others run. If it fails, the tests that
+# need the packages are skipped.
 packages: setup  ## install what the tests need from the system and from npm, where that is possible
 	$(BIN)/python -m tests.support.system_packages
 	$(BIN)/python -m tests.support.npm
 
-# Nearly all of these start programs: not even to be collected takes the time of a few hundred other tests.
+# Nearly all of these tests start programs. Collecting them takes as long as running a few hundred others.
 BEYOND := scenarios deploy plugins/console/browser
 
 # A change in any layer can change the first answers of the server, and then the manifest must be rebuilt.
 MANIFEST := tests/startup/greeting/test_manifest.py::test_the_shipped_manifest_is_what_the_server_says
 
-test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: tests/hub, where tests that start programs run one case
+test-quick: setup  ## the tests that start no programs, in a few minutes; LAYER=hub: tests/hub, where tests that start programs run one case
 	$(BIN)/python -m tests.support.run -q $(if $(LAYER),tests/$(LAYER) $(MANIFEST) --quick=layer -n 2,--quick=pure -n 4 $(addprefix --ignore=tests/,$(BEYOND)))
 
-# What is the same with and without Node and a browser.
+# The tests that do not depend on Node or a browser.
 CORE := core hub server
 
 test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
@@ -68,7 +69,7 @@ test-newest:  ## the core of the tests and the demo, with the newest versions th
 	$(NEWEST)/bin/python -m tests.support.run -q -n 2 $(or $(TESTS),$(addprefix tests/,$(CORE)))
 	$(NEWEST)/bin/claude-code-mcp demo
 
-flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
+flaky: setup  ## run the last failures, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
 	$(BIN)/python -m tests.support.flaky
 
 check: setup  ## format, lint and types only
@@ -92,16 +93,16 @@ $(DOCS_STAMP): $(STAMP)
 docs: $(DOCS_STAMP)  ## build the documentation as a site into build/site; a broken link is an error
 	$(BIN)/zensical build --clean --strict
 
-reference: setup  ## renew the pages of docs that are generated from code: tools, commands, settings, client entries
+reference: setup  ## renew the docs pages that are generated from code: tools, commands, settings, client entries
 	$(BIN)/python -m tools.reference
 
-strings: setup  ## print every text that users read, with its place, as one list
+strings: setup  ## print all user-facing texts with their places
 	$(BIN)/python -m tools.strings
 
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## what takes too long for the tests, about two hours: all tests in another order, more cases, kills, crowds, a million shell commands; PARTS='rules kills' for some, SEED=… repeats an order
+soak: setup  ## checks that take too long for the tests, about two hours: all tests in another order, more cases, kills, crowds, a million shell commands; PARTS='rules kills' for some, SEED=… repeats an order
 	$(BIN)/python -m benchmarks.soak --cli-versions $(CLI_VERSIONS) $(if $(SEED),--seed $(SEED)) $(PARTS)
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
@@ -121,7 +122,7 @@ web: setup  ## build the web console and the MCP App into the package; needs Nod
 	build/web/node_modules/.bin/tsc -p web
 	node web/build.mjs src/claude_code_mcp build/web
 
-# Podman or Docker, whichever is there. Podman's own format of images has no health check.
+# Podman or Docker, whichever is installed. Podman's own image format has no health check.
 ENGINE ?= $(shell command -v podman || echo docker)
 
 image:  ## a container image of this checkout, claude-code-mcp; needs Podman or Docker

@@ -45,13 +45,13 @@ def texts_of_package() -> Iterator[UserText]:
 
 
 def texts_of_console() -> Iterator[UserText]:
-    """The texts of the console's page: quoted strings of several words."""
-    for path in sorted(_WEB.rglob("*.ts")):
+    """The texts of the console's page: quoted strings and text between tags, of several words."""
+    for path in sorted(_WEB.rglob("*.ts*")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if line.lstrip().startswith(("//", "*", "import ")):
                 continue
-            for found in re.finditer(r'"((?:[^"\\]|\\.)+)"|`((?:[^`\\]|\\.)+)`', line):
-                text = found[1] or found[2]
+            for found in re.finditer(r'"((?:[^"\\]|\\.)+)"|`((?:[^`\\]|\\.)+)`|>([^<>{}]+)(?=[<{])', line):
+                text = (found[1] or found[2] or found[3]).strip()
                 if re.search(r"[A-Za-z]{2,} [a-z]", text):
                     yield UserText("console", f"web/{path.relative_to(_WEB)}", number, text)
 
