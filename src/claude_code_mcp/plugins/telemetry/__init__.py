@@ -1,1 +1,1 @@
-"""Those who watch a service and write down what they see: the audit trail, the metrics, the log without secrets."""
+"""Observers for operators: copies of the audit trail, metrics, and traces."""

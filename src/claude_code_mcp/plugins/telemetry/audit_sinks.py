@@ -1,8 +1,8 @@
-"""Where lines of the audit trail go beside its file: standard output, syslog (RFC 5424), or a collector over HTTP.
+"""Additional destinations of the audit trail: standard output, syslog (RFC 5424), or a collector over HTTP.
 
-Every sink has a thread and a bounded queue: taking a line never waits, and a sink that is slow or away holds up neither
-the file nor the other sinks. What cannot be delivered is tried again for a while, then counted and logged; the file has
-it in any case. `close` waits a few seconds for what is left.
+Every sink has a thread and a bounded queue: accepting a line never waits, and a slow or missing sink delays neither the
+file nor other sinks. Failed deliveries are retried for a while, then counted and logged; the file has the lines in any
+case. `close` waits a few seconds for the rest.
 """
 
 import logging
@@ -29,14 +29,14 @@ _BATCH = 200
 _TIMEOUT = 10.0
 _TRIES = 5
 _PAUSE = 0.5
-"""Seconds before the second try; each later one waits twice as long."""
+"""Seconds before the second attempt; doubled for each later one."""
 _LAST_WAIT = 5.0
 _FACILITY = 13
-"""Of syslog: log audit."""
+"""The syslog facility: log audit."""
 
 
 class Delivery(Protocol):
-    """Delivers lines, each with its end; OSError or httpx2.HTTPError if that fails. Blocks."""
+    """Delivers lines, including line breaks. Raises OSError or httpx2.HTTPError. Blocks."""
 
     def __call__(self, lines: Sequence[str]) -> None: ...
     def close(self) -> None: ...
@@ -65,7 +65,7 @@ class AuditSink:
             self._lose(1)
 
     def close(self) -> None:
-        """Waits a while for what is left."""
+        """Waits briefly for the rest."""
         self._closing.set()
         try:
             self._queue.put(None, timeout=_LAST_WAIT)
@@ -104,8 +104,8 @@ class AuditSink:
 
 
 def make_sinks(names: Sequence[str], token: str | None, *, stdout: bool) -> list[AuditSink]:
-    """The sinks of the settings. InvalidArgument for one that cannot be, such as `stdout` where that is the protocol's.
-    Blocks for a moment."""
+    """The sinks in the settings. Raises InvalidArgument for an unusable one, such as `stdout` if the protocol uses it.
+    Blocks briefly."""
     return [AuditSink(name, _delivery(name, token, stdout=stdout)) for name in names]
 
 
@@ -140,18 +140,18 @@ class _StandardOutput:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """It is not ours to close."""
+        """The stream is not ours to close."""
 
 
 class _RaisingHandler(logging.handlers.SysLogHandler):
-    """Raises what goes wrong, which is ours to try again, instead of printing it."""
+    """Raises errors, which we retry, instead of printing them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name
         raise  # noqa: PLE0704 - called where it was caught
 
 
 class _Syslog:
-    """Python's own handler, with messages in the form of RFC 5424."""
+    """Python's own handler, with messages in RFC 5424 format."""
 
     def __init__(self, transport: str, host: str | None, port: int | None, path: str) -> None:
         address: tuple[str, int] | str = (host, port or 514) if host is not None else path or "/dev/log"
@@ -172,7 +172,7 @@ class _Syslog:
 
 
 class _Collector:
-    """Posts lines as they are (`application/x-ndjson`)."""
+    """Posts lines unchanged (`application/x-ndjson`)."""
 
     def __init__(self, address: str, token: str | None) -> None:
         self._address = address

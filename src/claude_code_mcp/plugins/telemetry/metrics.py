@@ -1,9 +1,7 @@
-"""Metrics for Prometheus: sessions, turns, questions, tokens and costs, memory and the delay of the event loop.
+"""Prometheus metrics: sessions, turns, questions, tokens and costs, memory and event loop delay.
 
-Labels are bounded: of callers and models so many have their name, and the others are `other` together. What a caller
-who is not the operator is shown names nobody but themselves.
-
-Imports prometheus_client, so only servers with metrics switched on import this module.
+Labels are limited: a number of callers and models have their own, the others share `other`. Callers other than the
+operator see only their own names. Imports prometheus_client, so only servers with metrics enabled import this module.
 """
 
 import asyncio
@@ -43,11 +41,11 @@ _MAX_MODELS = 50
 _MAX_CALLERS = 100
 _OTHER = "other"
 _NO_MODEL = "none"
-"""Of a turn that ended before a model was asked."""
+"""For a turn that ended before a model was called."""
 
 
 class MeasuredSession(Protocol):
-    """What is measured of a session."""
+    """The measurements of a session."""
 
     @property
     def state(self) -> State: ...
@@ -64,8 +62,8 @@ class MeasuredSession(Protocol):
 
 
 class Metrics:
-    """An observer that counts. `sessions` returns those in memory at the time of the call, and `connections` those to
-    the MCP servers of the hub: the name of the server, and the state."""
+    """An observer that counts. `sessions` returns the current sessions in memory, and `connections` the connections to
+    the hub's MCP servers: name and state."""
 
     def __init__(
         self,
@@ -115,8 +113,8 @@ class Metrics:
         registry.register(_HubConnections(connections))
 
     def render(self, viewer: str | None = None) -> bytes:
-        """All metrics in Prometheus' text format; for a `viewer` who is a caller, those of all other callers together,
-        and of their sessions no id. Blocks for a moment: it looks at processes."""
+        """All metrics in Prometheus' text format. For a `viewer` who is a caller, other callers are merged and their
+        sessions have no id. Blocks briefly to measure processes."""
         if viewer is None:
             return generate_latest(self._registry)
         # It only ever asks for what is to be written.
@@ -125,7 +123,7 @@ class Metrics:
         return generate_latest(shown)
 
     async def watch_the_loop(self) -> None:
-        """Measures how late the event loop is. Never returns."""
+        """Measures the event loop's delay. Never returns."""
         while True:
             due = time.perf_counter() + _LAG_INTERVAL
             await asyncio.sleep(_LAG_INTERVAL)
@@ -171,7 +169,7 @@ class Metrics:
             self._tokens.labels(model, "cache_creation", caller).inc(used.cache_creation_tokens)
 
     def _caller_label(self, caller: str) -> str:
-        """Everybody whom an issuer knows may come, so the names are bounded too: those who come first have one."""
+        """Anyone known to an issuer may become a caller, so labels are limited: the first callers get their own."""
         fits = re.fullmatch(r"[!-~]{1,128}", caller) is not None
         if not fits or (caller not in self._callers and len(self._callers) >= _MAX_CALLERS):
             return _OTHER
@@ -179,7 +177,7 @@ class Metrics:
         return caller
 
     def _model_label(self, model: str) -> str:
-        """Callers choose models, so labels are bounded in form and number; every other model is `other`."""
+        """Callers choose models, so labels are limited in form and number; other models are `other`."""
         fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
         if not fits or (model not in self._models and len(self._models) >= _MAX_MODELS):
             return _OTHER
@@ -188,10 +186,10 @@ class Metrics:
 
 
 class _SeenBy:
-    """The metrics of a registry as one caller may see them: what is said of others is added up."""
+    """The metrics of a registry as one caller may see them: those of others are added up."""
 
     def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
-        """`sessions` are the viewer's own: which ids others have is not for them to know."""
+        """`sessions` are the viewer's own, because ids of others are not visible to them."""
         self._registry = registry
         # Nor which MCP servers there are that the policy may keep from them.
         self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions, "server": ()}
@@ -250,7 +248,7 @@ class _CurrentSessions(Collector):
 
 
 class _HubConnections(Collector):
-    """The connections to MCP servers, by server and state, when the metrics are rendered."""
+    """The connections to MCP servers, by server and state, computed when the metrics are rendered."""
 
     def __init__(self, connections: Callable[[], Iterable[tuple[str, str]]]) -> None:
         self._connections = connections

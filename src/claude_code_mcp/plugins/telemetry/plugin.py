@@ -1,4 +1,4 @@
-"""The plug-in: metrics, traces, and copies of the audit trail."""
+"""The telemetry plug-in: metrics, traces, and copies of the audit trail."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager

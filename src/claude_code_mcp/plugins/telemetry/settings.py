@@ -1,4 +1,4 @@
-"""The settings of telemetry."""
+"""The telemetry settings."""
 
 from pydantic import Field, SecretStr, field_validator
 

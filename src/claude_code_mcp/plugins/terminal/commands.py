@@ -1,4 +1,4 @@
-"""`claude-code-mcp terminal`: connects the sessions that people drive in a terminal with the servers of this user."""
+"""`claude-code-mcp terminal`: connects Claude Code sessions in terminals with this user's servers."""
 
 import argparse
 import os
@@ -67,7 +67,7 @@ def _status(arguments: argparse.Namespace, installation: Installation) -> int:
 
 
 def check_terminal(settings: Settings) -> Iterable[Finding]:
-    """Whether terminals are connected; nothing for users who have not asked for it."""
+    """Whether terminals are connected; nothing for users who have not connected them."""
     if sys.platform == "win32":
         return []
     installation = Installation(settings, os.environ)

@@ -1,7 +1,7 @@
-"""What the hooks of a terminal session report, read and checked. Pure.
+"""Parses and validates the events that hooks of a terminal session report. Pure.
 
-Everything in an event is a claim: any program of this user can connect and send one. It is believed only as far as it
-describes the session that it names.
+Everything in an event is a claim: any program of this user can connect and send one. It is trusted only as a
+description of the session that it names.
 """
 
 import json
@@ -19,13 +19,13 @@ NAMES = frozenset(
     }
 )
 MAX_EVENT = 8 << 20
-"""Bytes of an event. A larger one is answered at the terminal only: it would have to be cut to be shown."""
+"""Maximum bytes of an event. A larger one is answered only at the terminal, because it would have to be cut."""
 MAX_HEAD = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first line of a connection: which event, of which process, when its hook began, and its size."""
+    """The first line of a connection: the event, its process, the hook's start time, and the size."""
 
     name: str
     pid: int
@@ -37,14 +37,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """One event of a session in a terminal."""
+    """An event of a terminal session."""
 
     name: str
     pid: int
-    """The Claude Code process, as the hook says."""
+    """The Claude Code process, according to the hook."""
     started: float
     is_again: bool
-    """Whether another server had the question before, so that it may have been answered since."""
+    """Whether another server had the question before, so that it may already be answered."""
     session_id: str
     cwd: str
     raw: Mapping[str, Any]
@@ -69,7 +69,7 @@ class HookEvent:
 
     @property
     def has_background_work(self) -> bool:
-        """Whether subagents or commands go on after the turn."""
+        """Whether subagents or commands continue after the turn."""
         tasks = self.raw.get("background_tasks")
         return bool(tasks) if isinstance(tasks, list) else False
 
@@ -79,7 +79,7 @@ class HookEvent:
 
 
 def read_head(line: bytes) -> Head:
-    """ValueError if it is not one."""
+    """Parses the first line. Raises ValueError."""
     name, pid, started, size, again = line.decode("ascii").split()
     head = Head(name, int(pid), float(started), int(size), again == "1")
     if again not in ("0", "1"):
@@ -90,7 +90,7 @@ def read_head(line: bytes) -> Head:
 
 
 def read_event(head: Head, body: bytes, config_dir: str) -> HookEvent:
-    """ValueError for what is no event of a session below this configuration directory of Claude Code."""
+    """Parses an event. Raises ValueError unless it is from a session of this configuration directory."""
     try:
         raw = json.loads(body)
     except RecursionError:
@@ -110,7 +110,7 @@ def read_event(head: Head, body: bytes, config_dir: str) -> HookEvent:
 
 
 def decision(body: Mapping[str, Any]) -> bytes:
-    """The line that a hook prints to give this answer."""
+    """The line that a hook prints for this answer."""
     kept = ("behavior", "updatedInput", "updatedPermissions", "message", "interrupt")
     answer = {name: body[name] for name in kept if name in body}
     return json.dumps({"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": answer}}).encode()

@@ -1,9 +1,8 @@
-"""Installs our plugin for Claude Code, and removes it without a trace in the user's settings.
+"""Installs and removes our plugin for Claude Code.
 
-The plugin is a copy of `claude_plugin/` in the state directory, with the paths of this installation in it. Claude
-Code's own commands register it, so that it is installed as any other plugin. They write the settings anew; the text
-that was there before is kept, and is put back when the plugin is removed, byte for byte if nothing else has changed
-since.
+The plugin is a copy of `claude_plugin/` in the state directory, with the paths of this installation. Claude Code's own
+commands register it like any other plugin and rewrite the settings; the previous text is stored and restored on
+removal, byte for byte if nothing else has changed.
 """
 
 import contextlib
@@ -31,21 +30,21 @@ from ...core.processes.environment import DEPTH, child_environment
 from .listener import DIRECTORY
 
 NAME = "answer-anywhere"
-"""Of the plugin and of its marketplace. Claude Code reserves names that begin with `claude-`."""
+"""The name of the plugin and of its marketplace. Claude Code reserves names that begin with `claude-`."""
 PLUGIN_ID = f"{NAME}@{NAME}"
 MIN_VERSION = (2, 1, 290)
-"""The oldest Claude Code on which answers from elsewhere were tested; it does not work on 2.1.0."""
+"""The oldest Claude Code with which remote answers were tested; they do not work with 2.1.0."""
 _SOURCE = Path(__file__).parent / "claude_plugin"
 _TIMEOUT = 120.0
 _LISTS = ("known_marketplaces.json", "installed_plugins.json")
 _DIRECTORIES = ("cache", "data", "marketplaces", "")
-"""What Claude Code makes below `plugins`, that directory last."""
+"""The directories that Claude Code creates below `plugins`, that directory last."""
 _KEYS = ("extraKnownMarketplaces", "enabledPlugins")
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatus:
-    """Whether terminals are connected, and what stands in the way."""
+    """Whether terminals are connected, and what prevents it."""
 
     connected: bool
     claude: str
@@ -85,8 +84,8 @@ class Installation:
         return isinstance(enabled, dict) and enabled.get(PLUGIN_ID) is True
 
     def connect(self) -> ConnectionStatus:
-        """Installs the plugin. InvalidArgument if this Claude Code is too old or the settings cannot be read;
-        ProcessFailed, with the settings as before, if Claude Code does not install it."""
+        """Installs the plugin. Raises InvalidArgument if this Claude Code is too old or the settings cannot be read;
+        ProcessFailed, with the settings restored, if Claude Code does not install it."""
         found = self.status()
         if found.problem is not None:
             raise InvalidArgument(found.problem)
@@ -113,8 +112,8 @@ class Installation:
         return self.status()
 
     def _install_again(self, settings: str | None) -> None:
-        """Has Claude Code copy the files again, whose paths may have changed with an update: it keeps a copy of its
-        own for each version."""
+        """Makes Claude Code copy the files again, whose paths may have changed with an update: it keeps a copy for each
+        version."""
         record = self._read_record()
         try:
             self._run("uninstall", PLUGIN_ID, "--scope", "user")
@@ -126,7 +125,7 @@ class Installation:
             replace_file(self._record, json.dumps({**record, "after": _read(self.settings_file)}).encode())
 
     def _read_record(self) -> dict[str, Any]:
-        """What was noted before the plugin was installed; empty if that cannot be read."""
+        """The data stored before the plugin was installed; empty if unreadable."""
         try:
             found = json.loads(self._record.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -134,7 +133,7 @@ class Installation:
         return found if isinstance(found, dict) else {}
 
     def disconnect(self) -> bool:
-        """Removes the plugin; whether it was there."""
+        """Removes the plugin; returns whether it was installed."""
         was_there = self.is_connected() or self._record.exists()
         record = self._read_record()
         connected = _read(self.settings_file)
@@ -186,7 +185,7 @@ class Installation:
     # -- Claude Code --------------------------------------------------------------------------------------------------
 
     def _claude(self) -> tuple[str, tuple[int, int, int] | None]:
-        """The program that the user starts in a terminal, and its version; ours where there is none on PATH."""
+        """The program that the user starts in a terminal, and its version; ours if there is none on PATH."""
         path = shutil.which("claude", path=self.environment.get("PATH")) or find_executable(
             self._claude_path, self.environment
         )
@@ -222,7 +221,7 @@ class Installation:
     # -- the settings -------------------------------------------------------------------------------------------------
 
     def _absent(self, names: Iterable[str]) -> list[str]:
-        """The names of those that are not there below the directory of plugins."""
+        """The missing names below the plugins directory."""
         return [name for name in names if not (self._config_dir / "plugins" / name).exists()]
 
     def _write_settings(self, text: str | None) -> None:
@@ -234,7 +233,7 @@ class Installation:
 
     @staticmethod
     def _remove_if_empty(file: Path) -> None:
-        """Removes a list that Claude Code has made for the plugin, if nothing else is in it by now."""
+        """Removes a list that Claude Code created for the plugin, if it has no other entries."""
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -246,7 +245,7 @@ class Installation:
 
 
 def _read(file: Path) -> str | None:
-    """The text of a file with every byte; None if there is none."""
+    """The exact text of a file; None if it does not exist."""
     try:
         return file.read_bytes().decode(errors="surrogateescape")
     except FileNotFoundError:
@@ -261,7 +260,7 @@ def _parsed(text: str | None) -> dict[str, Any]:
 
 
 def _without_ours(text: str | None, before: str | None) -> str | None:
-    """Settings that were changed since, without what our plugin has added; as they are if they cannot be read."""
+    """Settings that changed since, without our plugin's entries; unchanged if they cannot be parsed."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Whether somebody types at the terminal of a process. Blocks on the disk."""
+"""Whether a person is typing at a process's terminal. Blocks on the disk."""
 
 import os
 import subprocess
@@ -6,20 +6,18 @@ import sys
 import time
 
 _AT_KEYBOARD = 30.0
-"""Seconds after a key in which the person counts as being there."""
+"""Seconds after a key press for which the person counts as present."""
 _TIMEOUT = 5.0
 
 
 def device_of(pid: int) -> str | None:
-    """The device of the terminal that a process runs in; None if it has none, or if that cannot be determined.
-
-    Not by psutil, which reads the list of terminals once and does not see those that are opened later.
-    """
+    """The terminal device of a process; None if it has none or if that cannot be determined. Does not use psutil, which
+    reads the list of terminals once and misses later ones."""
     return _open_terminal(pid) if sys.platform == "linux" else _listed_terminal(pid)
 
 
 def is_used(device: str | None) -> bool:
-    """Whether somebody has just typed at a terminal."""
+    """Whether a person has just typed at a terminal."""
     try:
         return device is not None and time.time() - os.stat(device).st_atime < _AT_KEYBOARD
     except OSError:
@@ -27,7 +25,7 @@ def is_used(device: str | None) -> bool:
 
 
 def _open_terminal(pid: int) -> str | None:
-    """The terminal among the standard streams of a process."""
+    """The terminal among a process's standard streams."""
     for number in range(3):
         try:
             path = os.readlink(f"/proc/{pid}/fd/{number}")

@@ -1,4 +1,4 @@
-"""The socket at which hooks report what happens in terminals. Only processes of this user can connect."""
+"""The socket for hooks of terminal sessions. Only processes of this user can connect."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,12 @@ from .terminals import Terminals
 log = logging.getLogger(__name__)
 
 DIRECTORY = "terminal"
-"""Below the state directory: the sockets of all servers of this user."""
+"""Below the state directory: the sockets of all of this user's servers."""
 _OVER = b"over"
 _MAX_CONNECTIONS = 500
 _READ_SECONDS = 10.0
 _MAX_READ = 16
-"""Events that are read at once: one may have megabytes."""
+"""Events read concurrently: one may have megabytes."""
 
 
 class HookListener:
@@ -40,7 +40,7 @@ class HookListener:
 
     @contextlib.asynccontextmanager
     async def listening(self, state_dir: Path) -> AsyncIterator[None]:
-        """Within the block hooks find a socket below the state directory."""
+        """Within the block, hooks find a socket below the state directory."""
         path = await asyncio.to_thread(_free_place, state_dir)
         listener = bind(str(path))
         # `bind` makes a plain socket object without methods of the `socket` module.
@@ -129,14 +129,14 @@ class HookListener:
 
 
 async def _refuse_own(pid: int) -> None:
-    """ValueError for a process that this server or another one has started, such as a command of a session."""
+    """Raises ValueError for a process started by this or another server, such as a session's command."""
     if await asyncio.to_thread(started_by_us, pid):
         raise ValueError(f"process {pid} is not a terminal's")
 
 
 async def _refuse_foreign(hook: int, terminal: int) -> None:
-    """ValueError for a process that the Claude Code process which it names has not started: a command of one terminal
-    cannot ask in the name of another one."""
+    """Raises ValueError for a process that was not started by the Claude Code process it names: a command of one
+    terminal cannot ask on behalf of another."""
     if not await asyncio.to_thread(_descends_from, hook, terminal):
         raise ValueError(f"process {hook} was not started by process {terminal}")
 
@@ -151,7 +151,7 @@ def _descends_from(pid: int, ancestor: int) -> bool:
 
 
 def _free_place(state_dir: Path) -> Path:
-    """A path for the socket of this process. Removes those that killed servers have left."""
+    """A path for this process's socket. Removes those of killed servers."""
     directory = private_directory(state_dir / DIRECTORY)
     for left in directory.glob("*.sock"):
         try:

@@ -1,4 +1,4 @@
-"""The plug-in: sessions that people drive in a terminal."""
+"""The plug-in for Claude Code sessions in terminals."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""The settings of terminals."""
+"""The settings for terminal sessions."""
 
 from pydantic import Field
 

@@ -1,9 +1,9 @@
-"""The sessions that people drive in terminals, with their states and their questions.
+"""Claude Code sessions in terminals, with their states and questions.
 
-A session is joined with the first event of its hooks, and left when its process is gone or says so. Claude Code notes
-in a small file of its own which session it has open, and whether it works, waits at a dialog or is at rest
-(`noted_session`). An event of a process that has not noted the session is refused. The file is followed, and tells
-within a moment that a question was answered at the keyboard.
+A session is joined with its first hook event, and left when its process exits or reports its end. Claude Code records
+in a small file which session it has open, and whether it is busy, waits at a dialog or is idle (`noted_session`).
+Events of a process without a record of the session are refused. The file is followed and shows promptly that a question
+was answered at the keyboard.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 _STATES = {"busy": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
 _LOOK_AGAIN = 2.0
-"""Seconds after which the file is read without a change: a process that was killed changes nothing."""
+"""Seconds between reads of the file without a change: a killed process changes nothing."""
 _OTHER_DIALOG = 3.0
-"""Seconds after the start of a hook in which its dialog is on the screen. One that came later is another one."""
+"""Seconds after a hook's start in which its dialog appears. A later dialog is another one."""
 _REPORT_PAUSE = 0.5
-"""Seconds between two prompts, and between two ends of turns, that are reported."""
+"""Minimum seconds between two reported prompts, and between two reported turn ends."""
 _MAX_TERMINALS = 200
 _SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
 _MAX_PLAN = 1 << 20
@@ -52,12 +52,12 @@ _MAX_MODE = 40
 _READ_AGAIN, _READ_PLAN_AGAIN, _READ_PAUSE = 4, 60, 0.05
 
 Reply = Callable[[bytes | None], None]
-"""Called once: with the line that the hook prints, or None if it is to end silently."""
+"""Called once: with the line that the hook prints, or None if it should exit silently."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A question that stands in the terminal, and whose hook waits."""
+    """A question shown in the terminal, whose hook waits."""
 
     started: float
     tool: str
@@ -67,7 +67,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A plan in a dialog, and the id of the call that offers it; empty for the session's plan file."""
+    """A plan in a dialog, and the id of the call with it; empty for the session's plan file."""
 
     text: str
     call: str = ""
@@ -81,20 +81,20 @@ class Terminal:
         self.pid = pid
         self._config_dir = config_dir
         self._asked: dict[str, _Asked] = {}
-        """By the id of the question."""
+        """By question id."""
         self.reviewed: set[str] = set()
         """The calls whose plans were approved or sent back."""
         self._status: str | None = None
         self._status_since = 0.0
         self._reported: dict[str, float] = {}
-        """When an event of each name was reported last."""
+        """When an event of each name was last reported."""
 
     @property
     def session_id(self) -> str:
         return self.outside.session.id
 
     async def follow(self, follower: FileFollower) -> None:
-        """Returns when the process is gone, or has another session."""
+        """Returns when the process exits or opens another session."""
         directory = await asyncio.to_thread(_sessions_directory, self._config_dir)
         async with follower.follow(os.path.join(directory, f"{self.pid}.json")) as file:
             while True:
@@ -110,13 +110,13 @@ class Terminal:
                     await asyncio.wait_for(file.changed(), _LOOK_AGAIN)
 
     async def was_answered(self, event: HookEvent) -> bool:
-        """Whether the dialog of a hook is gone, as far as Claude Code has noted."""
+        """Whether a hook's dialog is gone, according to Claude Code's record."""
         noted = await asyncio.to_thread(noted_session, self.pid, self._config_dir)
         self._note(noted or {})
         return self._is_over(event.started)
 
     def _note(self, noted: Mapping[str, Any]) -> bool:
-        """Keeps the status in what Claude Code has noted; whether there is one."""
+        """Stores the status in Claude Code's record; returns whether there is one."""
         status, since = noted.get("status"), noted.get("statusUpdatedAt")
         if status not in _STATES or not isinstance(since, int | float):
             return False
@@ -131,8 +131,8 @@ class Terminal:
         self.outside.report_state(State.WAITING if self._asked else _STATES[self._status])
 
     def _is_over(self, started: float) -> bool:
-        """Whether the dialog of a hook that started then is gone, according to what was read last. Claude Code notes
-        the dialog before it starts the hook."""
+        """Whether the dialog of a hook that started then is gone, according to the last record. Claude Code records the
+        dialog before it starts the hook."""
         if self._status == "waiting":
             return self._status_since > started + _OTHER_DIALOG
         return self._status is not None and self._status_since > started
@@ -143,7 +143,7 @@ class Terminal:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def happened(self, event: HookEvent) -> None:
-        """Takes note of an event that nobody waits for."""
+        """Handles an event without an answer."""
         self._report_place(event)
         match event.name:
             case "PostToolUse" | "PostToolUseFailure":
@@ -155,8 +155,7 @@ class Terminal:
                 self.outside.report_prompt(event.text("prompt"))
 
     def _is_flood(self, event: HookEvent) -> bool:
-        """Whether a prompt or the end of a turn comes too soon after one like it: any command of the session could send
-        more of them."""
+        """Whether a prompt or turn end follows another too soon: any command of the session could send more of them."""
         now, before = time.monotonic(), self._reported.get(event.name, 0.0)
         if now - before < _REPORT_PAUSE:
             return True
@@ -191,7 +190,7 @@ class Terminal:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def ask(self, event: HookEvent, plan: _Plan | None, reply: Reply) -> str:
-        """Opens the question of a hook, with the plan that people are to see; returns its id."""
+        """Opens the question of a hook, with the plan to show; returns its id."""
         self._report_place(event)
         asked = _Asked(event.started, event.tool, event.tool_input, reply)
         tool_input = event.tool_input if plan is None else {**event.tool_input, "plan": plan.text}
@@ -227,7 +226,7 @@ class Terminal:
         return question.id
 
     def _refuse_late(self, question: Question, asked: _Asked) -> None:
-        """QuestionClosed if the person at the keyboard was faster and this has only not been noticed yet."""
+        """Raises QuestionClosed if the person at the keyboard was faster and this was not noticed yet."""
         with contextlib.suppress(SessionBusy):
             self._note(noted_session(self.pid, self._config_dir) or {})
         if self._is_over(asked.started):
@@ -235,23 +234,23 @@ class Terminal:
             raise QuestionClosed(f"Question {question.id!r} was answered at the terminal.", closed="withdrawn")
 
     def hook_ended(self, question_id: str) -> None:
-        """The hook waits no more: Claude Code has ended it, or has gone."""
+        """The hook no longer waits: Claude Code ended it or exited."""
         self.outside.withdraw(question_id, "the terminal no longer needs an answer")
 
     def leave(self, detail: str) -> None:
-        """Withdraws what is open, and lets go of the session."""
+        """Withdraws open questions and leaves the session."""
         self.outside.leave(detail)
 
 
 def _as_terminal_takes_it(event: HookEvent, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The reply without what was added to the input to show it to people."""
+    """The reply without the additions to the input that were made for display."""
     if kind_of(event.tool) is not QuestionKind.PLAN_REVIEW or "updatedInput" not in body:
         return body
     return {**body, "updatedInput": dict(event.tool_input)}
 
 
 class Terminals:
-    """All terminals of a server. Used within its event loop."""
+    """All terminals of a server. Use it within the server's event loop."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -263,7 +262,7 @@ class Terminals:
         self.closed = False
 
     async def find_open(self) -> None:
-        """Joins the terminals that were open before this server began."""
+        """Joins the terminals that were open before this server started."""
         try:
             entries = await asyncio.to_thread(noted_sessions, self.config_dir)
         except SessionBusy as problem:
@@ -273,14 +272,14 @@ class Terminals:
             await self._join_noted(entry)
 
     async def _join_noted(self, entry: Mapping[str, Any]) -> None:
-        """Joins the terminal that a process has noted, if it is one."""
+        """Joins the terminal of a process's record, if it is one."""
         session_id, cwd, pid = entry.get("sessionId"), entry.get("cwd"), entry.get("pid")
         if isinstance(session_id, str) and is_session_id(session_id) and isinstance(cwd, str) and isinstance(pid, int):
             with contextlib.suppress(ClaudeCodeError):
                 await self._join(session_id, cwd, pid)
 
     async def happened(self, event: HookEvent) -> None:
-        """Takes note of an event that nobody waits for. ClaudeCodeError if its session cannot be joined."""
+        """Handles an event without an answer. Raises ClaudeCodeError if its session cannot be joined."""
         terminal = await self._join(event.session_id, event.cwd, event.pid)
         if event.name == "PermissionDenied":
             details = {"tool": event.tool, "description": None, "rule": "auto mode", "occasion": "terminal"}
@@ -289,14 +288,14 @@ class Terminals:
         terminal.happened(event)
 
     def ended(self, event: HookEvent) -> None:
-        """The terminal has left the session, or goes on with another one."""
+        """The terminal has left the session or continues with another one."""
         terminal = self._terminals.get(event.session_id)
         if terminal is not None and terminal.pid == event.pid:
             self._leave(event.session_id, "the terminal has left the session")
 
     async def ask(self, event: HookEvent, reply: Reply) -> Callable[[], None]:
-        """Opens the question of a hook; the value is to be called when the hook has ended. ClaudeCodeError if it cannot
-        be asked here."""
+        """Opens the question of a hook; call the result when the hook has ended. Raises ClaudeCodeError if it cannot be
+        asked here."""
         terminal = await self._join(event.session_id, event.cwd, event.pid)
         plan = await self._plan(terminal, event) if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
         # Of a new call the transcript may have nothing yet, and an equal call before it has a result.
@@ -309,7 +308,7 @@ class Terminals:
         return partial(terminal.hook_ended, question_id)
 
     async def _plan(self, terminal: Terminal, event: HookEvent) -> _Plan:
-        """The plan that the dialog shows. InvalidArgument if it cannot be found."""
+        """The plan in the dialog. Raises InvalidArgument if it cannot be found."""
         for _ in range(_READ_PLAN_AGAIN):
             plan = await asyncio.to_thread(_plan_of, event, self.config_dir)
             if plan is not None and plan.call not in terminal.reviewed:
@@ -355,7 +354,7 @@ class Terminals:
             await self._join_noted(await self._noted(terminal.pid))
 
     async def _noted(self, pid: int) -> Mapping[str, Any]:
-        """What a process has noted; empty if it has noted nothing. SessionBusy if it cannot be read."""
+        """A process's record; empty without one. Raises SessionBusy if it cannot be read."""
         for _ in range(_READ_AGAIN):
             noted = await asyncio.to_thread(noted_session, pid, self.config_dir)
             if noted is None or noted:
@@ -371,22 +370,22 @@ class Terminals:
             terminal.leave(detail)
 
     def close(self) -> None:
-        """Leaves all of them."""
+        """Leaves all sessions."""
         self.closed = True
         for session_id in [*self._terminals]:
             self._leave(session_id, "the server is stopping")
 
 
 def _sessions_directory(config_dir: str) -> str:
-    """Where Claude Code notes what its processes do, made if it is missing."""
+    """The directory of Claude Code's process records, created if missing."""
     directory = os.path.join(os.path.realpath(config_dir), "sessions")
     os.makedirs(directory, mode=0o700, exist_ok=True)
     return directory
 
 
 def _plan_of(event: HookEvent, config_dir: str) -> _Plan | None:
-    """The plan that Claude Code shows in its dialog: the session's plan file, or the plan in the last call that offers
-    one; None if that call has a result, which makes it an earlier one. Blocks on the disk."""
+    """The plan that Claude Code shows in its dialog: the session's plan file, or the plan of the last call with one;
+    None if that call has a result and is therefore an earlier one. Blocks on the disk."""
     messages = read_recent(Path(event.text("transcript_path"))).messages
     slug = next((found for message in reversed(messages) if isinstance(found := message.get("slug"), str)), "")
     if _SLUG.fullmatch(slug):
@@ -406,7 +405,7 @@ def _plan_of(event: HookEvent, config_dir: str) -> _Plan | None:
 
 
 def _has_result(event: HookEvent) -> bool:
-    """Whether the transcript has a result of the newest call like that of an event. Blocks on the disk."""
+    """Whether the transcript has a result of the newest call that matches an event. Blocks on the disk."""
     messages = read_recent(Path(event.text("transcript_path"))).messages
     blocks = [block for message in messages for block in _blocks(message)]
     results = _results(blocks)
@@ -419,7 +418,7 @@ def _has_result(event: HookEvent) -> bool:
 
 
 def _results(blocks: Iterable[Mapping[str, Any]]) -> set[Any]:
-    """The ids of the calls that have a result."""
+    """The ids of the calls with a result."""
     return {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
 
 

@@ -1,4 +1,4 @@
-"""The plug-in: git worktrees for sessions."""
+"""The worktrees plug-in: git worktrees for sessions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ _COMMANDS = "claude_code_mcp.plugins.worktrees.commands"
 
 
 class WorktreesPlugin(Plugin):
-    """Gives sessions a git worktree and a branch of their own, and merges or discards them."""
+    """Gives sessions a separate git worktree and branch, and merges or discards them."""
 
     name = "worktrees"
 

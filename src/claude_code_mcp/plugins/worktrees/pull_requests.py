@@ -52,7 +52,7 @@ _VARIABLES: Mapping[str, str] = {
 _GITLAB = "gitlab"
 _GITLAB_HOSTS = ("GITLAB_HOST", "GL_HOST")
 _ENTERPRISE_TOKENS = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
-"""Which gh takes for every host but github.com and those below ghe.com."""
+"""The variables that gh uses for every host except github.com and subdomains of ghe.com."""
 _GITLAB_TOKENS = ("GITLAB_TOKEN", "GITLAB_ACCESS_TOKEN", "OAUTH_TOKEN", "GLAB_TOKEN", "CI_JOB_TOKEN")
 _MAX_CONFIGURATION = 1 << 16
 
@@ -63,27 +63,27 @@ class Remote:
 
     url: str
     repository: str
-    """`host/owner/name`, for people and for `gh`; without what an address may have of credentials."""
+    """`host/owner/name`, human-readable and for `gh`, without credentials in the address."""
     host: str
-    """Where its web interface is: without the port of ssh."""
+    """The host of its web interface, without the port of ssh."""
     path: str
     """`owner/name`; at GitLab with all groups."""
 
 
 class PullRequests:
-    """Those of one home."""
+    """The pull requests of one home."""
 
     def __init__(self, home: Home, worktree: Worktree) -> None:
         self._home, self._worktree = home, worktree
 
     async def remote(self) -> Remote | None:
-        """Where a pull request would be opened; None if it cannot be done here: no program for it, no such address, a
+        """Where a pull request would be opened; None if that is impossible here: no program, no suitable address, or a
         sandbox."""
         opened = await self._remote_and_program()
         return opened[0] if opened is not None else None
 
     async def program_name(self) -> str:
-        """`gh` or `glab`, whichever opens requests at this remote, be it installed or not; `gh` without a remote."""
+        """`gh` or `glab`, depending on the remote, installed or not; `gh` without a remote."""
         found = await self._remote_and_kind()
         return "glab" if found is not None and found[1] else "gh"
 
@@ -116,11 +116,9 @@ class PullRequests:
         return os.path.abspath(program) if program is not None else None
 
     async def open(self, commit: str, title: str, body: str, agreed: str) -> str:
-        """Pushes the commit to the branch's name at the remote and opens a pull request; returns its address.
-
-        `agreed` is `Remote.repository`; PermissionDenied if the remote is another one by now. InvalidArgument with the
-        words of git, gh or glab if one of them fails; what was pushed by then stays pushed.
-        """
+        """Pushes the commit to the branch's name at the remote and opens a pull request; returns its address. `agreed`
+        is `Remote.repository`; raises PermissionDenied if the remote has changed, and InvalidArgument with the message
+        of git, gh or glab if one fails; pushed commits stay pushed."""
         opened, worktree = await self._remote_and_program(), self._worktree
         if opened is None or worktree.into is None:
             raise InvalidArgument("A pull request cannot be opened from here; ask the session to open it.")
@@ -192,7 +190,7 @@ class PullRequests:
 
 
 def remote_at(url: str) -> Remote | None:
-    """The repository at an address; None for one that is not on the web or behind ssh, or has no owner."""
+    """The repository at an address; None if it is neither https nor ssh, or has no owner."""
     found = _ADDRESS.fullmatch(url)
     if found is None:
         return None
@@ -202,13 +200,13 @@ def remote_at(url: str) -> Remote | None:
 
 
 def _is_gitlab(host: str, environment: Mapping[str, str]) -> bool:
-    """Whether a host is GitLab's, as far as its name or the user's settings say. Blocks on the disk."""
+    """Whether a host is GitLab, according to its name or the user's settings. Blocks on the disk."""
     return _GITLAB in host or host in _named_hosts(environment) or host in _hosts_of_glab(environment)
 
 
 def _without_tokens_of_others(host: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables without tokens for another host. gh and glab send them to any host that they are told, also when
-    git asks them for a password, and a session may have chosen this one."""
+    """The variables without tokens for other hosts. gh and glab send tokens to any host they are given, also when git
+    asks them for a password, and a session may have chosen it."""
     withheld: set[str] = set()
     if host not in (_named_hosts(environment) or {"gitlab.com"}):
         withheld.update(_GITLAB_TOKENS)
@@ -218,13 +216,13 @@ def _without_tokens_of_others(host: str, environment: Mapping[str, str]) -> dict
 
 
 def _named_hosts(environment: Mapping[str, str]) -> set[str]:
-    """The hosts that the user's variables name; each may be an address."""
+    """The hosts in the user's variables; each may be an address."""
     values = (environment.get(name, "").strip().lower() for name in _GITLAB_HOSTS)
     return {value.rpartition("://")[2].partition("/")[0] for value in values if value}
 
 
 def _hosts_of_glab(environment: Mapping[str, str]) -> set[str]:
-    """The keys below `hosts` in the configuration of `glab`; none if there is none that can be read."""
+    """The keys below `hosts` in the configuration of `glab`; none if it cannot be read."""
     home = environment.get("HOME", "")
     below = environment.get("XDG_CONFIG_HOME") or (os.path.join(home, ".config") if home else "")
     directory = environment.get("GLAB_CONFIG_DIR") or (os.path.join(below, "glab-cli") if below else "")

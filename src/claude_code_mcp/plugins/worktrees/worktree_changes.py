@@ -25,12 +25,12 @@ from ...core.model.worktree import Unsaved, Worktree, WorktreePlan
 from ...core.sessions.workplaces import Workplace
 
 PLACE = os.path.join(".claude", "worktrees")
-"""Where the worktrees are in the main checkout of a repository."""
+"""The directory of worktrees in a repository's main checkout."""
 
 
 def git_for(home: Home, worktree: Worktree) -> Git:
-    """Git for everything about a worktree. In a sandbox it is given the checkout around the worktree, and not that
-    alone: a directory that is given by itself cannot be removed there."""
+    """Git for operations on a worktree. In a sandbox it gets the checkout around the worktree, because a directory that
+    is mounted by itself cannot be removed there."""
     main = worktree.path.partition(f"{os.sep}{PLACE}{os.sep}")[0]
     return Git(home, (main, worktree.common_dir, worktree.repository))
 
@@ -41,14 +41,14 @@ _MAX_NAMED = 10
 
 
 class WorktreeView:
-    """What is in the worktree of one session, for the sessions of one home. Looks, and changes nothing."""
+    """The contents of one session's worktree, for the sessions of one home. Read-only."""
 
     def __init__(self, home: Home, worktree: Worktree) -> None:
         self.worktree = worktree
         self._git = git_for(home, worktree)
 
     async def diff(self) -> str:
-        """Everything since the branch left the one that it is to be merged into: commits, changes and new files."""
+        """Everything since the branch was created: commits, changes and new files."""
         await self._check_there()
         tree = await self._whole_tree()
         base = await self._fork_point()
@@ -57,7 +57,7 @@ class WorktreeView:
         return _printable(await self._git.read("diff", *how, *shown, cwd=self.worktree.repository))
 
     async def unsaved(self) -> Unsaved:
-        """What a removal would lose as things are now."""
+        """What a removal would lose now."""
         commits = await self._own_commits()
         if not await self._is_there():
             return Unsaved(commits=commits)
@@ -74,15 +74,15 @@ class WorktreeView:
         return Unsaved(len(states) - ignored + hidden, ignored, commits, repositories)
 
     async def _states(self, *more: str, variables: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-        """Of every file that differs from the last commit, its state and its name. What is changed inside of a
-        submodule is not looked at, for which git would run by the submodule's own configuration."""
+        """The state and name of every file that differs from the last commit. Changes inside of submodules are ignored,
+        because git would run with the submodule's own configuration."""
         how = ("--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=dirty")
         output = await self._in_worktree("status", *how, *more, variables=variables)
         return [(line[:2], line[3:]) for line in output.split("\0") if line]
 
     def _there(self, names: Iterable[str]) -> int:
-        """How many of these are in the worktree. An index that a session wrote may have any name in it, also one that
-        leads out, and so may the links in the worktree: what is elsewhere is not counted."""
+        """The number of these files that are in the worktree. An index written by a session may contain any name,
+        including ones that lead out, and so may links in the worktree: files elsewhere do not count."""
         inside = (name for name in names if not {"", ".", ".."} & set(name.split("/")))
         return sum(private_files.exists_at(os.path.join(self.worktree.path, name)) for name in inside)
 
@@ -96,7 +96,7 @@ class WorktreeView:
         return int(counted)
 
     async def _tip(self) -> str:
-        """The last commit of the branch; empty if there is no such branch any more."""
+        """The last commit of the branch; empty if the branch is gone."""
         return await self._commit(f"refs/heads/{self.worktree.branch}")
 
     async def _commit(self, name: str) -> str:
@@ -104,7 +104,7 @@ class WorktreeView:
         return (await self._git.run(*asked, cwd=self.worktree.repository)).output.strip()
 
     async def _head(self) -> str:
-        """What is checked out in the worktree; empty if that is gone."""
+        """What is checked out in the worktree; empty if it is gone."""
         if not await self._is_there():
             return ""
         asked = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -121,11 +121,9 @@ class WorktreeView:
         return worktree.base
 
     async def _whole_tree(self) -> str:
-        """Everything in the worktree that is not ignored, as a tree, worked out in an index beside the real one.
-
-        Not by `git add`, which asks another git what is changed inside of each submodule, by the submodule's own
-        configuration: of those only the commit counts here that they are at.
-        """
+        """Everything in the worktree that is not ignored, as a tree, built in a separate index. Does not use `git add`,
+        which runs git in each submodule with the submodule's own configuration: of submodules only the checked-out
+        commit counts."""
         index = os.path.join(self.worktree.git_dir, f"index-{uuid.uuid4().hex}")
         beside = {"GIT_INDEX_FILE": index}
         try:
@@ -156,11 +154,10 @@ class WorktreeView:
 
 
 class WorktreeChanges(WorktreeView, Workplace):
-    """What is in the worktree of one session, and what becomes of it: committed, merged or discarded."""
+    """Operations on one session's worktree: commit, merge or discard."""
 
     async def plan(self) -> WorktreePlan:
-        """What would be committed and merged. Nothing changes, except that git may keep objects that nothing refers
-        to."""
+        """What would be committed and merged. Changes nothing, except that git may store unreferenced objects."""
         await self._check_there()
         worktree, tip = self.worktree, await self._checked_tip()
         names = tuple(_printable(name) for _, name in await self._states())
@@ -179,13 +176,10 @@ class WorktreeChanges(WorktreeView, Workplace):
         return WorktreePlan(worktree.branch, worktree.into, worktree.repository, digest, names, commits, refusal)
 
     async def commit(self, message: str | None, agreed: str | None = None) -> str:
-        """Commits everything that is not ignored on the branch of the worktree; returns its last commit, which is the
-        one before if there was nothing to commit.
-
-        `agreed` is the digest of a plan; PermissionDenied, with nothing changed, if the branch or a file is another
-        than it was then. InvalidArgument without a message where one is needed, or while the worktree is in the middle
-        of a merge.
-        """
+        """Commits everything that is not ignored on the worktree's branch; returns its last commit, which is the
+        previous one if there was nothing to commit. `agreed` is the digest of a plan; raises PermissionDenied, with
+        nothing changed, if the branch or a file has changed since. Raises InvalidArgument without a required message,
+        or during a merge in the worktree."""
         await self._check_there()
         tip = await self._checked_tip()
         await self._check_filters()
@@ -197,12 +191,10 @@ class WorktreeChanges(WorktreeView, Workplace):
         return work
 
     async def merge(self, message: str | None, agreed: str | None = None) -> str:
-        """Merges the branch into the one that the session began on, where that is checked out; returns what was done.
-
-        Uncommitted files are committed with this message; without one InvalidArgument, as for everything else that
-        stands in the way, conflicts first. `agreed` is the digest of a plan; PermissionDenied if something else would
-        be merged, or into another commit. Then nothing has changed anywhere.
-        """
+        """Merges the branch into the one that the session started from, where that is checked out; returns what was
+        done. Uncommitted files are committed with this message. Raises InvalidArgument without a required message and
+        for every other obstacle, such as conflicts. `agreed` is the digest of a plan; raises PermissionDenied if
+        something else would be merged, or into another commit. On an error nothing has changed."""
         await self._check_there()
         worktree, tip = self.worktree, await self._checked_tip()
         target = await self._checked_target()
@@ -225,7 +217,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         return f"{worktree.branch} is merged into {worktree.into} in {worktree.repository}, now at {merged[:12]}."
 
     async def _advance(self, tip: str, work: str) -> bool:
-        """Moves the branch on from `tip`, and the index with it; no file changes. False if the branch is elsewhere."""
+        """Moves the branch on from `tip`, and the index with it; changes no file. False if the branch is elsewhere."""
         moved = await self._git.run(
             "update-ref", f"refs/heads/{self.worktree.branch}", work, tip, cwd=self.worktree.repository
         )
@@ -238,7 +230,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         return named.strip()
 
     async def _check_filters(self) -> None:
-        """Files that go through a filter of the repository's own would be committed and checked out without it."""
+        """Files with a filter of the repository's own would be committed and checked out without it."""
         worktree = self.worktree
         filters = await self._git.own_filters(worktree.path, worktree.git_dir)
         filters = filters or await self._git.own_filters(worktree.repository)
@@ -249,7 +241,7 @@ class WorktreeChanges(WorktreeView, Workplace):
             )
 
     async def _checked_tip(self) -> str:
-        """The last commit of the branch, which must be what is checked out in the worktree."""
+        """The last commit of the branch, which must be checked out in the worktree."""
         worktree = self.worktree
         on = await self._git.run("symbolic-ref", "--quiet", "HEAD", cwd=worktree.path, git_dir=worktree.git_dir)
         if on.output.strip() != f"refs/heads/{worktree.branch}":
@@ -258,7 +250,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         return await self._tip()
 
     async def _checked_target(self) -> str:
-        """The last commit of the branch that it is merged into, which must be checked out where the session began."""
+        """The last commit of the target branch, which must be checked out where the session started."""
         worktree = self.worktree
         if worktree.into is None:
             raise _refused(f"the session started from a detached HEAD; merge {worktree.branch} where you want it")
@@ -276,7 +268,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         return await self._commit("HEAD")
 
     async def _work_to_merge(self, tip: str, message: str | None) -> str:
-        """The last commit, or one of everything that is not committed yet, which nothing refers to so far."""
+        """The last commit, or a new unreferenced one with everything uncommitted."""
         states = await self._states()
         if not states:
             return tip
@@ -299,7 +291,7 @@ class WorktreeChanges(WorktreeView, Workplace):
             raise _refused(f"{inside[0]} is a separate repository, which would not be committed; move or ignore it")
 
     async def _merged(self, target: str, work: str) -> str:
-        """A commit that has both, without touching any file; the one that has both already, if there is one."""
+        """A commit that contains both, without changing files; the existing one if there is one."""
         worktree, repository = self.worktree, self.worktree.repository
         for older, newer in ((work, target), (target, work)):
             if not (await self._git.run("merge-base", "--is-ancestor", older, newer, cwd=repository)).code:
@@ -323,11 +315,9 @@ class WorktreeChanges(WorktreeView, Workplace):
     # -- discarding -----------------------------------------------------------------------------------------------
 
     async def discard(self, agreed: Unsaved | None) -> str:
-        """Removes the worktree and its branch; returns what was done. No session may run there any more.
-
-        `agreed` is what may be lost by it, None everything; PermissionDenied if that is not what would be lost.
-        SessionBusy while a process works there, InvalidArgument if it is locked or another worktree lies in it.
-        """
+        """Removes the worktree and its branch; returns what was done. No session may run there. `agreed` is what may be
+        lost, None for everything; raises PermissionDenied if something else would be lost, SessionBusy while a process
+        works there, and InvalidArgument if it is locked or contains another worktree."""
         worktree = self.worktree
         others = await self._check_removable()
         # Noted now: the branch is deleted only if it still is where it was looked at.
@@ -343,8 +333,8 @@ class WorktreeChanges(WorktreeView, Workplace):
         return f"The worktree {worktree.path} and its branch {worktree.branch}, which was at {tip[:12]}, are removed."
 
     async def take_back(self) -> None:
-        """Removes the worktree and its branch if nothing is in it that was not checked out by its making;
-        InvalidArgument otherwise. A commit of its own keeps the branch."""
+        """Removes the worktree and its branch if it has only what its creation checked out; otherwise raises
+        InvalidArgument. A branch with its own commit stays."""
         worktree = self.worktree
         if await self._is_there():
             new = [name for state, name in await self._states() if state not in _DELETED]
@@ -356,8 +346,8 @@ class WorktreeChanges(WorktreeView, Workplace):
         await self._git.run(*gone, cwd=worktree.repository)
 
     async def _remove(self) -> None:
-        """With force: otherwise git has another git look for changes, by the worktree's own configuration. What would
-        be lost was counted right before."""
+        """With force, because otherwise git looks for changes with the worktree's own configuration. Losses were
+        checked right before."""
         worktree = self.worktree
         reply = await self._git.run("worktree", "remove", "--force", worktree.path, cwd=worktree.repository)
         if reply.code:
@@ -389,7 +379,7 @@ class WorktreeChanges(WorktreeView, Workplace):
 
 
 def process_in(directory: str) -> int | None:
-    """A process of this user whose working directory is there, None if there is none. Blocks for a moment."""
+    """A process of this user whose working directory is there; None without one. Blocks briefly."""
     import psutil  # noqa: PLC0415 - takes a while, and few sessions have a worktree
 
     for process in psutil.process_iter():
@@ -402,8 +392,8 @@ def process_in(directory: str) -> int | None:
 
 
 def _is_directory(path: str) -> bool:
-    """Whether there is a directory at this path, which had no link in it when it was recorded; InvalidArgument if
-    something else is there now, or it cannot be looked at: that is not the same as being gone."""
+    """Whether there is a directory at this path, which contained no link when it was recorded. Raises InvalidArgument
+    if something else is there now or it cannot be checked: that is not the same as being gone."""
     try:
         is_directory = stat.S_ISDIR(private_files.stat_at(path).st_mode)
     except FileNotFoundError:
@@ -416,7 +406,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Without the bytes that are no UTF-8, which names of files and their contents may have."""
+    """The text without bytes that are not UTF-8, which file names and contents may contain."""
     return os.fsencode(text).decode("utf-8", "replace")
 
 

@@ -36,7 +36,7 @@ new file mode 100644
 
 
 class Worktrees(Workplaces):
-    """Makes git worktrees."""
+    """Creates git worktrees."""
 
     async def make(
         self, home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str, session_id: str
@@ -99,8 +99,8 @@ async def _check_own_filters(git: Git, cwd: str, git_dir: str | None = None) -> 
 
 
 async def _git_dir(git: Git, worktree: Worktree) -> str:
-    """Where git keeps what belongs to a new worktree alone. A session beside it may have written another place into
-    the worktree's `.git` by now, whose configuration would count from then on."""
+    """The directory in which git stores the data of a new worktree. Another session may have changed the worktree's
+    `.git` file, and that directory's configuration would be used from then on."""
     git_dir = (await git.read("rev-parse", "--absolute-git-dir", cwd=worktree.path)).rstrip("\n")
     common_dir = await asyncio.to_thread(os.path.realpath, worktree.common_dir)
     if os.path.dirname(git_dir) != os.path.join(common_dir, "worktrees"):
@@ -124,7 +124,7 @@ def _planned(found: "_Found", name: str) -> Worktree:
 
 
 def _directory_in(worktree: Worktree, found: "_Found") -> str:
-    """Where a commit has a link on the way, that says nothing: neither whether it leads anywhere, nor to where."""
+    """If a commit has a link on the way, says only that, neither whether nor where it leads."""
     inside = os.path.normpath(os.path.join(worktree.path, found.below))
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(private_files.stat_at(inside).st_mode):
@@ -139,7 +139,7 @@ class _Found:
         self.repository = repository.top
         self.common_dir = repository.common_dir
         self.below = os.path.relpath(cwd, self.repository)
-        """Where the directory lies in the checkout."""
+        """The directory's path in the checkout."""
         linked = repository.git_dir != self.common_dir
         main = os.path.dirname(self.common_dir)
         usual = linked and os.path.basename(self.common_dir) == ".git" and os.path.isdir(main)
@@ -154,8 +154,8 @@ class _Found:
 
 
 async def _find(home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str) -> _Found:
-    """The repository of a directory, which the caller may change. Whoever may not work everywhere is told the same of a
-    repository elsewhere and of none at all: the answer must not say what there is outside."""
+    """The repository of a directory, which the caller may change. Callers with restricted directories get the same
+    answer for a repository elsewhere and for none: it must not reveal what exists outside."""
     everywhere = home.enclosure is None and enforcer.may_work_in(os.sep, principal)
 
     def permitted(path: str) -> bool:
@@ -207,7 +207,7 @@ async def _read_head(git: Git, found: _Found, cwd: str) -> None:
 
 
 async def _have_ignored(git: Git, main: str, path: str) -> None:
-    """Otherwise `git add` in the main checkout would take the worktrees for repositories to add."""
+    """Makes git ignore the worktrees; otherwise `git add` in the main checkout would add them as repositories."""
     if not (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
         return
     reply = await git.run("apply", "--whitespace=nowarn", "-", cwd=main, stdin=_IGNORE_ALL)

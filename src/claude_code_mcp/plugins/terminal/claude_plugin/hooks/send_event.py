@@ -89,7 +89,7 @@ def send(server: "_socket.socket", message: bytes, timeout: float) -> bool:
 
 
 def wait_for_answer(connected: "list[_socket.socket]", message: bytes, again: bytes, directory: str) -> bytes | None:
-    """The first answer; None if Claude Code has gone. Servers that start meanwhile are sent `again`."""
+    """Returns the first answer; None if Claude Code has gone. Servers that start meanwhile are sent `again`."""
     servers = {server.fileno(): server for server in connected if send(server, message, 5)}
     received = dict.fromkeys(servers, b"")
     parent = os.getppid()
