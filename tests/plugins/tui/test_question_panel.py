@@ -137,6 +137,29 @@ async def test_a_changed_command_is_read_again_and_allowed_once(size: tuple[int,
     assert answer["updatedInput"] == {"command": LONG.replace("~/important", "build")}
 
 
+@pytest.mark.parametrize("size", [(100, 30), (30, 10)])
+async def test_a_command_is_headed_by_its_purpose_and_ends_with_what_the_session_would_allow(
+    size: tuple[int, int],
+) -> None:
+    tool_input = {"command": "make", "description": "Build the program"}
+    server, app = interface(asking("Bash", tool_input, canAllowForSession=True, sessionRules=["Bash(make)"]))
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await screen.shows("Build the program")
+        await screen.shows("make")
+        for _ in range(20):
+            if not screen.panel.lines_below:
+                break
+            await pilot.press("pagedown")
+            await pilot.pause()
+        await screen.shows("Bash(make)")
+        await pilot.press("s")
+        await screen.until(lambda: server.answers, "answered")
+    assert server.answers[0]["scope"] == "session"
+
+
 async def test_a_command_that_is_changed_back_is_allowed_as_it_was() -> None:
     server, app = interface(asking("Bash", {"command": "make"}, canAllowForSession=True, sessionRules=["Bash(make)"]))
     async with app.run_test(size=(100, 30)) as pilot:
@@ -151,7 +174,7 @@ async def test_a_command_that_is_changed_back_is_allowed_as_it_was() -> None:
             if command == "make all":
                 await screen.shows("You changed this command.")
                 await pilot.press("c")
-        await screen.shows("for this session (Bash(make))")
+        await screen.shows("s, for this session: Bash(make)")
         await pilot.press("s")
         await screen.until(lambda: server.answers, "answered")
     assert server.answers[0]["scope"] == "session"

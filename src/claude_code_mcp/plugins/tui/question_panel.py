@@ -6,7 +6,7 @@ it never takes by itself and returns with every answer: no letter of a message c
 question answers the next.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, assert_never
 
@@ -22,7 +22,8 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ...client.live_sessions import OpenQuestion
-from ...client.styled_lines import NoAnswer, decide, question_lines
+from ...client.styled_lines import Line, NoAnswer, decide, question_lines
+from ...client.styled_lines import Style as LineStyle
 from ...core.model.question import Choice, Question, QuestionKind
 from ...core.model.text import clip_line, visible
 from ...core.questions.kinds import ACCEPT_EDITS, Reaction, kind_class
@@ -58,8 +59,22 @@ def question_body(
     plan = question.tool_input.get("plan")
     if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not as_source:
         return DrawnAtAnyWidth(visible(plan), palette, is_markdown=True)
-    # What "for this session" means stands beside its key.
-    return styled_lines(question_lines(replace(question, session_rules=())), palette)
+    return styled_lines(_decided_on(asked), palette)
+
+
+def _decided_on(asked: OpenQuestion) -> Iterator[Line]:
+    """A question as lines. A command is headed by what Claude says it is for; what "for this session" allows is the
+    last line, so that it was on the screen before the key counts."""
+    question = replace(asked.question, session_rules=())
+    about = question.tool_input.get("description")
+    if is_editable(question) and isinstance(about, str) and about.strip():
+        yield Line(visible(" ".join(about.split())), LineStyle.HEAD)
+        others = {name: value for name, value in question.tool_input.items() if name != "description"}
+        question = replace(question, tool_input=others)
+    yield from question_lines(question)
+    rules = session_meaning(asked.question.session_rules)
+    if rules and Reaction.SESSION in asked.reactions:
+        yield Line(f"s, for this session: {rules}", LineStyle.HEAD)
 
 
 def _choice(parts: PartAnswers, palette: Palette) -> RenderableType:
@@ -116,9 +131,7 @@ def answer_keys(asked: OpenQuestion, *, elsewhere: bool) -> list[AnswerKey]:
         case QuestionKind.PERMISSION:
             keys.append(AnswerKey("a", "allow once", "a allow", "decide('allow')", True))
             if Reaction.SESSION in asked.reactions:
-                rules = session_meaning(question.session_rules)
-                label = f"for this session ({rules})" if rules else "for this session"
-                keys.append(AnswerKey("s", label, "s session", "decide('session')", True))
+                keys.append(AnswerKey("s", "for this session", "s session", "decide('session')", True))
             keys.append(AnswerKey("d", "deny with a reason", "d deny", "deny"))
             if is_editable(question):
                 keys.append(AnswerKey("c", "change it", "c change", "edit"))
