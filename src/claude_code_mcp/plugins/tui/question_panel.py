@@ -66,9 +66,9 @@ def _decided_on(asked: OpenQuestion) -> Iterator[Line]:
     """A question as lines. A command is headed by what Claude says it is for; what "for this session" allows is the
     last line, so that it was on the screen before the key counts."""
     question = replace(asked.question, session_rules=())
-    about = question.tool_input.get("description")
-    if is_editable(question) and isinstance(about, str) and about.strip():
-        yield Line(visible(" ".join(about.split())), LineStyle.HEAD)
+    purpose = question.tool_input.get("description")
+    if is_editable(question) and isinstance(purpose, str) and purpose.strip():
+        yield Line(visible(" ".join(purpose.split())), LineStyle.HEAD)
         others = {name: value for name, value in question.tool_input.items() if name != "description"}
         question = replace(question, tool_input=others)
     yield from question_lines(question)

@@ -9,7 +9,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import parallel, plan, text, tool
 
 from .chromium import find_chromium
-from .console import DESKTOP, PHONE, Person, Site, launch, running, write_script
+from .console import DESKTOP, PHONE, Person, Site, launch, read_on, running, write_script
 
 PLACE = Path(__file__).parents[4] / "docs" / "pictures"
 SETTLED = 900
@@ -71,6 +71,7 @@ def take(site: Site, browser: Browser) -> None:
     phone.question("Edit")
     phone.page.wait_for_timeout(SETTLED)
     phone.page.screenshot(path=PLACE / "console-phone.png")
+    read_on(phone.question("Edit"))
     phone.question("Edit").get_by_role("button", name="Allow once").click()
     phone.says("Done.")
     _review(desk, session)
