@@ -108,9 +108,10 @@ soak: setup  ## checks that take too long for the tests, about two hours: all te
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m tests.support.run tests/scenarios/hub_parity -m '' -q
 
-pictures: setup  ## renew the pictures of the terminal interface and of the console; needs Node
+pictures: setup  ## renew the pictures of the documentation; needs Node and tmux
 	$(BIN)/python -m tests.plugins.tui.pictures docs/pictures
 	$(BIN)/python -m tests.plugins.console.browser.pictures
+	$(BIN)/python -m tests.plugins.terminal.pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.server.manifest
