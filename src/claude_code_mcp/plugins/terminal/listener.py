@@ -24,7 +24,8 @@ DIRECTORY = "terminal"
 """Below the state directory: the sockets of all of this user's servers."""
 _OVER = b"over"
 _MAX_CONNECTIONS = 500
-_READ_SECONDS = 10.0
+_TRANSFER_SECONDS = 10.0
+"""How long a hook may take to send its event or to read the answer."""
 _MAX_READ = 16
 """Events read concurrently: one may have megabytes."""
 
@@ -37,6 +38,7 @@ class HookListener:
         self._start_task = start_task
         self._connections: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Semaphore(_MAX_READ)
+        self._closed = False
 
     @contextlib.asynccontextmanager
     async def listening(self, state_dir: Path) -> AsyncIterator[None]:
@@ -50,25 +52,33 @@ class HookListener:
         try:
             yield
         finally:
-            # First: a hook that finds the socket gone looks for the next server.
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(os.unlink, path)
-            server.close()
-            for task in self._connections:
-                task.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
+            with anyio.CancelScope(shield=True):
+                await self._close(server, path)
+
+    async def _close(self, server: asyncio.Server, path: Path) -> None:
+        self._closed = True
+        # First: a hook that finds the socket gone looks for the next server.
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(os.unlink, path)
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _MAX_CONNECTIONS or not peer_is_ours(writer.get_extra_info("socket")):
+        full = len(self._connections) >= _MAX_CONNECTIONS
+        if self._closed or full or not peer_is_ours(writer.get_extra_info("socket")):
             writer.close()
             return
         task = self._start_task(self._serve(reader, writer), True)
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        # A task that is cancelled before its first step never reaches its own `finally`.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with self._reading, asyncio.timeout(_READ_SECONDS):
+            async with self._reading, asyncio.timeout(_TRANSFER_SECONDS):
                 head = read_head(await reader.readline())
                 body = await reader.readexactly(head.size)
             event = read_event(head, body, self._terminals.config_dir)
@@ -95,8 +105,9 @@ class HookListener:
             writer.write(_OVER + b"\n")
         finally:
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_TRANSFER_SECONDS):
+                    await writer.wait_closed()
 
     async def _ask(self, event: HookEvent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if event.is_of_subagent:
