@@ -15,8 +15,7 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.plugins.fleet import host as fleet_host
-from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet import enrolment, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
 from claude_code_mcp.plugins.fleet.enrolment import ask_operator, join
 from claude_code_mcp.plugins.fleet.host import Host, connect_to_host, hosting
@@ -112,7 +111,7 @@ async def test_of_two_machines_with_one_ticket_at_once_one_gets_in(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The others are cut off with the ticket that was used up, and wait that long for an answer.
-    monkeypatch.setattr(fleet_host, "_REQUEST_SECONDS", 8.0)
+    monkeypatch.setattr(enrolment, "_REQUEST_SECONDS", 8.0)
     ticket = await host.enrolment.ticket()
     tries = (join(ticket, tmp_path / f"{number}.json", f"m{number}") for number in range(4))
     results = await asyncio.gather(*tries, return_exceptions=True)
