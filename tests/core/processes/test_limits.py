@@ -146,7 +146,7 @@ async def test_without_a_group_the_largest_process_ends_when_all_together_are_to
     code = MANY.format(count=6, megabytes=50)
     exit_, said = await ended(start, code, EnforcedLimits(ResourceLimits(memory=200 << 20)))
     assert "ended -9" in said
-    assert "more memory was in use" in exit_.stderr
+    assert "used more memory than" in exit_.stderr
     assert exit_.code == 0
 
 
@@ -188,7 +188,7 @@ async def test_a_group_uses_no_more_memory_than_it_may(start: Start, parent: Gro
     code = MANY.format(count=6, megabytes=50)
     exit_, said = await ended(start, code, EnforcedLimits(ResourceLimits(memory=200 << 20), parent))
     assert "ended -9" in said
-    assert "more memory was in use" in exit_.stderr
+    assert "used more memory than" in exit_.stderr
 
 
 async def test_a_group_that_cannot_be_limited_starts_nothing(start: Start, tmp_path: Path) -> None:

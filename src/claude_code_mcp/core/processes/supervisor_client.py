@@ -35,7 +35,9 @@ _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
 """The supervisor's whole environment: it outlives us briefly and must contain no secret. It is not empty, because a
 process without an environment looks like one in `exec`, and every sweep by mark would wait for it."""
-_OUT_OF_MEMORY = b"\nclaude-code-mcp: a process was ended, as more memory was in use than the policy allows.\n"
+_OUT_OF_MEMORY = (
+    b"\nclaude-code-mcp: a process was killed because the session used more memory than the policy allows.\n"
+)
 """Written to the child's stderr, where the reason for its end is looked for."""
 _SOCKET_BUFFER = 1 << 20
 """The requested size; the kernel grants what its configuration allows."""
