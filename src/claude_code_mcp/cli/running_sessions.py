@@ -338,12 +338,12 @@ def _show_transcript(sessions: LiveSessions, session_id: str, arguments: argpars
 
 def _summary(report: Report) -> list[str]:
     """The facts about a session, one on each line."""
-    tokens, continues_at = report.get("tokens") or {}, (report.get("limit") or {}).get("continuesAt")
+    tokens, continues_at = report.get("tokens"), (report.get("limit") or {}).get("continuesAt")
     facts = {
         "session": report["sessionId"],
         "status": report["status"],
-        "cost": f"${report.get('costUsd') or 0:.4f}",
-        "tokens": f"{tokens.get('input', 0)} in, {tokens.get('output', 0)} out",
+        "cost": f"${report['costUsd']:.4f}" if "costUsd" in report else None,
+        "tokens": f"{tokens['input']} in, {tokens['output']} out" if tokens else None,
         "turns": report.get("turnCount"),
         "stalled": f"no output for {report['stalledSeconds']} s" if report.get("stalledSeconds") else None,
         "retrying": report.get("retrying"),

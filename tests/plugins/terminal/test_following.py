@@ -56,6 +56,7 @@ def test_a_client_waits_for_the_end_of_a_turn_and_reads_its_output(
         waiting = waited(client, 1, session_id)
         assert waiting["status"] == "waiting_for_input"
         assert "notice" not in waiting
+        assert "costUsd" not in waiting
         by_command(shared, session_id, question["inputId"])
         ended = waited(client, 2, session_id)
         assert (ended["status"], ended["result"]) == ("completed", "All is done.")

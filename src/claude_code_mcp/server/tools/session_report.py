@@ -209,9 +209,10 @@ def report(
         recent_output=output,
         pending_inputs=pending_inputs(sharing.asked(session.questions) if sharing else session.questions, parts),
         tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
-        cost_usd=round(session.usage.cost_usd, 6),
-        tokens={"input": usage.all_input_tokens, "output": usage.output_tokens},
-        turn_count=session.model_turns,
+        # Of a session in a terminal they are known when the terminal has left it.
+        cost_usd=round(session.usage.cost_usd, 6) if session.outside is None else None,
+        tokens={"input": usage.all_input_tokens, "output": usage.output_tokens} if session.outside is None else None,
+        turn_count=session.model_turns if session.outside is None else None,
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=silent_seconds(session) if session.stalled else None,
