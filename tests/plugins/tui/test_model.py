@@ -119,6 +119,16 @@ def test_an_error_is_shown_without_the_tags_that_are_for_the_model() -> None:
     assert conversation.blocks[0].result == "File does not exist."
 
 
+def test_the_report_of_a_subagent_is_shown_without_the_note_for_the_model() -> None:
+    conversation = ShownConversation(SHOP)
+    call = message("assistant", "u1", {"type": "tool_use", "id": "t1", "name": "Agent", "input": {"prompt": "Look"}})
+    report = {"type": "tool_result", "tool_use_id": "t1", "content": "[Subagent hand-back] a note\n\nAll pass."}
+    result = message("user", "u2", report)
+    result["message"]["tool_use_result"] = {"agentId": "a1b2"}
+    conversation.fold(page(call, result))
+    assert conversation.blocks[0].result == "All pass."
+
+
 def test_a_subagent_is_known_from_its_start_and_not_lost_with_a_result_that_does_not_name_it() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))

@@ -5,6 +5,7 @@ There are two sources: the transcript (`add_history`, backwards, page by page) a
 earlier ones can be read again. All text is made visible here: nothing drawn later contains control characters.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ MAX_CHARACTERS = 3_000_000
 _READ_BACK = 5
 """How many times as much is kept while the user scrolls back."""
 _MAX_RESULT = 50_000
+_HAND_BACK = re.compile(r"\A\[Subagent hand-back\][^\n]*\n*")
+"""Precedes the report of a subagent, for the model."""
 _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was withdrawn."}
 
 
@@ -207,6 +210,8 @@ class ShownConversation:
         if block is not None and block.kind == "tool":
             block.status = statuses.get(call, "error")
             result = without_error_tags(result_text(part.get("content")), block.status)
+            if block.agent or (isinstance(details, Mapping) and details.get("agentId")):
+                result = _HAND_BACK.sub("", result)
             block.result = cut(visible(result), _MAX_RESULT)
             named = details.get("agentId") if isinstance(details, Mapping) else None
             block.agent = visible(str(named)) if named else block.agent
