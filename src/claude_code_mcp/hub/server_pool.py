@@ -1,10 +1,10 @@
-"""The servers of a hub, and the connections to each: one that all share, and others where sharing would mix what
-belongs apart.
+"""The servers of a hub, and the connections to each: a shared one, and separate ones where callers must not share.
 
-A server that depends on the directory of its caller (a relative path among its arguments, a reference such as
-`${workspaceFolder}`, or a question for roots at any time) has one connection for each directory. A server on a pipe
-that asks questions does not say whose call it asks for, so each caller gets one of its own. Both show in use only, and
-are remembered; until then everybody shares. A `Route` is the way of one caller to a server.
+A server that depends on its caller's directory (it has a relative path among its arguments or a reference such as
+`${workspaceFolder}`, or it has asked for roots) has one connection for each directory. A server on a pipe that asks
+questions does not say which call a question belongs to, so each caller gets a separate connection. Requests for roots
+and questions are detected in use and remembered; until then all callers share. A `Route` leads one caller to the
+right connection of a server.
 """
 
 import asyncio
@@ -23,22 +23,23 @@ from .upstream import Upstream, UpstreamContext, Watcher
 log = logging.getLogger(__name__)
 
 _IDLE = 300.0
-"""Seconds for which a connection of one directory or caller is kept when nobody uses it any more."""
+"""Seconds for which an unused connection of one directory or caller is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Who shares a connection: all, those in one directory, one caller, or one caller in one directory."""
+    """Who shares a connection: all callers, the callers in one directory, one caller, or one caller in one
+    directory."""
 
     directory: str | None = None
     caller: str | None = None
 
 
 class ServerPool:
-    """All connections to one server. `primary` is the first of them, and is there even when nobody is connected."""
+    """All connections to one server. `primary` is the first of them; it exists even while it is not connected."""
 
     def __init__(self, server: ConfiguredServer, context: UpstreamContext, start: Callable[[Upstream], None]) -> None:
-        """`start` runs the owner task of a connection that was added after the hub was entered."""
+        """`start` runs the owner task of a connection that is added after the hub was entered."""
         self.server = server
         self.key = fingerprint(server.name, server.config)
         self.traits = context.memory.traits(self.key)
@@ -48,7 +49,7 @@ class ServerPool:
         self._watchers: set[Watcher] = set()
         self._users: dict[Upstream, int] = {}
         self.primary = self._new(context.deps.directory)
-        # Of a server that depends on the directory it is the one of our own, or a second would be made for that.
+        # If the server depends on the directory, this is the connection for ours: otherwise a second one would be made.
         own = Sharing(context.deps.directory if self.depends_on_directory else None)
         self._connections: dict[Sharing, Upstream] = {own: self.primary}
 
@@ -58,7 +59,7 @@ class ServerPool:
 
     @property
     def shown(self) -> Upstream:
-        """The connection that stands for the server in a status: one that works, if there is one."""
+        """The connection whose status is shown for the server: a working one, if there is one."""
         connected = (each for each in self.connections if each.client is not None)
         return next(connected, self.primary)
 
@@ -67,35 +68,35 @@ class ServerPool:
         return self.primary.connection.state is ConnectionState.DISABLED
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Calls back on every change of any connection, until the function that it returns is called."""
+        """Call `watcher` on every change of any connection. Returns a function that ends this."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     def own_name(self, tool: str) -> str | None:
-        """The server's own name for a tool that is called so here; None where none is that may be used."""
+        """The server's own name for a tool with this name here; None if there is no such usable tool."""
         config = self.server.config
         has_rules = config.tool_overrides or config.exclude_tools or config.include_tools is not None
         return config.own_name(tool) if has_rules else tool
 
     def route(self, caller: str = "", directory: str | None = None) -> "Route":
-        """The way of a caller to the server; to be closed."""
+        """The route of a caller to the server; the caller must close it."""
         return Route(self, caller, directory or self._context.deps.directory)
 
     # -- which connection ---------------------------------------------------------------------------------------
 
     def select(self, caller: str, directory: str) -> Upstream:
-        """The connection for a caller in a directory, made if there is none yet."""
+        """The connection for a caller in a directory; created if it does not exist."""
         sharing = self._sharing(caller, directory)
         found = self._connections.get(sharing)
         if found is None:
             return self._add(sharing, directory)
         if sharing.directory is None and found.is_idle:
-            found.directory = directory  # nobody uses it yet: it is the caller's, until it turns out not to matter
+            found.directory = directory  # unused so far: this caller's, unless the directory does not matter
         return found
 
     def existing(self, caller: str, directory: str | None) -> Upstream:
-        """The connection that a caller has already, to look at what the server offers it; the first of all where it has
-        none, so that a look starts no program for each caller."""
+        """A caller's existing connection, to read what the server offers; the primary one if the caller has none, so
+        that reading never starts a program for each caller."""
         found = self._connections.get(self._sharing(caller, directory or self._context.deps.directory))
         return found if found is not None and found.client is not None else self.primary
 
@@ -104,7 +105,7 @@ class ServerPool:
         return Sharing(directory if self.depends_on_directory else None, caller if mixes_callers else None)
 
     def own(self, caller: str, directory: str) -> Upstream:
-        """The connection of this caller alone."""
+        """The connection that only this caller uses."""
         sharing = Sharing(directory if self.depends_on_directory else None, caller)
         return self._connections.get(sharing) or self._add(sharing, directory)
 
@@ -126,7 +127,7 @@ class ServerPool:
         return upstream
 
     def _roots_asked(self, upstream: Upstream) -> None:
-        """The server depends on the directory after all: the connection it asks on belongs to one from now on."""
+        """Note that the server depends on the directory; from now on, the connection it asked on serves one only."""
         for sharing, connection in list(self._connections.items()):
             if connection is upstream and sharing.directory is None:
                 del self._connections[sharing]
@@ -142,18 +143,18 @@ class ServerPool:
         self._users[upstream] = self._users.get(upstream, 0) + 1
 
     def leave(self, upstream: Upstream) -> None:
-        """Ends a connection of one directory or caller, a while after the last of its users left."""
+        """End a connection of one directory or caller `_IDLE` seconds after its last user has left."""
         self._users[upstream] -= 1
         if not self._users[upstream] and upstream is not self.primary:
             asyncio.get_running_loop().call_later(_IDLE, self._end_unused, upstream)
 
     def _end_unused(self, upstream: Upstream) -> None:
-        # It may be in use again, or an earlier timer has ended it.
+        # It may be in use again, or an earlier timer may have ended it.
         if self._users.get(upstream) == 0:
             del self._users[upstream]
             self._connections = {key: each for key, each in self._connections.items() if each is not upstream}
             upstream.close()
-            for kind in ("tools", "resources", "prompts"):  # what it had alone is gone with it
+            for kind in ("tools", "resources", "prompts"):  # anything that only this connection offered is gone
                 self._changed(kind)
 
     def close(self) -> None:
@@ -162,8 +163,8 @@ class ServerPool:
 
 
 class Route:
-    """The way of one caller in one directory to a server. It stays on its connection for as long as that fits, since a
-    server may keep what earlier calls did in its memory."""
+    """Leads one caller in one directory to a server's connection. It keeps the same connection as long as possible,
+    since a server may keep the state of earlier calls in memory."""
 
     def __init__(self, pool: ServerPool, caller: str, directory: str) -> None:
         self._pool = pool
@@ -180,12 +181,12 @@ class Route:
 
     @property
     def offer(self) -> Offer | None:
-        """What the server offered when it was last connected to; None where that is not known or of no use."""
+        """What the server offered when it was last connected; None if that is unknown or not usable."""
         pending = self._upstream.connection.state is ConnectionState.PENDING
         return self._pool.traits.offer if pending else None
 
     def allows(self, tool: object) -> bool:
-        """Whether the configuration lets a tool through under this name."""
+        """Whether the configuration allows a tool with this name."""
         return isinstance(tool, str) and self._pool.own_name(tool) is not None
 
     def roots(self) -> JsonObject:
@@ -193,13 +194,13 @@ class Route:
         return self._fitting().roots.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def connected(self) -> UpstreamClient:
-        """The connection, made now if there is none. Raises UpstreamUnavailable."""
+        """The connection; connects first if needed. Raises UpstreamUnavailable."""
         return await self._fitting().connected()
 
     async def request(self, method: str, params: JsonObject, side: CallerSide = NO_SIDE) -> JsonObject:
-        """Sends a request, as `Upstream.request` does, a call of a tool by the server's own name for it. A call that
-        cannot be told from the calls of others when the server asks about all of them is given up there, and sent again
-        on a connection of this caller alone."""
+        """Send a request as `Upstream.request` does, with the server's own name for a tool. If a question of the server
+        cannot be assigned to one of several callers' calls, the call is abandoned on the shared connection and sent
+        again on a connection that only this caller uses."""
         if method == "tools/call":
             params = {**params, "name": self._pool.own_name(str(params.get("name"))) or params.get("name")}
         requester = Requester(self._caller, self._directory)
@@ -210,7 +211,7 @@ class Route:
         return await self._upstream.request(method, params, side, requester)
 
     async def answered(self, method: str, params: JsonObject, side: CallerSide) -> JsonObject:
-        """Sends a request, and again with what `side` answers for as long as the server wants to know more."""
+        """Send a request, and repeat it with the answers of `side` while the result requests input."""
 
         async def send(answers: JsonObject) -> JsonObject:
             return await self.request(method, {**params, **answers}, side)
@@ -218,13 +219,13 @@ class Route:
         return await request_with_input(send, side, self.roots)
 
     async def follow(self, uri: str) -> None:
-        """Asks the server to tell when a resource changes, and again whenever a connection is made anew. Raises
-        UpstreamUnavailable, or MCPError where the server refuses."""
+        """Subscribe to the changes of a resource, on this connection and all later ones. Raises UpstreamUnavailable, or
+        MCPError if the server refuses."""
         upstream = self._fitting()
         await upstream.changes.follow(await upstream.connected(), uri)
 
     def watch(self, watcher: Watcher) -> None:
-        """Calls back on every change of the connection in use, until `close`."""
+        """Call `watcher` on every change of the connection in use, until `close`."""
         self._watcher = watcher
         self._unwatch()
         self._unwatch = self._upstream.watch(watcher)
@@ -235,13 +236,13 @@ class Route:
         self._pool.leave(self._upstream)
 
     def _fitting(self) -> Upstream:
-        """The connection in use, or another where it has turned out to be that of another directory."""
+        """The connection in use; another one if that now belongs to another directory."""
         if self._pool.depends_on_directory and self._upstream.directory != self._directory:
             self._move_to(self._pool.select(self._caller, self._directory))
         return self._upstream
 
     def _move_to(self, upstream: Upstream) -> None:
-        # Entered first: the count of a connection must not touch zero on the way.
+        # The new connection is counted first: if both are the same, its count must not drop to zero in between.
         self._pool.enter(upstream)
         self._pool.leave(self._upstream)
         self._upstream = upstream

@@ -1,4 +1,4 @@
-"""All servers of a hub: started, changed with the configuration, watched and ended."""
+"""All servers of a hub: starts, watches and ends them, and applies configuration changes."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +26,7 @@ OnServersChanged = Callable[[frozenset[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The state of a server's connection, and what is known of the server; nothing in it is secret."""
+    """The state of a server's connection, and what is known about the server; contains no secrets."""
 
     name: str
     state: str
@@ -40,13 +40,13 @@ class ServerStatus:
     capabilities: Mapping[str, Any] | None = None
     instructions: str | None = None
     tools: int | None = None
-    """How many tools it has; None while they have not been listed."""
+    """The number of its tools; None if they have not been listed yet."""
 
 
 class HubServers:
-    """The servers of a hub: from the first connection to the last, and as the configuration says.
+    """The servers of a hub, as configured; an asynchronous context manager.
 
-    An asynchronous context manager. Methods that name a server raise InvalidArgument where there is none of that name.
+    Methods that name a server raise InvalidArgument if there is no server with that name.
     """
 
     def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
@@ -63,7 +63,7 @@ class HubServers:
             samples=bool({"hub-tools", "hub-search"} & {*settings.toolsets}),
         )
         self._watchers: set[Watcher] = set()
-        """Of every server, those that come later too."""
+        """The watchers of all servers, including later ones."""
         self._set_watchers: set[OnServersChanged] = set()
         self._problems = tuple(configuration.problems)
         self._pools = {name: self._pool(server) for name, server in configuration.servers.items()}
@@ -71,7 +71,7 @@ class HubServers:
         self._running: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._followed: dict[tuple[str, str], Route] = {}
-        """The routes of those resources whose changes a server has agreed to tell, by server and address."""
+        """The routes of the resources that servers have confirmed subscriptions to, by server and address."""
         self._being_followed: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def _pool(self, server: ConfiguredServer) -> ServerPool:
@@ -85,14 +85,14 @@ class HubServers:
         self._tasks.start_soon(own_connection, upstream)
 
     async def __aenter__(self) -> Self:
-        # Before anybody asks: what is not known then is read on the event loop.
+        # Before the first caller: traits that are not loaded by then are read on the event loop.
         await self._memory.load(pool.key for pool in self._pools.values())
         started = asyncio.Event()
         self._running = asyncio.get_running_loop().create_task(self._run(started))
         try:
             await started.wait()
         except BaseException:
-            # Nobody will leave a hub that was not entered. Shielded: its tasks must not outlive this.
+            # `__aexit__` is not called if entering failed. Shielded: its tasks must not outlive this.
             self._closing.set()
             with anyio.CancelScope(shield=True):
                 await self._running
@@ -100,14 +100,14 @@ class HubServers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Ends every connection. All waits on the way are bounded, and being cancelled does not stop it half way."""
+        """End all connections. All waits are bounded, and a cancellation does not interrupt it."""
         assert self._running is not None
         self._closing.set()
         await asyncio.shield(self._running)
 
     async def _run(self, started: asyncio.Event) -> None:
-        """Runs the owner tasks of all connections; a task of its own, so that the hub may be left in another task than
-        the one that entered it."""
+        """Run the owner tasks of all connections, in a separate task: the hub may be left in another task than the one
+        that entered it."""
         async with anyio.create_task_group() as self._tasks:
             for pool in self._pools.values():
                 self._start_owner(pool.primary)
@@ -115,7 +115,7 @@ class HubServers:
             await self._closing.wait()
             for pool in self._pools.values():
                 pool.close()
-        await self._deps.renewals.done()  # tokens that are on their way would be lost
+        await self._deps.renewals.done()  # otherwise tokens that are being renewed would be lost
 
     # -- looking -------------------------------------------------------------------------------------------
 
@@ -125,33 +125,33 @@ class HubServers:
 
     @property
     def problems(self) -> tuple[object, ...]:
-        """The entries of the configuration that cannot be used, and why."""
+        """The configuration entries that cannot be used, with the reasons."""
         return self._problems
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """The servers that a session gets: all that may be used, or those of them it wants."""
+        """The servers that a session gets: all usable ones, or the `wanted` ones among them."""
         return tuple(
             name for name, pool in self._pools.items() if not pool.is_disabled and (wanted is None or name in wanted)
         )
 
     def status(self, server: str | None = None) -> list[ServerStatus]:
-        """The status of all servers, or of one. Connects to none."""
+        """The status of all servers, or of one. Never connects."""
         return [status_of(pool) for pool in self._select(server)]
 
     def watch(self, server: str, watcher: Watcher) -> Callable[[], None]:
-        """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes, and with
-        `UPDATED` and the address of a resource that is followed when it does."""
+        """Call `watcher` with `state`, `tools`, `resources`, `templates` or `prompts` when that changes, and with
+        `UPDATED` and the address when a followed resource changes."""
         return self._find(server).watch(watcher)
 
     def watch_all(self, watcher: Watcher) -> None:
-        """Calls back as `watch` does, for every server, also for those that are added later."""
+        """Call `watcher` as `watch` does, for every server, including those that are added later."""
         self._watchers.add(watcher)
         for pool in self._pools.values():
             pool.watch(watcher)
 
     def watch_servers(self, watcher: OnServersChanged) -> Callable[[], None]:
-        """Calls back with the names of servers that were added, replaced, removed or enabled, until the function that
-        it returns is called. What `servers` and `offered` say has changed by then."""
+        """Call `watcher` with the names of servers that were added, replaced, removed or enabled. Returns a function
+        that ends this. `servers` and `offered` already return the new state when it is called."""
         self._set_watchers.add(watcher)
         return lambda: self._set_watchers.discard(watcher)
 
@@ -168,7 +168,7 @@ class HubServers:
         return status_of(pool)
 
     def enable(self, server: str) -> ServerStatus:
-        """Lets a disabled server be used again. Raises PermissionDenied where only the configuration can."""
+        """Enable a disabled server. Raises PermissionDenied if only a configuration change can."""
         pool = self._unlocked(server)
         for upstream in pool.connections:
             upstream.enable()
@@ -178,8 +178,8 @@ class HubServers:
     # -- the configuration ---------------------------------------------------------------------------------
 
     def apply(self, configuration: HubConfig) -> None:
-        """Has the hub be as a new configuration says: adds, replaces and removes servers. What has not changed keeps
-        its connections, and stays enabled or disabled as it was steered meanwhile."""
+        """Apply a new configuration: add, replace and remove servers. Unchanged servers keep their connections, and
+        stay enabled or disabled as callers have set them."""
         removed = [name for name in self._pools if name not in configuration.servers]
         changed = [name for name, server in configuration.servers.items() if self._differs(server)]
         for name in removed:
@@ -188,7 +188,7 @@ class HubServers:
             self._replace(configuration.servers[name])
         self._pools = {name: self._pools[name] for name in configuration.servers}
         self._problems = tuple(configuration.problems)
-        # Only now, when the hub is as it will be: watchers look at what there is.
+        # Only after all changes: watchers read the state of the hub.
         if removed or changed:
             self._servers_changed([*removed, *changed])
             for watcher in list(self._watchers):
@@ -196,13 +196,13 @@ class HubServers:
                     watcher(kind)
 
     def replace(self, server: ConfiguredServer) -> None:
-        """Adds a server, or replaces one whose configuration has changed; an unchanged one keeps its connection."""
+        """Add a server, or replace it if its configuration has changed; an unchanged one keeps its connection."""
         if self._differs(server):
             self._replace(server)
             self._servers_changed([server.name])
 
     def remove(self, server: str) -> None:
-        """Ends the connections to a server and forgets it."""
+        """End the connections to a server and forget it."""
         self._find(server)
         self._close_pool(server)
         self._servers_changed([server])
@@ -227,8 +227,8 @@ class HubServers:
     # -- finding -------------------------------------------------------------------------------------------
 
     def _unlocked(self, server: str) -> ServerPool:
-        """The connections to a server. Raises PermissionDenied for a locked one, which only its configuration can put
-        to use, and InvalidArgument where there is none of that name."""
+        """The connections to a server. Raises PermissionDenied for a locked one, which only a configuration change can
+        unlock, and InvalidArgument if there is no server with that name."""
         pool = self._find(server)
         if pool.server.locked:
             raise PermissionDenied(

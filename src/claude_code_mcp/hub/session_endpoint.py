@@ -1,9 +1,9 @@
 """One server of the hub for one session: JSON-RPC messages in, JSON-RPC messages out.
 
-Speaks the protocol with a handshake (2025-11-25 and before) to its client, whichever the server behind it speaks. An
-idle endpoint is a few fields: no task, no stream. While the server is unavailable the client sees one with no tools,
-and is notified when that changes, so that a dead server never keeps a session from starting. Whether a client may call
-a tool is decided before its message gets here.
+Speaks the protocol with a handshake (2025-11-25 and before) to its client, whatever version the server speaks. An idle
+endpoint has no task and no stream. While the server is unavailable, the client sees a server without tools and is
+notified when that changes: an unavailable server never prevents a session from starting. Whether a client may call a
+tool is decided before its message arrives here.
 """
 
 import itertools
@@ -28,14 +28,15 @@ from .streams import JsonObject
 log = logging.getLogger(__name__)
 
 Push = Callable[[JsonObject], None]
-"""Sends a message to the client that is not an answer: a notification, or a request of the server's."""
+"""Sends the client a message that is not an answer: a notification, or a request from the server."""
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds that a client waits for a server that is not connected yet, before it sees one with no tools."""
+"""Seconds that a client waits for a server to connect before it sees a server without tools."""
 _HEAD_START = 1.0
-"""The same where it is known from the last time what the server offers: a call waits, and the session need not."""
+"""The same timeout if the server's offer is known from an earlier connection: the session starts with that offer, and
+only calls wait for the connection."""
 _NEW_TOOLS = 1.0
-"""Seconds that the result of a call waits for a client to have read the tools that changed before it."""
+"""Seconds that the result of a call is held back until the client has listed the tools that changed before it."""
 _UNAVAILABLE = -32000
 _MAY_WANT_INPUT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FORWARDED = _MAY_WANT_INPUT | {"completion/complete"}
@@ -46,11 +47,11 @@ _LISTS = {
     "resources/templates/list": ("resourceTemplates", "templates"),
     "prompts/list": ("prompts", "prompts"),
 }
-"""From a method to the key of its result and the list of the server."""
+"""Maps a method to the key of its result and the server's list."""
 
 
 class SessionEndpoint:
-    """`answer` takes every message of the client; `push` gets what is not an answer to one."""
+    """`answer` takes every message of the client; `push` receives the messages that are not answers."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class SessionEndpoint:
         self._reads_tools = False
         self._tool_changes = 0
         self._tool_changes_read = 0
-        """How many changes of tools that it had read the client was told of, and how many of those it has read."""
+        """`_tool_changes` counts the announced changes of tools that the client had listed; this one counts those
+        after which it has listed them again."""
         self._tools_read = anyio.Event()
-        """Of the next time that it reads them."""
+        """Set the next time that the client lists the tools."""
         self._in_flight: dict[str | int, anyio.CancelScope] = {}
         self._questions: dict[str, _ClientQuestion] = {}
         self._ids = itertools.count(1)
@@ -78,25 +80,25 @@ class SessionEndpoint:
         self._closed = False
 
     def retire(self) -> None:
-        """Stops listening to the server; calls in flight end as it ends them."""
+        """Stop listening to the server; calls in flight end when the server's connection ends them."""
         if not self._closed:
             self._closed = True
             self._route.close()
 
     def take_over(self) -> None:
-        """Goes on for a client that had its handshake with an earlier endpoint, and has it ask for everything anew."""
+        """Continue for a client that had its handshake with an earlier endpoint, and have it fetch all lists again."""
         self._route.watch(self._on_change)
         for kind in ("tools", "resources", "prompts"):
             self._on_change(kind)
 
     def close(self) -> None:
-        """Stops listening to the server; calls in flight are cancelled."""
+        """Stop listening to the server and cancel the calls in flight."""
         self.retire()
         for scope in self._in_flight.values():
             scope.cancel()
 
     async def answer(self, message: JsonObject) -> JsonObject | None:
-        """The answer to a message; None for a notification or an answer, and for a request that was cancelled."""
+        """The answer to a message; None for a notification, an answer or a cancelled request."""
         method, id_, params = message.get("method"), message.get("id"), message.get("params") or {}
         if not isinstance(method, str):
             self._take_answer(message)
@@ -114,24 +116,27 @@ class SessionEndpoint:
         return None
 
     async def _respond_in_order(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
-        """A server that adds tools in a call tells of them before its result. So does this one: the client has read
-        the new tools before it goes on with the result, and its model is offered them in the next request."""
-        # Before it is answered: a change while the list is fetched is not in it.
+        """Answer a request; hold the result of a call until the client has listed the tools that changed during it.
+
+        Without the wait, the client could continue with the result, and its model's next request would lack the new
+        tools. The wait is bounded by `_NEW_TOOLS`.
+        """
+        # Read before the answer: a change while the list is being fetched may be missing from it.
         changes = self._tool_changes
         response = await self._respond(id_, method, params)
         if method == "tools/list":
             self._reads_tools = True
             self._tool_changes_read = max(self._tool_changes_read, changes)
             read, self._tools_read = self._tools_read, anyio.Event()
-            read.set()  # who waits goes on behind whoever gets this answer
+            read.set()  # the waiting results are sent after this answer
         elif method == "tools/call" and "result" in response:
-            # As of the result: what is announced later is for the next one.
+            # Changes announced after the result do not delay it.
             changes = self._tool_changes
             with anyio.move_on_after(_NEW_TOOLS) as waiting:
                 while self._reads_tools and self._tool_changes_read < changes:
                     await self._tools_read.wait()
             if waiting.cancelled_caught:
-                self._reads_tools = False  # until it does
+                self._reads_tools = False  # until it lists them again
         return response
 
     async def _respond(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
@@ -156,13 +161,13 @@ class SessionEndpoint:
             return await self._forward(method, params)
         if method in _ACKNOWLEDGED:
             return {}
-        # `server/discover` too: its caller then begins with the handshake.
+        # Includes `server/discover`: after this error its caller falls back to the handshake.
         raise MCPError(types.METHOD_NOT_FOUND, f"Method not found: {method}")
 
     async def _initialize(self, params: JsonObject) -> JsonObject:
         version = params.get("protocolVersion")
         self._client_can_ask = (params.get("capabilities") or {}).get("elicitation") is not None
-        # Before the connection is waited for: if it comes too late for that, the client is told of it.
+        # Before waiting for the connection: if it is made after the timeout, the client is notified.
         self._route.watch(self._on_change)
         offer = self._route.offer
         known: UpstreamClient | Offer | None
@@ -178,8 +183,8 @@ class SessionEndpoint:
         return result
 
     async def _connected_soon(self, timeout: float | None = None) -> UpstreamClient | None:
-        """The connection, or None where there is none within the timeout. The attempt to make it goes on."""
-        # A client that waited in vain does not wait again with each request: it is notified when the server is there.
+        """The connection, or None if there is none within the timeout. The attempt continues."""
+        # After one timeout, later requests do not wait again: the client is notified when the server is connected.
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         with anyio.move_on_after(0 if self._waited_in_vain else seconds) as waiting:
             try:
@@ -192,7 +197,7 @@ class SessionEndpoint:
         return None
 
     async def _list(self, kind: str) -> list[JsonObject]:
-        """The list of the server; while it is still connecting, the list that it had the last time."""
+        """A list of the server; while it is not connected, the list from its last connection."""
         client = await self._connected_soon()
         if client is not None:
             fetch: Callable[[], Awaitable[list[BaseModel]]] = getattr(client, kind)
@@ -234,7 +239,7 @@ class SessionEndpoint:
         self._push({**message, "params": params} if params is not None else message)
 
     async def _ask_client(self, params: JsonObject) -> JsonObject:
-        """Asks the client itself, which said in its handshake that it can ask a person."""
+        """Ask the client itself, which declared in its handshake that it can ask a person."""
         id_ = f"hub-{next(self._ids)}"
         question = self._questions[id_] = _ClientQuestion()
         try:
@@ -242,7 +247,7 @@ class SessionEndpoint:
             await question.answered.wait()
             return question.answer
         except BaseException:
-            # Whoever was asked learns that no answer is wanted any more.
+            # Tells the client that the answer is no longer needed.
             self._notify("notifications/cancelled", {"requestId": id_})
             raise
         finally:
@@ -262,7 +267,7 @@ class _ClientQuestion:
 
 
 def _capabilities(known: UpstreamClient | Offer | None) -> JsonObject:
-    """What the server can do, as far as it is passed on; everything while that is not known."""
+    """The forwarded capabilities of the server; all lists while they are unknown."""
     if known is None:
         return {kind: {"listChanged": True} for kind in ("tools", "resources", "prompts")}
     offered = known.capabilities

@@ -1,4 +1,4 @@
-"""What of a server's tools is passed on: those that the configuration lets through, as it names them. Pure."""
+"""Selects and renames a server's tools as configured. Pure."""
 
 from typing import Any
 
@@ -16,15 +16,16 @@ def trim_description(text: str | None) -> str | None:
 
 
 def trim_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
-    """The tools that the configuration lets through, as it names and describes them, without what clients reject."""
+    """The tools that the configuration allows, with configured names and descriptions, without fields that clients
+    reject."""
     shown = [_trim_tool(tool, config) for tool in tools if config.allows(tool.name)]
-    # One that has the name that was given to another is not reached by it any more.
+    # A tool whose own name was configured for another tool cannot be called by it any more.
     taken = {override.name for override in config.tool_overrides.values() if override.name is not None}
     return [tool for tool, own in shown if tool.name != own or own not in taken or config.own_name(own) == own]
 
 
 def _trim_tool(tool: types.Tool, config: ServerConfig) -> tuple[types.Tool, str]:
-    """The tool as it is shown, and its own name."""
+    """The tool as shown, and its own name."""
     changes: dict[str, Any] = {}
     override = config.tool_overrides.get(tool.name)
     if override is not None:
@@ -32,7 +33,7 @@ def _trim_tool(tool: types.Tool, config: ServerConfig) -> tuple[types.Tool, str]
     description = changes.get("description", tool.description)
     if description is not None and len(description) > MAX_DESCRIPTION:
         changes["description"] = trim_description(description)
-    if tool.execution is not None:  # whether it runs as a task is between the hub and the server
+    if tool.execution is not None:  # the hub runs tasks itself; clients do not see them
         changes["execution"] = None
     if tool.output_schema is not None and tool.output_schema.get("type") != "object":
         changes["output_schema"] = None

@@ -3,8 +3,8 @@
 The stream protocols have no public name. The OAuth provider is made to be subclassed, but its hooks are private;
 `OAuthProvider` gives them public names.
 
-What a server sends is read as forgivingly as possible, and what goes out is made writable: one unreadable or unwritable
-message must fail its own call, and not the connection with every call on it.
+Messages of servers are parsed leniently, and outgoing messages are made writable: one unreadable or unwritable message
+must fail its own call, not the connection with every call on it.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ class OAuthProvider(OAuthClientProvider):
     """The SDK's OAuth client with public names for the methods that subclasses override."""
 
     async def load_context(self) -> None:
-        """Fills `context` from storage; called before the first request."""
+        """Fill `context` from storage. Called before the first request."""
         await super()._initialize()
 
     def authenticate(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yields the requests to send, the given one among them, and takes their responses."""
+        """Yield the requests to send, including the given one, and receive their responses."""
         return super()._auth_flow(request)
 
     async def save_tokens(self, response: httpx2.Response) -> None:
-        """Takes the tokens out of the answer to a sign-in and stores them."""
+        """Store the tokens of a sign-in's response."""
         await super()._handle_token_response(response)
 
     def prepare_token_request(self) -> None:
-        """Called before each request to the token endpoint is made."""
+        """Called before each request to the token endpoint."""
 
     def select_authorization_server(self, advertised: list[str]) -> str:
-        """Which of the authorization servers that a server names is used."""
+        """Choose one of the authorization servers that a server names."""
         return super()._select_authorization_server(advertised)
 
     def expected_issuer(self) -> str:
-        """The authorization server that metadata and registrations must be of."""
+        """The authorization server that must have issued metadata and registrations."""
         return super()._expected_issuer()
 
     @property
@@ -70,19 +70,19 @@ class OAuthProvider(OAuthClientProvider):
         return await self._refresh_token()
 
     async def code_exchange_request(self, code: str, code_verifier: str) -> httpx2.Request:
-        """The request that exchanges the code of a sign-in for tokens."""
+        """The request that exchanges a sign-in's code for tokens."""
         return await self._exchange_token_authorization_code(code, code_verifier)
 
     async def save_refreshed_tokens(self, response: httpx2.Response) -> bool:
-        """Stores the tokens of the answer to a refresh; False where the server refused it."""
+        """Store the tokens of a refresh response; False if the server refused the refresh."""
         return await self._handle_refresh_response(response)
 
     def add_bearer(self, request: httpx2.Request) -> None:
-        """Puts the access token into the headers of a request."""
+        """Add the access token to the headers of a request."""
         self._add_auth_header(request)
 
     async def reload(self) -> None:
-        """Fills `context` from storage again."""
+        """Fill `context` from storage again."""
         await self.load_context()
         self._initialized = True
 
@@ -113,7 +113,7 @@ class OAuthProvider(OAuthClientProvider):
 async def send_unchecked(
     session: ClientSession, method: str, params: "JsonObject", on_progress: ProgressFnT | None = None
 ) -> "JsonObject":
-    """Sends a request whose result is of another kind than the SDK takes from its method. Raises MCPError."""
+    """Send a request whose result type differs from the one that the SDK derives from its method. Raises MCPError."""
     data: JsonObject = {"method": method, "params": params}
     options: CallOptions = {}
     session._stamp(data, options)
@@ -128,20 +128,20 @@ Streams = tuple[Inbox, Outbox]
 Transport = AbstractAsyncContextManager[Streams]
 
 _FULL = 256
-"""Messages in a buffered inbox from which on its source is asked to pause."""
+"""Number of messages in a buffered inbox at which its source is asked to pause."""
 _REMEMBERED_IDS = 1000
 _YIELD_EVERY = 64
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
-"""A string or a bracket. A string that is never closed reaches to the end, and is not read again from each of its
+"""A string or a bracket. An unterminated string extends to the end, so that it is not scanned again from each of its
 characters."""
 _ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
 _adapter = types.jsonrpc_message_adapter
 
 
 def parse_message(line: bytes | str) -> SessionMessage | None:
-    """The message in a line; None where there is none, since servers print other things too.
+    """The message in a line; None if it is not a message, since servers also print other output.
 
-    An answer that cannot be read becomes an error response with its id, so that its call does not wait for ever.
+    An unreadable answer becomes an error response with its id, so that its call does not wait forever.
     """
     try:
         return SessionMessage(_adapter.validate_json(line, by_name=False))
@@ -150,7 +150,7 @@ def parse_message(line: bytes | str) -> SessionMessage | None:
 
 
 def _salvage(line: bytes | str) -> SessionMessage | None:
-    """The message in a line that does not validate: mended, or an error response with its id, or None."""
+    """The message in a line that does not validate: repaired, or an error response with its id, or None."""
     try:
         value = json_text.decode(line)
     except ValueError:
@@ -170,7 +170,7 @@ def _unreadable_answer(request_id: types.RequestId | None) -> SessionMessage:
 
 
 def id_of_answer(line: bytes | str) -> types.RequestId | None:
-    """The id of an answer that is nested too deeply to be parsed: found by counting brackets, in one pass."""
+    """The id of an answer that is nested too deeply to be parsed; found by counting brackets in one pass."""
     data = line.encode("utf-8", "replace") if isinstance(line, str) else line
     if not data.lstrip().startswith(b"{") or not data.rstrip().endswith(b"}"):
         return None
@@ -191,12 +191,14 @@ def id_of_answer(line: bytes | str) -> types.RequestId | None:
 
 
 def render_message(message: SessionMessage) -> str:
-    """One line of JSON. Raises ValueError for what JSON cannot express, which a WritableOutbox lets not through."""
+    """One line of JSON. Raises ValueError for values that JSON cannot express; a WritableOutbox replaces those
+    before."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 def writable_params(params: dict[str, Any]) -> dict[str, Any]:
-    """The params or result with what JSON cannot express replaced. Raises MCPError if they are nested too deeply."""
+    """The params or result with values that JSON cannot express replaced. Raises MCPError if they are nested too
+    deeply."""
     try:
         to_json(params)
         return params
@@ -223,17 +225,17 @@ def _writable_message(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
 
 @dataclass(slots=True)
 class TransportFailure:
-    """Why a transport failed or ended, as far as it knows; filled in by the transport, read by the connection."""
+    """Why a transport failed or ended, if known; filled in by the transport, read by the connection."""
 
     reason: str | None = None
     needs_auth: str | None = None
-    """Why a person has to sign in; None where nobody has to."""
+    """Why a person has to sign in; None if no sign-in is needed."""
     refused_token: str | None = None
-    """The token that was of no use then, if there was one."""
+    """The token that was rejected, if there was one."""
     has_read_input: Callable[[], bool] = lambda: True
-    """Whether the server is known to have read everything that was sent; while it is not, its silence means nothing."""
+    """Whether the server has read everything that was sent; until then, a missing answer means nothing."""
     grace: float = 2.0
-    """Seconds that a program has to end after its input did, and again after SIGTERM; set by the connection."""
+    """Seconds that a program gets to exit after its input is closed, and again after SIGTERM; set by the connection."""
 
 
 class _ClosableStream:
@@ -246,7 +248,7 @@ class _ClosableStream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Nothing to close unless a subclass says so."""
+        """Does nothing unless a subclass overrides it."""
 
 
 class _ReadableStream(_ClosableStream):
@@ -264,7 +266,7 @@ class _ReadableStream(_ClosableStream):
 
 
 class BufferedInbox(_ReadableStream):
-    """Messages that a callback puts in and one reader takes out.
+    """Messages from a callback for one reader.
 
     `pause_source` is called with True when `_FULL` messages wait, and with False once all of them are taken.
     """
@@ -309,7 +311,7 @@ class BufferedInbox(_ReadableStream):
 
 
 class CallbackInbox(_ReadableStream):
-    """Messages that come from awaiting a function, which raises EndOfStream at the end."""
+    """Messages returned by an awaited function, which raises EndOfStream at the end."""
 
     def __init__(self, receive: Callable[[], Any]) -> None:
         self._receive = receive
@@ -320,7 +322,7 @@ class CallbackInbox(_ReadableStream):
 
 
 class CallbackOutbox(_ClosableStream):
-    """Messages that go out by awaiting a function, with no task in between."""
+    """Sends each message by awaiting a function, without a task in between."""
 
     def __init__(self, send: Callable[[SessionMessage], Any]) -> None:
         self._send = send
@@ -330,17 +332,17 @@ class CallbackOutbox(_ClosableStream):
 
 
 class RequestsInFlight:
-    """The ids of the requests on one connection, so that an answer that fits none of them ends one all the same.
+    """The ids of the requests on one connection, to detect answers with wrong ids.
 
-    A server that answers with a wrong id, or none, leaves its caller waiting. When as many such answers have come as
-    there are requests without one, all of those get an error in their place. Answers to requests that were cancelled
-    or already answered are nothing unusual, and are ignored.
+    A server that answers with a wrong id, or none, leaves its caller waiting. Once there are as many such answers as
+    unanswered requests, all of these requests get an error. Answers to requests that were cancelled or already answered
+    are normal, and are ignored.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[types.RequestId, None] = {}
         self._standing: set[types.RequestId] = set()
-        """Requests that are not meant to be answered before the connection ends."""
+        """Requests that are not answered before the connection ends."""
         self._over: dict[types.RequestId, None] = {}
         self._strays: list[types.ErrorData] = []
 
@@ -354,13 +356,13 @@ class RequestsInFlight:
             self._end((message.params or {}).get("requestId"))
 
     def received(self, message: types.JSONRPCMessage) -> list[SessionMessage]:
-        """What to hand on for a message: itself, nothing, or errors for those who would wait for ever."""
+        """The messages to pass on for a received one: itself, none, or errors for requests that would wait forever."""
         if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             return [SessionMessage(message)]
         if message.id in self._waiting or message.id in self._standing:
             self._end(message.id)
             return [SessionMessage(message), *self._overdue()]
-        # Some servers send the id back as a text.
+        # Some servers return the id as a string.
         if isinstance(message.id, str) and message.id.isdecimal() and int(message.id) in self._waiting:
             return self.received(message.model_copy(update={"id": int(message.id)}))
         if message.id is None or message.id not in self._over:
@@ -391,8 +393,8 @@ def _error_of(message: types.JSONRPCResponse | types.JSONRPCError) -> types.Erro
 
 
 class WritableOutbox(_ClosableStream):
-    """Makes each message writable before the transport behind it sees it: some transports end the connection, with
-    every call on it, on a message that they cannot write. What cannot be mended raises MCPError for its sender."""
+    """Makes each message writable before it reaches the transport: some transports end the connection, with every call
+    on it, on a message that they cannot write. A message that cannot be repaired raises MCPError for its sender."""
 
     def __init__(self, outbox: Outbox, requests: RequestsInFlight) -> None:
         self._outbox = outbox
@@ -400,7 +402,7 @@ class WritableOutbox(_ClosableStream):
 
     async def send(self, item: SessionMessage, /) -> None:
         message = _writable_message(item.message)
-        # Noted before it is sent: the answer may come before `send` returns.
+        # Recorded before it is sent: the answer may arrive before `send` returns.
         self._requests.sent(message)
         await self._outbox.send(SessionMessage(message, metadata=item.metadata))
 
@@ -409,7 +411,7 @@ class WritableOutbox(_ClosableStream):
 
 
 class ObservedInbox(_ReadableStream):
-    """An inbox that reports the notifications passing through it, the first answer, and its end."""
+    """An inbox that reports notifications, the first answer, and its end."""
 
     def __init__(
         self,
@@ -428,7 +430,7 @@ class ObservedInbox(_ReadableStream):
 
     @property
     def last_context(self) -> Context | None:
-        """The context in which a message was asked for, where the transport keeps it."""
+        """The context of the request that a message belongs to, if the transport keeps it."""
         return getattr(self._inbox, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:

@@ -1,9 +1,9 @@
-"""Finds tools by words. Pure.
+"""Finds tools by keywords. Pure.
 
-A word of a name counts three times as much as one of a description or a parameter. Words are compared without case and
-without the ending of a plural, names are split at `_`, `-` and capitals (`createIssue`, `create_issue`), and a word of
-the query also finds longer words that begin with it, for half as much (`repo` finds `repository`). Takes time in
-proportion to the text of the tools and of the query.
+A word in a name scores three times as much as a word in a description or a parameter. Case and plural endings are
+ignored, names are split at `_`, `-` and capitals (`createIssue`, `create_issue`), and a query word also matches longer
+words that begin with it, at half the score (`repo` finds `repository`). The time is linear in the text of the tools and
+the query.
 """
 
 import math
@@ -18,18 +18,18 @@ from ..core.model.text import json_parts
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
-"""The two parameters of BM25, at their usual values."""
+"""The two parameters of BM25, with their usual values."""
 _NAME_WEIGHT = 3
 _PREFIX_WEIGHT = 0.5
 _MIN_PREFIX = 3
 _MAX_PARTS = 500
 """Strings of a schema that are read: some servers generate schemas of megabytes."""
 _MAX_QUERY = 100
-"""Words of a query that count."""
+"""Words of a query that are used."""
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in the form in which they are compared."""
+    """The words of a text, normalized for comparison."""
     return [_stem(word) for word in _WORD.findall(_CAPITAL.sub(" ", text).lower())]
 
 
@@ -45,7 +45,7 @@ class ToolIndex:
     """The words of a set of tools."""
 
     def __init__(self, tools: Iterable[tuple[str, str | None, Mapping[str, Any]]]) -> None:
-        """Each tool as its name, its description and its input schema."""
+        """`tools` has the name, description and input schema of each tool."""
         self._counts = [_weighted_words(*tool) for tool in tools]
         self._lengths = [sum(counts.values()) for counts in self._counts]
         self._usual_length = (sum(self._lengths) / len(self._lengths) if self._lengths else 0) or 1.0
@@ -55,7 +55,7 @@ class ToolIndex:
                 self._tools_with.setdefault(word, []).append(number)
 
     def ranked(self, query: str) -> Sequence[int]:
-        """The numbers of the tools that have a word of the query, the best first; of equals, the earlier."""
+        """The indexes of the tools that match a word of the query, best first; ties in their original order."""
         scores: Counter[int] = Counter()
         for wanted in dict.fromkeys(islice(words_of(query), _MAX_QUERY)):
             best: dict[int, float] = {}
@@ -89,7 +89,7 @@ def _weighted_words(name: str, description: str | None, schema: Mapping[str, Any
 
 
 def _parameter_texts(schema: Mapping[str, Any]) -> Iterable[str]:
-    """The names of the parameters and whatever is said of each, but not the words of JSON Schema itself."""
+    """The names of the parameters and their descriptions, without the keywords of JSON Schema."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return

@@ -1,9 +1,8 @@
-"""One connection of the hub to a server, as those see it who use it, watch it and steer it.
+"""One connection of the hub to a server: the public object (`Upstream`) and the task that owns it (`ConnectionOwner`).
 
-`Upstream` says what there is and who waits for it; it opens nothing itself. The task that the connection belongs to
-(`ConnectionOwner`) opens the transport when a caller needs one, keeps it, and closes it; everybody else waits for the
-connection at its `Upstream`, uses it, or asks for it to be given up. What follows from each event is decided by
-`reconnection.Connection`.
+`Upstream` has the connection's state and its waiting callers; it opens nothing itself. The owner task opens the
+transport when a caller needs one, keeps it open, and closes it. All other code waits for the connection at its
+`Upstream`, uses it, or asks for it to be dropped. `reconnection.Connection` decides what follows each event.
 """
 
 import asyncio
@@ -53,16 +52,16 @@ from .transports.transport_factory import credential_storage, has_oauth, open_tr
 log = logging.getLogger(__name__)
 
 _END_TIMEOUT = 5.0
-"""Seconds that a call whose server has ended waits to learn how it ended."""
+"""Seconds that a call whose server has exited waits for the reason."""
 
 Watcher = Callable[[str], None]
-"""Is called with what changed: `state`, `tools`, `resources`, `templates` or `prompts`, or `UPDATED` and the address of
-a resource."""
+"""Called with the thing that changed: `state`, `tools`, `resources`, `templates` or `prompts`, or `UPDATED` and the
+address of a resource."""
 
 
 @dataclass(slots=True)
 class UpstreamContext:
-    """What all connections of a hub share."""
+    """The settings and parts that all connections of a hub share."""
 
     deps: HubDeps
     throttle: ConnectThrottle
@@ -70,16 +69,16 @@ class UpstreamContext:
     memory: ServerMemory
     timeout: float
     samples: bool = False
-    """Whether there are callers whose models servers may ask."""
+    """Whether servers may ask the models of callers."""
     log_level: str | None = None
-    """From which level on servers are to log; None leaves that to them."""
+    """The minimum level of server logs; None leaves it to the servers."""
 
 
 class Upstream:
-    """All methods may be called from any task."""
+    """One connection to a server, for its users. All methods may be called from any task."""
 
     def __init__(self, server: ConfiguredServer, context: UpstreamContext, directory: str) -> None:
-        """`directory` is the one of those who use the connection: the server's root."""
+        """`directory` is the directory of the connection's users: the server's root."""
         self.server = server
         self.context = context
         self.directory = directory
@@ -87,12 +86,12 @@ class Upstream:
         self.name = server.name
         self.key = fingerprint(server.name, server.config)
         self.client: UpstreamClient | None = None
-        """The connection while there is one."""
+        """The open connection, or None."""
         self.connection = Connection()
         if server.barred is not None:
             self.connection = self.connection.disabled(server.barred)
         self.failure = TransportFailure()
-        """Of the current attempt."""
+        """Why the current attempt failed."""
         self.changes = ServerChanges(self.forget_lists, lambda: context.log_level)
         signing_in = f"; run `claude-code-mcp mcp login {shlex.quote(server.name)}`"
         self.sign_in_hint = signing_in if has_oauth(server.config) else ""
@@ -100,37 +99,37 @@ class Upstream:
         """Set for the owner task: an attempt may be due, or the hub is closing."""
         self.given_up = asyncio.Event()
         self.attempt_scope: anyio.CancelScope | None = None
-        """Of the attempt under way; set by the owner task."""
+        """The scope of the running attempt; set by the owner task."""
         self._watchers: set[Watcher] = set()
         self._waiters: set[asyncio.Future[UpstreamClient]] = set()
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no connection, nobody makes one, and nobody waits for one."""
+        """Whether there is no connection, no attempt and no waiting caller."""
         return self.connection.phase is Phase.IDLE and not self.connection.requested and not self._waiters
 
     @property
     def traits(self) -> Traits:
-        """What is known of the server from earlier connections, and from this one."""
+        """The traits known from this and earlier connections."""
         return self.context.memory.traits(self.key)
 
     @property
     def roots(self) -> types.ListRootsResult:
-        """The result of `roots/list`: the directory of those who use the connection."""
+        """The result of `roots/list`: the directory of the connection's users."""
         directory = Path(self.directory)
         return types.ListRootsResult(roots=[types.Root(uri=directory.as_uri(), name=directory.name or None)])
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Calls back with what has changed, on every change, until the function that it returns is called."""
+        """Call `watcher` with the thing that changed, on every change. Returns a function that ends this."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     # -- for callers ------------------------------------------------------------------------------------------
 
     async def connected(self) -> UpstreamClient:
-        """The connection, made now if there is none. Raises UpstreamUnavailable."""
+        """The connection; connects first if needed. Raises UpstreamUnavailable."""
         sign_in_remembered = await self._recall_sign_in()  # does not wait while there is a connection
-        # From here to the waiter nothing is awaited: what is decided holds when the caller begins to wait.
+        # No await from here until the caller waits: the decision still holds then.
         if self.client is not None:
             return self.client
         refusal = self.connection.refusal(sign_in_remembered=sign_in_remembered)
@@ -146,8 +145,8 @@ class Upstream:
             self._waiters.discard(waiter)
 
     async def _recall_sign_in(self) -> bool:
-        """Whether a sign-in was wanted a short while ago with the very tokens that are stored now; moves to that state
-        unless an attempt is under way."""
+        """Whether the server recently required a sign-in with the tokens that are still stored; moves to that state
+        unless an attempt is running."""
         config = self.server.config
         if self.client is not None or self.connection.phase is not Phase.IDLE:
             return False
@@ -158,7 +157,7 @@ class Upstream:
             if refused is None or refused != await credential_storage(self.name, config, self.context.deps).digest():
                 return False
         except OAuthFlowError:
-            return False  # what is stored cannot be read: the attempt reports it
+            return False  # the stored tokens cannot be read: the attempt reports it
         recalled = self.connection.sign_in_remembered(f"the server asked for one recently{self.sign_in_hint}")
         if recalled is not self.connection:
             self.move(recalled)
@@ -168,16 +167,16 @@ class Upstream:
     async def request(
         self, method: str, params: JsonObject, side: CallerSide = NO_SIDE, requester: Requester = ANONYMOUS
     ) -> JsonObject:
-        """Sends a request. One that a restarted server has certainly not seen is sent again on a new connection, once.
+        """Send a request. If a restarted server certainly has not seen it, send it again once on a new connection.
 
-        Raises UpstreamUnavailable, MCPError with what the server answered, or MovedElsewhere.
+        Raises UpstreamUnavailable, MCPError with the server's error, or MovedElsewhere.
         """
         for is_last in (False, True):
             client = await self.connected()
             try:
                 result = await client.request(method, params, side, requester)
             except MCPError as error:
-                # An error on a connection that was given up says nothing about the one that there is now.
+                # An error on a dropped connection says nothing about the current one.
                 if client is self.client:
                     self._count_error(error)
                 elif error.code == CONNECTION_CLOSED:
@@ -195,7 +194,7 @@ class Upstream:
 
     async def _ended_in_call(self, client: UpstreamClient) -> UpstreamUnavailable:
         """The error for a request whose connection ended before its answer."""
-        # How a program ended is known only when the owner has closed the transport.
+        # The exit of a program is known only after the owner has closed the transport.
         with anyio.move_on_after(_END_TIMEOUT):
             await client.ended.wait()
         how = client.end_reason or "the connection closed"
@@ -205,7 +204,7 @@ class Upstream:
         return UpstreamUnavailable(message, state=self.connection.state.value)
 
     def _count_error(self, error: MCPError) -> None:
-        """Gives the connection up at once where it is of no more use, and after a few terminal errors in a row."""
+        """Drop the connection: at once if it is unusable, otherwise after several consecutive terminal errors."""
         if error.code == SESSION_GONE or (error.code == UNAUTHORIZED and self.failure.needs_auth):
             self.give_up()
         elif error.code in {UNREACHABLE, CONNECTION_CLOSED}:
@@ -217,7 +216,7 @@ class Upstream:
     # -- steering ---------------------------------------------------------------------------------------------
 
     def reconnect(self) -> None:
-        """Gives up the connection, if there is one, and makes a new one."""
+        """Drop the connection, if there is one, and make a new one."""
         if self.connection.state is ConnectionState.DISABLED:
             raise self.unavailable("disabled", "disabled")
         self.give_up()
@@ -225,36 +224,36 @@ class Upstream:
         self.owner_wanted.set()
 
     def reset(self, reason: str) -> None:
-        """Gives up the connection; the next is made when a caller needs it."""
+        """Drop the connection; the next is made when a caller needs it."""
         if self.connection.state is not ConnectionState.DISABLED:
             self.give_up()
             self.move(self.connection.at_rest(reason, caller_waits=bool(self._waiters)))
 
     def disable(self, reason: str = "disabled manually") -> None:
-        """Gives up the connection and refuses all callers, until `enable`."""
-        # The state first: whoever is refused below may ask again at once.
+        """Drop the connection and refuse all callers until `enable`."""
+        # The state first: a caller that is refused below may ask again at once.
         self.move(self.connection.disabled(reason))
         self._refuse_waiters(reason)
         self.give_up()
-        self.changed("tools")  # there are none now; those of a connection that is only lost come back, and stay listed
+        self.changed("tools")  # there are none now; after a mere connection loss they stay listed
 
     def enable(self) -> None:
-        """Lets a disabled server be used again; it is connected to when a caller needs it."""
+        """Enable a disabled server; it is connected when a caller needs it."""
         if self.connection.state is ConnectionState.DISABLED:
             self.move(self.connection.enabled())
             self.changed("tools")
 
     def close(self) -> None:
-        """Ends the owner's task, and refuses all callers from now on."""
-        # First: nothing that is woken below may begin another attempt.
+        """End the owner task, and refuse all callers from now on."""
+        # First: nothing that wakes below may start another attempt.
         self.connection = self.connection.closing()
         self._refuse_waiters("the hub is closing")
         self.owner_wanted.set()
         self.give_up()
 
     def give_up(self) -> None:
-        """Gives up the connection, or the attempt to make one; the owner closes the transport and concludes."""
-        # In any case: a handshake may be done at this very moment, see `ConnectionOwner._keep_connection`.
+        """Drop the connection or the running attempt; the owner closes the transport and concludes."""
+        # Unconditionally: a handshake may complete at this very moment, see `ConnectionOwner._keep_connection`.
         self.given_up.set()
         if self.client is not None:
             self.client = None
@@ -265,10 +264,10 @@ class Upstream:
     # -- for the owner task -----------------------------------------------------------------------------------
 
     def publish(self, client: UpstreamClient) -> None:
-        """The handshake is done: those who wait get the connection."""
+        """Pass the connection to waiting callers; called when the handshake is done."""
         connection = self.connection.connected(anyio.current_time())
-        self.failure.reason = None  # a probe that was refused is no reason why a connection ends later
-        # Before anybody is told: a caller that comes now must find it.
+        self.failure.reason = None  # a refused probe is not the reason for a later end of the connection
+        # Before any watcher is notified: a caller that arrives now must find it.
         self.client = client
         self.move(connection)
         for waiter in self._waiters:
@@ -278,7 +277,7 @@ class Upstream:
             self.changed(kind)
 
     def conclude(self, reason: str) -> None:
-        """The transport is closed: moves on as the state machine says, and refuses those who wait in vain."""
+        """Apply the state machine's decision after the transport was closed; refuse waiting callers if it says so."""
         conclusion: Conclusion = self.connection.concluded(
             reason,
             anyio.current_time(),
@@ -290,20 +289,20 @@ class Upstream:
             self._refuse_waiters(reason)
 
     def take_notification(self, method: str, params: JsonObject) -> None:
-        """The server has sent a notification, of any kind."""
+        """Handle a notification from the server, of any kind."""
         self.forget_lists(*LIST_CHANGES.get(method, ()))
         if method == "notifications/resources/updated":
             self.changed(f"{UPDATED}{params.get('uri')}")
         self.context.deps.on_notification(self.name, method, params)
 
     def forget_lists(self, *kinds: str) -> None:
-        """Lists of the server are stale: whoever knew one is told."""
+        """Invalidate lists of the server; watchers are notified of those that any caller had read."""
         if self.client is not None:
             for kind in self.client.forget_lists(*kinds):
                 self.changed(kind)
 
     def move(self, connection: Connection) -> None:
-        """The connection stands otherwise now; watchers are told where that shows."""
+        """Set the connection's state; watchers are notified if the visible part changed."""
         changed = (connection.state, connection.reason) != (self.connection.state, self.connection.reason)
         self.connection = connection
         if changed:
@@ -339,25 +338,25 @@ class ConnectionOwner:
         self._context = upstream.context
         self._config = upstream.server.config
         self._client: UpstreamClient | None = None
-        """What the current attempt has led to; kept until its transport is closed."""
+        """The client of the current attempt; kept until its transport is closed."""
 
     async def run(self) -> None:
-        """Makes an attempt whenever one is due, until the upstream is closed."""
+        """Make an attempt whenever one is due, until the upstream is closed."""
         upstream = self._upstream
         while not upstream.connection.closed:
             await upstream.owner_wanted.wait()
-            # Cleared before the look: a request that comes during an attempt wakes the owner again.
+            # Cleared before the check: a request during an attempt wakes the owner again.
             upstream.owner_wanted.clear()
             while upstream.connection.attempt_due:
                 await self._attempt()
                 if upstream.connection.attempt_due:
-                    # A caller, a reconnect or the close of the hub ends the pause.
+                    # A caller, a reconnect or closing the hub ends the pause.
                     with anyio.move_on_after(upstream.connection.pause(random.random())):  # noqa: S311 - only spreads them
                         await upstream.owner_wanted.wait()
                         upstream.owner_wanted.clear()
 
     async def _attempt(self) -> None:
-        """Connects, keeps the connection until it is given up, closes the transport, and concludes.
+        """Connect, keep the connection until it is dropped, close the transport, and conclude.
 
         The timeout covers everything from the connect slot to the end of the handshake.
         """
@@ -373,24 +372,24 @@ class ConnectionOwner:
                 await slot.acquire()
                 scope.deadline = anyio.current_time() + self._context.timeout
                 await self._connect(slot, scope)
-            except Exception as caught:  # whatever goes wrong with one server stays with it
+            except Exception as caught:  # a failure of one server must not affect others
                 error = caught
             finally:
                 slot.release()
-        # Whoever has got the connection must not go on using it: its transport is closed.
+        # Callers that have the connection must stop using it: its transport is closed.
         upstream.give_up()
         timed_out = upstream.connection.phase is Phase.CONNECTING and anyio.current_time() >= scope.deadline
         reason = f"no answer within {self._context.timeout:g} s" if timed_out else self._end_reason(error)
         if self._client is not None:
-            # Before anything is awaited: calls that it has left wait for this.
+            # Before any await: the calls that it left unanswered wait for this.
             self._client.end_reason = reason
             self._client.ended.set()
             self._client = None
         await self._conclude(reason)
 
     async def _connect(self, slot: ConnectSlot, scope: anyio.CancelScope) -> None:
-        """Makes a connection and keeps it. A server that ends at the probe for the newest protocol, or reads it and
-        stays mute, is started again and greeted with `initialize`; if that works, it is remembered."""
+        """Connect and keep the connection. A server that exits on the probe for the newest protocol, or reads it
+        without answering, is restarted and sent `initialize`; if that works, it is remembered."""
         upstream = self._upstream
         if not upstream.traits.handshake_only:
             probe = Probe(upstream.failure)
@@ -405,13 +404,13 @@ class ConnectionOwner:
             if not probe.was_in_vain or not upstream.connection.attempt_continues:
                 return None
             log.info("%s does not support probing; restarting it with a handshake", upstream.name)
-            # For the second try: what the first has left must not count for it.
+            # The second attempt must not inherit the failure of the first.
             upstream.failure = TransportFailure()
             upstream.given_up.clear()
         try:
             return await self._keep_connection("legacy", slot, scope, None)
         except MCPError as error:
-            if error.code == types.UNSUPPORTED_PROTOCOL_VERSION:  # it has learned the newest protocol meanwhile
+            if error.code == types.UNSUPPORTED_PROTOCOL_VERSION:  # it supports the newest protocol by now
                 await self._learn(handshake_only=False)
             raise
 
@@ -429,20 +428,20 @@ class ConnectionOwner:
             list_roots_callback=partial(self._list_roots, calls),
             client_info=_CLIENT_INFO,
         ) as client:
-            # The handshake is done: a connection has no limit of time.
+            # The handshake is done: an open connection has no time limit.
             scope.deadline = math.inf
             slot.release()
             if probe is not None:
                 probe.stop()
             if mode == "legacy" and not upstream.traits.handshake_only:
-                with anyio.CancelScope(shield=True):  # it took time to find out, and is known when anybody sees it
+                with anyio.CancelScope(shield=True):  # stored before callers see the connection
                     await self._learn(handshake_only=True)
             if upstream.given_up.is_set():
-                return  # given up just when the handshake was done: nobody may get this connection
+                return  # dropped just when the handshake completed: no caller may get this connection
             connected = self._client = UpstreamClient(client.session, self._config, calls)
             upstream.publish(connected)
             if has_oauth(self._config):
-                # After calls have the connection: they need not wait for the disk.
+                # After the calls have the connection: they must not wait for the disk.
                 await self._context.needs_auth.forget(upstream.key)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._remember, connected)
@@ -481,13 +480,13 @@ class ConnectionOwner:
     async def _list_roots(
         self, calls: CallsInFlight, context: ClientRequestContext
     ) -> types.ListRootsResult | types.ErrorData:
-        """Answers `roots/list`: the server depends on the directory, so that this connection is for one alone. That is
-        the one of the calls in flight; while they are of several, the server is refused, this once."""
+        """Answer `roots/list`. The server depends on the directory, so this connection now serves one directory only:
+        the one of the calls in flight. While they are in several directories, the request is refused this time."""
         directories = calls.directories
         news = self._context.memory.learn(self._upstream.key, asks_for_roots=True)
         if len(directories) == 1:
             (self._upstream.directory,) = directories
-        self._upstream.on_roots_asked()  # before anything is awaited: nobody may see the one without the other
+        self._upstream.on_roots_asked()  # before any await: both changes must become visible together
         if news:
             await self._context.memory.save(self._upstream.key)
         if len(directories) > 1:
@@ -497,7 +496,7 @@ class ConnectionOwner:
         return self._upstream.roots
 
     async def _remember(self, client: UpstreamClient) -> None:
-        """Keeps what the server offers, so that a session need not wait for it the next time."""
+        """Store the server's offer, so that the next session need not wait for it."""
         try:
             offer = Offer(
                 capabilities=client.capabilities,
@@ -506,7 +505,7 @@ class ConnectionOwner:
                 tools=await client.tools(),
                 prompts=await client.prompts(),
             )
-        except Exception as error:  # whatever it is, somebody who needs a list will be told of it
+        except Exception as error:  # any failure: a caller that needs a list gets the error itself
             log.debug("the capabilities of %s could not be cached: %s", self._upstream.name, error)
         else:
             await self._learn(offer=offer)
@@ -514,13 +513,13 @@ class ConnectionOwner:
     # -- the end of an attempt ----------------------------------------------------------------------------------
 
     async def _conclude(self, reason: str) -> None:
-        """Moves on after an attempt, and remembers a sign-in that is needed, for as long as nobody asked otherwise."""
+        """Conclude an attempt, and remember a required sign-in unless a caller has requested something else since."""
         upstream = self._upstream
         if upstream.failure.needs_auth is not None:
             reason = self._redact(upstream.failure.needs_auth) + upstream.sign_in_hint
             overruled = upstream.connection.closed or upstream.connection.next_step is NextStep.REST
             if has_oauth(self._config) and not overruled:
-                # Not of what is stored now: that may be other tokens already.
+                # Not the tokens that are stored now: those may be other ones already.
                 await self._context.needs_auth.remember(upstream.key, digest_of(upstream.failure.refused_token))
         upstream.conclude(reason)
 
@@ -538,7 +537,7 @@ class ConnectionOwner:
 
 
 async def own_connection(upstream: Upstream) -> None:
-    """Runs the owner of a connection until it is closed."""
+    """Run the owner of a connection until it is closed."""
     try:
         await ConnectionOwner(upstream).run()
     except Exception:
