@@ -21,13 +21,15 @@ export interface Margin {
 type Layout = "inline" | "side";
 let chosen: Layout | null = null;
 
-/** The rows as a table that can be switched between both layouts; side by side by default where there is room. */
-export function diffView(rows: readonly Row[], file: string, margin?: Margin): HTMLElement {
+/** The rows as a table that can be switched between both layouts; side by side by default where `room`, a media query,
+ * matches. */
+export function diffView(rows: readonly Row[], file: string, margin?: Margin, room = "(min-width: 1200px)"): HTMLElement {
   const body = h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: `Changes to ${file}` } });
   const element = h("div", { class: "diff" });
   const colours = new Colours(rows, file);
   const added = rows.filter((row) => row.kind === "new").length;
   const gone = rows.filter((row) => row.kind === "gone").length;
+  const current = (): Layout => chosen ?? (matchMedia(room).matches ? "side" : "inline");
   const toggle = button("", () => {
     chosen = current() === "inline" ? "side" : "inline";
     draw();
@@ -47,10 +49,6 @@ export function diffView(rows: readonly Row[], file: string, margin?: Margin): H
     body);
   draw();
   return element;
-}
-
-function current(): Layout {
-  return chosen ?? (matchMedia("(min-width: 1200px)").matches ? "side" : "inline");
 }
 
 /** The lines of a file from its beginning, made at least to this one, which is marked. */

@@ -4,7 +4,7 @@ import { ApiError, get, messageOf, onSignedOut, post, sessionPath, type SignInWa
 import { setHighlighter } from "./code_block";
 import { Design } from "./design";
 import { AgentView } from "./agent_view";
-import { changesView } from "./changes_view";
+import { ChangesPage } from "./changes";
 import { Comments } from "./comments";
 import { ConversationView, type Surroundings } from "./conversation_view";
 import { Costs } from "./costs";
@@ -132,7 +132,7 @@ class Console {
   private showPart(id: string, part: string, what: string, line: number): void {
     const say = (text: string, key: string): Promise<void> => this.say(id, text, key);
     const comments = (): Comments => new Comments(id, say, () => isWatched(this.live.rows.get(id) ?? { sessionId: id }));
-    if (part === "changes") this.show(changesView(id, comments(), say));
+    if (part === "changes") this.show(this.mounted((place) => mount(ChangesPage, { id, comments: comments(), say }, place)));
     else if (part === "file") this.show(fileView(id, what, line, comments()));
     else this.showSession(id, part, what || null);
   }

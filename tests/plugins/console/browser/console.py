@@ -158,6 +158,19 @@ class Person:
         return found
 
 
+def changes_of(person: Person, files: int = 1) -> Locator:
+    """The changed files on the page of changes. Claude Code writes its transcript a moment after it has said something,
+    so the page is opened again until it has this many of them."""
+    page = person.page
+    changed = page.locator(".changes details.tool")
+    while True:
+        page.get_by_role("link", name="Changes").click()
+        expect(changed.or_(page.get_by_text("Nothing was changed.")).first).to_be_visible()
+        if changed.count() == files:
+            return changed
+        page.get_by_role("link", name="Back to the session").click()
+
+
 def read_on(asked: Locator, look: Callable[[], bool] = lambda: True) -> list[bool]:
     """Presses what leads to the end of a question until all of it was on screen; what `look` returned after each."""
     more = asked.locator(".lines-left")

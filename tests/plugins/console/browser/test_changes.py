@@ -1,11 +1,11 @@
 """Changes to files as they are shown to whoever decides on them: in their place in the file, however long."""
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import tool
 
-from .console import PATIENCE, Person, Site, write_script
+from .console import PATIENCE, Person, Site, changes_of, write_script
 
 
 @pytest.mark.soak  # tests/plugins/console/test_changes.py; as a diff: test_stories.py
@@ -29,24 +29,12 @@ def test_a_write_over_a_file_shows_what_changes_in_it(person: Person, site: Site
     asked.get_by_role("button", name="Allow once").click()
     person.says("Written.")
     assert file.read_text() == "\n".join(lines) + "\n"
-    changed = _changes(person)
+    changed = changes_of(person)
     expect(changed).to_contain_text("settings.py")
     expect(changed.locator("summary .plus")).to_have_text("+1")
     expect(changed.locator("td.new")).to_contain_text("thirty")
     person.page.get_by_role("link", name="Back to the session").click()
     person.says("Written.")
-
-
-def _changes(person: Person) -> Locator:
-    """The changes that the page shows. Claude Code writes its transcript a moment after it has said something, so the
-    page is asked again until it has them."""
-    changed, none = person.page.locator(".changes details"), person.page.get_by_text("Nothing was changed.")
-    while True:
-        person.page.get_by_role("link", name="Changes").click()
-        expect(changed.or_(none).first).to_be_visible()
-        if not none.is_visible():
-            return changed
-        person.page.get_by_role("link", name="Back to the session").click()
 
 
 @pytest.mark.soak

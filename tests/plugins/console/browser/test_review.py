@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.testing.script import script, text, tool
+from claude_code_mcp.testing.script import Step, script, text, tool
 from tests.support.system_packages import require
 
-from .console import Caller, Person, Site, write_script
+from .conftest import OpenBrowser
+from .console import PHONE, Caller, Person, Site, changes_of, write_script
 
 
 def _repository(directory: Path) -> None:
@@ -71,6 +72,43 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     expect(page.locator(".comments")).to_be_hidden()
     page.reload()
     expect(page.locator(".comments")).to_be_hidden()
+
+
+def _three_files(person: Person, site: Site, *later: Step) -> Path:
+    """A session on whose page of changes there are three files in two directories; the project's directory."""
+    directory = site.project()
+    long = "".join(f"line {number}\n" for number in range(1, 101))
+    files = (("README.md", "Read me.\n"), ("src/long.txt", long), ("src/app.py", "one = 1\ntwo = 2\n"))
+    steps = [tool("Write", file_path=str(directory / name), content=content) for name, content in files]
+    write_script(directory, *steps, "Written.", *later)
+    person.start("Write three files", directory, "acceptEdits")
+    person.says("Written.")
+    changes_of(person, 3)
+    return directory
+
+
+def test_a_file_is_found_in_the_list_of_files(person: Person, site: Site, open_browser: OpenBrowser) -> None:
+    _three_files(person, site)
+    page = person.page
+    tree = page.locator(".file-tree")
+    expect(tree.locator("summary")).to_contain_text("3 files")
+    expect(tree.locator(".tree-directory")).to_have_text(["src/"])
+    expect(tree.locator(".tree-file .path")).to_have_text(["README.md", "long.txt", "app.py"])
+    tree.get_by_role("button", name="long.txt 100 lines added, 0 lines removed").click()
+    long = page.locator("details.tool", has_text="src/long.txt")
+    expect(long.locator("td.new").first).to_be_visible()
+    expect(long.locator("summary")).to_be_focused()
+    expect(long.locator("summary")).to_be_in_viewport()
+    tree.get_by_role("button", name="README.md").click()
+    expect(page.locator("details.tool", has_text="README.md")).to_be_in_viewport()
+
+    phone = open_browser(**PHONE).sign_in(page.url.partition("#")[2])
+    listed = phone.page.locator(".file-tree")
+    expect(listed.locator("summary")).to_be_visible()
+    expect(listed.get_by_role("button", name="app.py")).to_be_hidden()
+    listed.locator("summary").click()
+    listed.get_by_role("button", name="app.py").click()
+    expect(phone.page.locator("details.tool", has_text="app.py").locator("summary")).to_be_in_viewport()
 
 
 @pytest.mark.soak  # tests/plugins/console/test_changes.py asks for the same without a page

@@ -1,0 +1,119 @@
+// Everything that a session has changed, by file, with a list of the files. The lines of a file are drawn when it is
+// unfolded.
+
+import { useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { get, messageOf, sessionPath } from "./api";
+import type { Comments } from "./comments";
+import { unifiedDiff, type Row } from "./diff";
+import { diffView } from "./diff_view";
+import { byDirectory, FileTree, type ListedFile } from "./file_tree";
+import { below } from "./tool_view";
+import { Nodes, Problem, useFreshId } from "./ui";
+import { WorkView } from "./work_view";
+import { count, visible } from "./words";
+
+interface Changes {
+  source: "worktree" | "conversation";
+  directory: string;
+  files: { path: string; diffs: string[]; note?: string }[];
+  cut: boolean;
+}
+
+interface ChangedFile extends ListedFile {
+  rows: Row[];
+  note: string;
+}
+
+interface Props {
+  id: string;
+  comments: Comments;
+  /** Sends a message to the session and goes there. */
+  say(text: string, key: string): Promise<void>;
+}
+
+/** So many lines are unfolded at once. */
+const SHORT = 60;
+/** From this width on there is room for two columns of lines, and for two of them beside the list of files. */
+const ROOM = { alone: "(min-width: 1200px)", listed: "(min-width: 1600px)" } as const;
+
+const SOURCES = {
+  worktree: "All changes since the branch was created, as they are now in the session's worktree.",
+  conversation: "Changes made by Claude's file tools, in order. Changes made by commands are not tracked.",
+} as const;
+
+export function ChangesPage({ id, comments, say }: Props): VNode {
+  const changes = useSignal<Changes | null>(null);
+  const problem = useSignal("");
+  const read = (): void => void get<Changes>(sessionPath(id, "changes")).then((found) => {
+    changes.value = found;
+    problem.value = "";
+  }, (error: unknown) => (problem.value = messageOf(error)));
+  useEffect(read, [id]);
+  const now = changes.value;
+  return (
+    <div class="page">
+      <header class="view-head">
+        <a class="back always" href={`#/sessions/${encodeURIComponent(id)}`} aria-label="Back to the session">‹</a>
+        <div class="heading"><h1 tabIndex={-1}>Changes</h1></div>
+      </header>
+      <div class="scroller" tabIndex={0} role="region" aria-label="Changes">
+        {now?.source === "worktree" && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
+        <div class="changes">
+          <Problem>{problem.value}</Problem>
+          {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files changes={now} comments={comments} />}
+        </div>
+      </div>
+      <Nodes class="comments-place" from={[comments]} make={() => [comments.element]} />
+    </div>
+  );
+}
+
+function Files({ changes, comments }: { changes: Changes; comments: Comments }): VNode {
+  const prefix = useFreshId();
+  const groups = useMemo(() => byDirectory(changes.files.map((file, at) => changedFile(file, changes.directory, `${prefix}-${at}`))), [changes]);
+  const files = groups.flatMap((group) => group.files);
+  if (!files.length && !changes.cut) return <p class="hint">{changes.source === "worktree" ? "All changes are merged already." : "Nothing was changed."}</p>;
+  const listed = files.length > 1;
+  return (
+    <>
+      <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}</p>
+      {changes.cut && <p class="problem">Not all changes are shown: there are too many.</p>}
+      <div class={listed ? "reviewed listed" : "reviewed"}>
+        {listed && <FileTree groups={groups} />}
+        <div class="changed-files">
+          {files.map((file) => <FileChange key={file.path} file={file} comments={comments} room={listed ? ROOM.listed : ROOM.alone} />)}
+        </div>
+      </div>
+    </>
+  );
+}
+
+function changedFile(file: Changes["files"][number], directory: string, id: string): ChangedFile {
+  const rows = file.diffs.flatMap((diff, at): Row[] => [...(at ? [{ kind: "gap", text: "" } as Row] : []), ...unifiedDiff(diff)]);
+  return {
+    id, path: visible(below(file.path, directory)), rows, note: file.note ?? "",
+    added: rows.filter((row) => row.kind === "new").length,
+    gone: rows.filter((row) => row.kind === "gone").length,
+  };
+}
+
+function FileChange({ file, comments, room }: { file: ChangedFile; comments: Comments; room: string }): VNode {
+  const { path, rows, note, added, gone } = file;
+  const open = useSignal(added + gone <= SHORT);
+  const drawn = useRef(false);
+  drawn.current ||= open.value; // what was unfolded in it stays as it is
+  return (
+    <details class="tool" id={file.id} open={open.value} onToggle={(event) => (open.value = event.currentTarget.open)}>
+      <summary>
+        <span class="tool-name path">{path}</span>{note && <span class="tag">{note}</span>}
+        <span class="plus" aria-label={`${count(added, "line")} added`}>+{added}</span>{" "}
+        <span class="minus" aria-label={`${count(gone, "line")} removed`}>−{gone}</span>
+      </summary>
+      {drawn.current && (rows.length
+        ? <Nodes class="tool-body" from={[file]} make={() => [diffView(rows, path, comments.margin(path), room)]} />
+        : <div class="tool-body"><p class="hint">{note}</p></div>)}
+    </details>
+  );
+}
