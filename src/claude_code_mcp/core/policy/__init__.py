@@ -1,1 +1,2 @@
-"""What callers may ask for and what answers itself. Pure: no disk, no clock, no process; resolvers are handed in."""
+"""What callers may request, and which questions rules answer. Pure: no disk, no clock, no process; resolvers are
+parameters."""

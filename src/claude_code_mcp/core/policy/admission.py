@@ -1,9 +1,9 @@
 """Checks the options and prompts of a session against the caller's profile.
 
-Mentions (`@path`) and slash commands in a prompt are recognised at least as widely as by any supported Claude Code.
-What is recognised here and not there is at worst refused. The time is linear in the length of the prompt.
+Mentions (`@path`) and slash commands in a prompt are recognised at least as broadly as by any supported Claude Code; a
+false match is at worst refused. The time is linear in the length of the prompt.
 
-Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the request makes no sense.
+Errors name the field: PermissionDenied if the policy forbids it, InvalidArgument if the request is invalid.
 """
 
 import math
@@ -26,7 +26,7 @@ _INVISIBLE = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]*"
 )
 _COMMAND = re.compile(r"/([^\s/]+)(?=\s|$)")
-# At the beginning, or behind a space or something that is not ASCII: an address such as me@example.org is none.
+# At the beginning, or after a space or a non-ASCII character: an address such as me@example.org is not a mention.
 _QUOTED = re.compile(r'(?<![!-~])@"([^"]+)"')
 _MENTION = re.compile(r"(?<![!-~])@([^\s\"]\S*)")
 _OF_A_WORD = re.compile(r"[A-Za-z0-9_]")
@@ -34,15 +34,15 @@ _SERVER = re.compile(r"([\w.-]+):.")
 
 
 def slash_command(prompt: str) -> str | None:
-    """The name of the command that a prompt begins with; None for one that begins otherwise, as with a path."""
+    """The name of the command that a prompt begins with; None if it begins with something else, such as a path."""
     beginning = _INVISIBLE.match(prompt)
     found = _COMMAND.match(prompt, beginning.end() if beginning is not None else 0)
     return None if found is None else found[1]
 
 
 def mentioned_paths(prompt: str) -> Iterator[str]:
-    """Everything behind an `@` that could be a path: as it stands, without what a sentence puts behind it, and without
-    a range of lines."""
+    """Everything after an `@` that could be a path: as written, without trailing punctuation, and without a line
+    range."""
     for found in _QUOTED.finditer(prompt):
         yield from _readings(found[1])
     for word in _mentions(prompt):
@@ -50,7 +50,7 @@ def mentioned_paths(prompt: str) -> Iterator[str]:
 
 
 def mentioned_servers(prompt: str) -> Iterator[str]:
-    """The names in front of a colon, as in `@server:resource`."""
+    """The names before the colon in mentions such as `@server:resource`."""
     for word in _mentions(prompt):
         found = _SERVER.match(word)
         if found is not None:
@@ -71,7 +71,7 @@ def _readings(written: str) -> Iterator[str]:
 
 Number = TypeVar("Number", int, float)
 MAX_RULES = 20
-"""Of one allowance for the session: as many as every interface shows."""
+"""The maximum number of rules in one allowance for the session; every interface can show this many."""
 _SAME_MODE = {"manual": "default"}
 _TIGHTER_SANDBOX: Mapping[str, Any] = {
     "enabled": True,
@@ -80,18 +80,18 @@ _TIGHTER_SANDBOX: Mapping[str, Any] = {
     "network": {"deniedDomains": ...},
     "filesystem": {"denyRead": ..., "denyWrite": ...},
 }
-"""What a caller may say of Claude Code's own sandbox, and the only value where there is one: everything else would undo
-what the operator's settings say, or have commands run that nobody was asked about."""
+"""The settings of Claude Code's own sandbox that a caller may choose, with the only accepted value if there is one. Any
+other setting could override the operator's settings, or let commands run without a question."""
 _SERVER_PROGRAMS = ("command", "headersHelper")
-"""Where the definition of an MCP server names a program, of whatever type it is."""
+"""The fields in which the definition of an MCP server names a program, for all types."""
 _SANDBOX_PROGRAMS = ("ripgrep", "bwrapPath", "socatPath")
 _MAX_MENTIONED = 2000
-"""Readings of what stands behind an `@` in one prompt; each is looked up on the disk."""
+"""Possible paths after the `@`s of one prompt; each is looked up on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One caller's profile, and what is needed to apply it."""
+    """One caller's profile and the functions that apply it."""
 
     profile: Profile
     resolve: Resolve
@@ -100,7 +100,7 @@ class Admission:
     """Whether a person has switched bypassing on."""
     paths: PathRules = HERE
     exists: Callable[[str], bool] = lambda path: True
-    """Whether there is something at a path."""
+    """Whether a path exists."""
     checks: Sequence[Callable[[SessionOptions], None]] = ()
     """Called with the admitted options; each may raise PermissionDenied."""
 
@@ -109,12 +109,12 @@ class Admission:
         return self.profile.limits
 
     def turn_time(self, seconds: float | None) -> float | None:
-        """The timeout of a turn, if the caller sets one; refused above the limit."""
+        """The timeout of a turn, if the caller sets one; PermissionDenied above the limit."""
         return None if seconds is None else within("timeout", seconds, self.limits.turn_seconds)
 
     def admit(self, options: SessionOptions, cwd: str | None = None) -> SessionOptions:
-        """The options to run with, in another directory than theirs if one is given. Admitting what was admitted
-        changes nothing."""
+        """The options to run with; `cwd` overrides their directory. Idempotent: admitting admitted options changes
+        nothing."""
         cwd = options.cwd if cwd is None else cwd
         if options.executable is not None and not self.profile.executable:
             raise _denied("executable", "you may not name an executable")
@@ -140,7 +140,7 @@ class Admission:
     # -- directories ------------------------------------------------------------------------------------------
 
     def _directories(self, options: SessionOptions, cwd: str) -> dict[str, Any]:
-        """The paths as they really are, so that a link changed later leads nowhere else."""
+        """The resolved paths, so that a link that changes later has no effect."""
         if self.profile.roots is None:
             return {}
         cwd = self.inside("cwd", cwd, self.default_directory)
@@ -151,7 +151,8 @@ class Admission:
         return {"cwd": cwd, "additional_directories": additional, "debug_file": debug_file}
 
     def inside(self, field: str, path: str, base: str) -> str:
-        """The resolved path. PermissionDenied if it is outside the roots, InvalidArgument if it is no usable path."""
+        """The resolved path. PermissionDenied if it is outside the roots, InvalidArgument if it is not a usable
+        path."""
         if "\0" in path:
             raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
         if len(path) > MAX_PATH:
@@ -163,7 +164,7 @@ class Admission:
             raise InvalidArgument(
                 f"{field}: {path!r} is relative to the current directory of a drive; use a full path.", field=field
             )
-        # Links are followed before the comparison: one inside of a root may lead out of it.
+        # Links are resolved before the comparison: a link inside a root may lead out of it.
         resolved = self.resolve(joined)
         roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
         if self.profile.roots is not None and all(self.paths.below(resolved, root) is None for root in roots):
@@ -177,7 +178,7 @@ class Admission:
             self._check_bypass("dangerously_skip_permissions")
         if self.profile.mode_ceiling == BYPASS and options.permission_mode is None:
             return {}
-        # Unset, the mode would be whatever some settings file says.
+        # If it were unset, a settings file could choose the mode.
         mode = options.permission_mode or self.profile.careful_mode
         self.check_mode("permission_mode", mode)
         return {"permission_mode": mode}
@@ -197,8 +198,8 @@ class Admission:
             )
 
     def modes_after_plan(self) -> tuple[tuple[str, ...], str | None]:
-        """The modes that may be chosen with the approval of a plan; and the one that is set if none is chosen. None
-        leaves it to Claude Code, whose choice may come from a settings file, so only where there is no ceiling."""
+        """The modes that may be chosen when a plan is approved, and the default. A default of None leaves the choice to
+        Claude Code, which may take it from a settings file; so it is used only without a ceiling."""
         ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
         modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
         return modes, None if self.profile.mode_ceiling == BYPASS else self.profile.careful_mode
@@ -212,7 +213,7 @@ class Admission:
     # -- tools and programs -------------------------------------------------------------------------------------
 
     def _tools(self, options: SessionOptions) -> dict[str, Any]:
-        # Claude Code itself refuses these too, in every mode and also where it does not ask.
+        # Claude Code itself refuses these too, in every mode, even without asking.
         refused = tuple(dict.fromkeys((*options.disallowed_tools, *map(str, self.profile.deny))))
         self._check_allowed_beforehand(options.allowed_tools)
         if self.profile.tools is None:
@@ -228,7 +229,7 @@ class Admission:
         return {"disallowed_tools": refused, "tools": tools, "strict_mcp_config": strict}
 
     def _check_allowed_beforehand(self, rules: Sequence[str]) -> None:
-        """Where only a person may allow what is asked, no caller may allow it before it is asked."""
+        """If only a person may answer questions, callers must not allow tools in advance."""
         if self.profile.answers != "person":
             return
         known = {str(rule) for rule in self.profile.allow}
@@ -246,7 +247,7 @@ class Admission:
     def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
         for name, server in servers.items():
             kind = str(server.get("type", "stdio")) if isinstance(server, Mapping) else "unreadable"
-            # One that names a program has it started, whatever it calls itself.
+            # A definition that names a program starts it, whatever its type.
             starts = isinstance(server, Mapping) and not set(_SERVER_PROGRAMS).isdisjoint(server)
             kinds = {kind, "stdio"} if starts else {kind}
             if not kinds <= set(self.profile.mcp_servers):
@@ -254,7 +255,7 @@ class Admission:
             self._check_tools(field, (f"mcp__{name}__tool",))
 
     def _check_agents(self, agents: Mapping[str, Any], cwd: str) -> None:
-        """An agent can bring a mode, tools, servers, hooks and a first prompt of its own."""
+        """Check agents, which can have their own mode, tools, servers, hooks and first prompt."""
         for name, agent in agents.items():
             field = f"agents.{name}"
             if not isinstance(agent, Mapping):
@@ -279,7 +280,8 @@ class Admission:
         return {"setting_sources": sources}
 
     def _sandbox(self, options: SessionOptions) -> dict[str, Any]:
-        """Claude Code's own sandbox around its commands, which comes on top of the isolation of the profile."""
+        """The settings of Claude Code's own sandbox for commands, which applies in addition to the profile's
+        isolation."""
         for name in _SANDBOX_PROGRAMS if not self.profile.executable else ():
             if name in (options.sandbox or {}):
                 raise _denied(f"sandbox.{name}", "you may not name programs to run")
@@ -292,8 +294,8 @@ class Admission:
     # -- prompts ------------------------------------------------------------------------------------------------
 
     def check_prompt(self, field: str, prompt: str, cwd: str) -> None:
-        """PermissionDenied for a prompt with which Claude Code would do something by itself that the policy does not
-        allow: run a slash command, or read what is mentioned with `@`."""
+        """PermissionDenied for a prompt that makes Claude Code run a slash command, or read a file or resource
+        mentioned with `@`, that the policy does not allow."""
         command = slash_command(prompt)
         if command is not None and not self._may_command(command):
             allowed = ", ".join(f"/{name}" for name in self.profile.slash_commands or ()) or "none"
@@ -314,7 +316,7 @@ class Admission:
     def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
         written = dict.fromkeys(mentioned_paths(prompt))
         mentioned = [path for path in written if path and len(self.paths.normal(path)) <= MAX_PATH]
-        # Before the first of them is looked up, so that a prompt cannot keep the disk busy.
+        # Before any of them is looked up, so that a prompt cannot keep the disk busy.
         if len(mentioned) > _MAX_MENTIONED:
             raise _denied(field, f"it mentions more than {_MAX_MENTIONED} files with @")
         for path in mentioned:
@@ -323,10 +325,11 @@ class Admission:
                 raise _denied(field, f"@{path[:200]} is a file that you may not read. {hint}")
 
     def _may_read(self, path: str, cwd: str) -> bool:
-        """Also true of what does not exist: nothing is read then. Claude Code takes out each `..` with the name before
-        it, whatever that is; the system follows it first, and it may be a link. Both places count."""
+        """Whether a mentioned path may be read; true for a missing file, since nothing is read. Claude Code removes
+        each `..` together with the name before it; the system resolves that name first, and it may be a link. Both
+        results are checked."""
         if len(path) > MAX_PATH:
-            return False  # it is short once `..` is taken out, and written so that it does not look it
+            return False  # with every `..` removed it may be short enough to be read
         if path.startswith("~/"):
             path = self.resolve("~") + path[1:]
         joined = self.paths.joined(cwd, path)
@@ -339,13 +342,13 @@ class Admission:
             return True
         try:
             self.inside("prompt", path, cwd)
-        # Only that: an InvalidArgument says what is wrong with the path itself, and is for the caller to read.
+        # InvalidArgument is passed on: it tells the caller what is wrong with the path itself.
         except PermissionDenied:
             return False
         return not self._is_refused("Read", {"file_path": path}, cwd)
 
     def readable(self, field: str, path: str, cwd: str) -> str:
-        """The resolved path. PermissionDenied if it is outside the roots, or if a rule denies to read it."""
+        """The resolved path. PermissionDenied if it is outside the roots, or if a rule denies reading it."""
         resolved = self.inside(field, path, cwd)
         for name in (path, resolved):
             if self._is_refused("Read", {"file_path": name}, cwd):
@@ -368,7 +371,7 @@ class Admission:
         }
 
     def on_limit(self, wanted: OnLimit | None) -> OnLimit | None:
-        """What a session does at a usage limit; PermissionDenied if it may not wait."""
+        """The behaviour of a session at a usage limit; PermissionDenied if it may not wait."""
         if wanted == "wait" and self.profile.on_limit == "end":
             raise _denied("on_limit", "the policy does not let sessions wait for a usage limit")
         return wanted or self.profile.on_limit
@@ -376,8 +379,8 @@ class Admission:
     # -- while it runs ------------------------------------------------------------------------------------------
 
     def suggestions(self, offered: Sequence[Mapping[str, Any]], cwd: str) -> list[Mapping[str, Any]]:
-        """What "allow for this session" may mean: more is allowed, and nothing lifts the mode or the roots above the
-        ceiling. A suggestion of another kind, such as the removal of a denial, is none of Claude Code's own."""
+        """The suggestions that "allow for this session" may apply: those that only allow more and stay within the
+        ceiling of modes and roots. Claude Code makes no suggestions of other kinds, such as removing a denial."""
         return [
             suggestion
             for suggestion in offered
@@ -385,12 +388,12 @@ class Admission:
         ]
 
     def offers(self, offered: object, tool: str, tool_input: Mapping[str, Any], cwd: str) -> list[Mapping[str, Any]]:
-        """The suggestions of a frame, as a person who is asked about a call may grant them.
+        """The suggestions of a frame that a person may grant with the answer to a question about a call.
 
-        The frame may have been written by a command of the session: they are written anew from what is understood, so
-        that what is shown is all that is granted, and speak of this call. A rule is for the tool that is asked about,
-        or for files that it reads. What cannot be shown whole must be a part of the call, which is; of more than a few
-        none is offered.
+        A command of the session may have written the frame. So the suggestions are rebuilt from the fields that are
+        understood: everything that is granted is shown, and concerns this call. A rule must be for the tool in
+        question, or for files that it reads. A text too long to be shown must be part of the call, which is shown. With
+        more than `MAX_RULES` rules, no suggestion is offered.
         """
         found = self.suggestions(offered if isinstance(offered, list) else [], cwd)
         parts: list[Mapping[str, Any]] = [
@@ -408,8 +411,8 @@ class Admission:
                 case "addDirectories":
                     for directory in _as_sequence(suggestion.get("directories")):
                         self.inside("suggestion", str(directory), cwd)
-                # A suggestion comes in a frame that a command of the
-                # session may have written: only what is known is offered.
+                # A command of the session may have written the frame:
+                # only known kinds are offered.
                 case _:
                     return False
         except ClaudeCodeError:
@@ -418,7 +421,7 @@ class Admission:
 
 
 def _understood(suggestion: Mapping[str, Any], tool: str, tool_input: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A suggestion with nothing in it but what is read here; None if it is none of Claude Code's for this call."""
+    """A suggestion rebuilt from the fields read here; None if Claude Code would not make it for this call."""
     match suggestion:
         case {"type": "setMode", "mode": str(mode)}:
             return {"type": "setMode", "mode": mode}
@@ -427,7 +430,7 @@ def _understood(suggestion: Mapping[str, Any], tool: str, tool_input: Mapping[st
         case {"type": "addRules", "rules": [*rules]}:
             parts = [_offered_rule(rule, tool, tool_input) for rule in rules]
             known = [part for part in parts if part is not None]
-            # All or none: some of the rules may allow less, or something else, than all of them together.
+            # All or none: a part of the rules may allow something other than all of them together.
             return {"type": "addRules", "behavior": "allow", "rules": known} if known == parts != [] else None
     return None
 
@@ -459,14 +462,14 @@ class NamedProgram:
 
     field: str
     option: str
-    """The option that it is a part of."""
+    """The option that contains it."""
     line: str | None = None
-    """The program as a line of the shell; None where it is not one that a rule could speak of."""
+    """The program as a shell command; None if no rule could match it."""
 
 
 def programs_named(options: SessionOptions) -> Iterator[NamedProgram]:
-    """Everything in the options of a session that decides which program runs, or into which file one writes what a
-    session says. Where options get a new part that does, it belongs here."""
+    """Everything in a session's options that decides which program runs, or which file a program writes session output
+    to. New options of this kind must be added here."""
     if options.executable is not None:
         yield NamedProgram("executable", "executable", shlex.quote(options.executable))
     if options.debug_file is not None:
@@ -506,18 +509,18 @@ def _decisive_variables(field: str, option: str, variables: Mapping[str, Any]) -
 
 
 def within(field: str, requested: Number | None, ceiling: Number | None) -> Number | None:
-    """The requested amount, the ceiling if none was requested, or PermissionDenied if it is more."""
+    """The requested amount, or the ceiling if none was requested. PermissionDenied above the ceiling."""
     if ceiling is None or requested is None:
         return ceiling if requested is None else requested
-    # Every comparison with NaN is false, so that it would pass as being no more than the ceiling.
+    # Every comparison with NaN is false, so it would pass the check against the ceiling.
     if requested > ceiling or (isinstance(requested, float) and math.isnan(requested)):
         raise _denied(field, f"{requested:g} is more than the {ceiling:g} that the operator's policy allows you")
     return requested
 
 
 def may_set(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a caller may set a variable. Case is ignored: on some systems, and to some programs, it means nothing."""
-    # First: an operator who writes the exact name has meant it, also for what a pattern never covers.
+    """Whether a caller may set a variable. Case is ignored, as it is by some systems and programs."""
+    # First: an exact name in the policy allows even a variable that no pattern covers.
     if name in patterns:
         return True
     upper = name.upper()

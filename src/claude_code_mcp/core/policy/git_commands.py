@@ -1,13 +1,13 @@
-"""Git and rules: options that no wildcard covers, and settings that keep git from running what a session wrote.
+"""Rules for git: options that no wildcard covers, and settings that keep git from running programs of a session.
 
-`Bash(git diff *)` says which command of git may run. With some options any of them writes a file or runs a program:
-`git diff --output=FILE`, `git -c KEY=VALUE`. Such a word is allowed only by a rule that spells it out.
+`Bash(git diff *)` allows one git command. Some options make any git command write a file or run a program:
+`git diff --output=FILE`, `git -c KEY=VALUE`. Such a word is allowed only by a rule that contains it literally.
 """
 
 from collections.abc import Mapping, Sequence
 
 _GLOBAL = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--no-replace-objects"})
-"""Options before the name of a command with which git still does only what the command says."""
+"""Options before the command name that do not change what git may write or run."""
 _LONG = (
     *("--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--open-files-in-pager", "--exec"),
     *("--exec-path", "--config", "--config-env", "--git-dir", "--work-tree", "--upload-pack", "--receive-pack"),
@@ -20,9 +20,9 @@ _SETTINGS = {"safe.bareRepository": "explicit", "diff.autoRefreshIndex": "false"
 
 
 def option_to_ask_about(words: Sequence[str], spelled_out: int = 1) -> str | None:
-    """The first word of a git command with which it may write a file or run a program; None otherwise. `words`
-    begins with `git`; the first `spelled_out` words stand in the rule itself and are not checked. Git takes
-    abbreviated options, and some of its commands take options behind `--`."""
+    """The first word that may make a git command write a file or run a program; None if there is none. `words` begins
+    with `git`; the first `spelled_out` words are in the rule itself and are not checked. Abbreviated options and
+    options after `--` are recognised too, because git accepts them."""
     command = next((word for word in words[1:] if not word.startswith("-")), "")
     short = _SHORT | {"u"} if command == "clone" else _SHORT  # `clone -u` is `--upload-pack`
     command_named = any(not word.startswith("-") for word in words[1:spelled_out])
@@ -40,12 +40,12 @@ def option_to_ask_about(words: Sequence[str], spelled_out: int = 1) -> str | Non
 
 
 def git_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to an environment for sessions under rules on commands.
+    """Variables to add to the environment of sessions that have rules on commands.
 
-    Git then takes no directory for a repository that only looks like one (a session could write it, with a program in
-    its configuration), and does not write the index when it is asked for a state, which would call a hook.
+    With them, git does not treat a bare directory that a session wrote as a repository, whose configuration could name
+    a program, and `git status` does not write the index, which would run a hook.
     """
-    # Behind those that are there: the operator's own settings stay, and ours come last and count.
+    # After the existing ones: the operator's settings stay, and ours override them.
     inherited = environment.get("GIT_CONFIG_COUNT", "")
     count = int(inherited) if inherited.isascii() and inherited.isdigit() and len(inherited) < 5 else 0
     variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_COUNT": str(count + len(_SETTINGS))}

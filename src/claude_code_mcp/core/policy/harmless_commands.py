@@ -1,10 +1,10 @@
-"""Programs that run nothing else and write no file, whatever their words are.
+"""Programs that run no other program and write no file, whatever their arguments.
 
-Where a rule denies commands, a line runs without a question only if every command in it is one of these;
-`doubt_about` names the first that is not. Where a rule denies to read files, each of them must also read only the files
-that the line names: `doubt_about_reading`. A program belongs here if none of its options, in any usual implementation,
-runs a program, writes a file or takes a script. `grep` is the exception: Claude Code puts ugrep in its place, which has
-options that run programs, so its options are listed. All other programs are asked about.
+If rules deny commands, a line runs without a question only if every command in it is one of these; `doubt_about` names
+the first that is not. If rules deny reading files, each command must also read only the files that the line names:
+`doubt_about_reading`. A program belongs here if none of its options, in any common implementation, runs a program,
+writes a file or takes a script. `grep` is an exception: Claude Code replaces it with ugrep, which has options that run
+programs, so its harmless options are listed. All other programs cause a question.
 """
 
 import re
@@ -28,9 +28,9 @@ class Program:
     """One program of the table."""
 
     options: re.Pattern[str] | None = None
-    """What every word that begins with `-` must look like; None if it can be anything."""
+    """Pattern of all words that begin with `-`; None if any are harmless."""
     reads: bool = True
-    """Whether it prints the contents of the files that its operands name, or may do so."""
+    """Whether it may print the contents of the files that its operands name."""
 
 
 _NAMES = Program(reads=False)
@@ -44,7 +44,7 @@ _GREP = Program(
     )
 )
 PROGRAMS: Mapping[str, Program] = {
-    # `du` too: with `--files0-from` it prints the contents of a file as names that do not exist.
+    # Includes `du`: with `--files0-from` it prints a file's contents as names of missing files.
     **dict.fromkeys(("cat", "head", "tail", "wc", "cut", "tr", "du"), _FILES),
     **dict.fromkeys(("ls", "stat", "basename", "dirname", "realpath", "pwd", "cd", "whoami"), _NAMES),
     **dict.fromkeys(("echo", "true", "false"), _NAMES),
@@ -53,8 +53,8 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def doubt_about(commands: Sequence[Words], is_denied: IsDenied) -> str:
-    """What of a line is not known to be harmless, as half a sentence; empty if nothing is. The time is linear in the
-    number of words."""
+    """The part of a line that is not known to be harmless, as a sentence fragment; empty if all is harmless. The time
+    is linear in the number of words."""
     for words in commands:
         name = system_name(words[0])
         shown = repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
@@ -69,8 +69,8 @@ def doubt_about(commands: Sequence[Words], is_denied: IsDenied) -> str:
 
 
 def doubt_about_reading(commands: Sequence[Words]) -> str:
-    """What of a line may read other files than those that it names as operands, as half a sentence; empty if nothing
-    does. The operands themselves are not judged."""
+    """The part of a line that may read files other than its operands, as a sentence fragment; empty if there is none.
+    The operands themselves are not checked."""
     for words in commands:
         name = system_name(words[0])
         shown = repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
@@ -88,7 +88,7 @@ def doubt_about_reading(commands: Sequence[Words]) -> str:
 
 
 def _may_be_of_kernel(word: str) -> bool:
-    """Whether a path may lead to /proc or /dev, where a file has another meaning for each process."""
+    """Whether a path may lead to /proc or /dev, where the same path means something else in each process."""
     names = [name for name in word.split("/") if name not in ("", ".")]
     if not {"proc", "dev"} & {*names}:
         return False
@@ -96,7 +96,7 @@ def _may_be_of_kernel(word: str) -> bool:
 
 
 def named_files(commands: Sequence[Words]) -> list[str]:
-    """The words of a line that name files which a program of the table prints. Of `grep` the first one is a pattern."""
+    """The words of a line that name files which a program of the table prints; without the pattern of `grep`."""
     found: list[str] = []
     for words in commands:
         name = system_name(words[0])
@@ -108,13 +108,13 @@ def named_files(commands: Sequence[Words]) -> list[str]:
 
 
 def _is_known(word: str, options: re.Pattern[str]) -> bool:
-    """Whether a word is no option, or one that fits. A pattern of file names may turn into any option."""
+    """Whether a word is not an option, or matches `options`. A file name pattern may expand to any option."""
     if isinstance(word, FileGlob) and word[0] in "*?-":
         return False
     return not word.startswith("-") or options.fullmatch(word) is not None
 
 
 def system_name(name: str) -> str:
-    """`ls` for `/bin/ls` and `/usr/bin/ls`; in other directories anything may have that name."""
+    """`ls` for `/bin/ls` and `/usr/bin/ls`; other paths stay, because any program may have that name there."""
     match = _SYSTEM.match(name)
     return name if match is None else match[1]

@@ -20,22 +20,22 @@ from ..model.usage_limits import OnLimit
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", BYPASS)
-"""Permission modes, the most careful first."""
+"""Permission modes, the most restrictive first."""
 AFTER_PLAN = ("default", "acceptEdits", "dontAsk")
-"""The modes that can be chosen with the approval of a plan."""
+"""The modes that can be chosen when a plan is approved."""
 NEVER_SET = (
-    # What decides which code runs in place of, or inside, the programs that are called
+    # They decide which code runs instead of, or inside, the programs that are called
     *("LD_*", "DYLD_*", "PATH", "PATHEXT", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "MALLOC_*"),
     *("NODE_*", "BUN_*", "DENO_*", "NPM_*", "PYTHON*", "PIP_*", "UV_*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*"),
     *("JAVA_*", "_JAVA_OPTIONS", "JDK_*", "CLASSPATH", "MAVEN_*", "GRADLE_*", "CARGO_*", "RUST*", "GO*", "DOTNET_*"),
     *("BASH*", "ENV", "SHELL", "SHELLOPTS", "PS4", "IFS", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR", "COMSPEC"),
     *("GIT_*", "SSH_*", "SUDO_*", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESS*", "BROWSER", "MAKEFLAGS"),
     *("CC", "CXX"),
-    # Where requests and credentials go
+    # They decide where requests and credentials go
     *("ANTHROPIC_*", "CLAUDE*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCLOUD_*", "CLOUD_ML_*", "VERTEX_*", "OPENAI_*"),
     *("*_PROXY", "*_BASE_URL", "*_ENDPOINT", "OTEL_*", "SSL_*", "CURL_*", "REQUESTS_*", "OPENSSL_*"),
     *("HOSTALIASES", "RES_OPTIONS", "LOCALDOMAIN", "KUBECONFIG", "DOCKER_*"),
-    # Whose files are read, and what the CLI assumes about its environment
+    # They decide whose files are read, and what the CLI assumes about its environment
     *("HOME", "USERPROFILE", "HOMEPATH", "HOMEDRIVE", "APPDATA", "LOCALAPPDATA", "XDG_*", "TMPDIR", "TMP", "TEMP"),
     *("USER", "LOGNAME", "IS_SANDBOX", "DISABLE_*", "MCP_*"),
 )
@@ -47,7 +47,7 @@ class _Frozen(BaseModel):
 
 
 class Limits(_Frozen):
-    """How much one caller may use. Unset is unlimited; what a caller leaves open is filled with the ceiling."""
+    """How much one caller may use. Unset is unlimited; a value that a caller omits becomes the ceiling."""
 
     sessions: int | None = Field(default=None, gt=0)
     """Sessions that may be working at the same time."""
@@ -92,7 +92,7 @@ Size = Annotated[int, BeforeValidator(_size)]
 
 
 class Resources(_Frozen):
-    """How much of the machine one session may use, with everything that it starts. Unset is unlimited."""
+    """How much of the machine one session and its child processes may use. Unset is unlimited."""
 
     memory: Size | None = Field(default=None, ge=256 << 20)
     """Bytes in memory, all processes together."""
@@ -107,7 +107,7 @@ class Resources(_Frozen):
 
 
 class Profile(_Frozen):
-    """The fields are what a `[profiles.NAME]` table of the policy file may hold."""
+    """A profile. Its fields are the keys of a `[profiles.NAME]` table of the policy file."""
 
     roots: tuple[str, ...] | None = None
     """Directories that sessions may work in, with everything below. `.` is the server's default directory. Unset:
@@ -180,12 +180,12 @@ class Profile(_Frozen):
 
     @property
     def sandbox_network(self) -> Literal["host", "model"] | tuple[HostRule, ...]:
-        """What a sandbox of this profile can reach. The network of the host only if the operator has written that."""
+        """What a sandbox of this profile can reach; the host's network only if the operator has set it."""
         return "model" if self.network is None else self.network
 
     @property
     def hosts(self) -> tuple[HostRule, ...] | None:
-        """The hosts that a sandbox can reach; None where there is no list of them."""
+        """The hosts that a sandbox can reach; None if there is no list."""
         return self.network if isinstance(self.network, tuple) else None
 
     @field_validator("allow", "deny", mode="before")
@@ -195,12 +195,12 @@ class Profile(_Frozen):
 
     @cached_property
     def allow_rules(self) -> tuple[Rule, ...]:
-        """`allow`, read."""
+        """`allow`, parsed."""
         return tuple(rule for rule in self.allow if isinstance(rule, Rule))
 
     @cached_property
     def deny_rules(self) -> tuple[Rule, ...]:
-        """`deny`, read."""
+        """`deny`, parsed."""
         return tuple(rule for rule in self.deny if isinstance(rule, Rule))
 
     @field_validator(
@@ -247,12 +247,12 @@ class Profile(_Frozen):
 
     @property
     def careful_mode(self) -> str:
-        """The permission mode `default`, or the ceiling where that is lower."""
+        """The permission mode `default`, or the ceiling if that is lower."""
         return min("default", self.mode_ceiling, key=MODE_LADDER.index)
 
     @property
     def shell(self) -> Shell:
-        """How far sessions may run commands of their own choice."""
+        """Which commands sessions may run."""
         listed = self.tools is None or any(names_tool(name, tool) for name in self.tools for tool in SHELL_TOOLS)
         denied = [rule for rule in self.deny_rules if any(names_tool(rule.tool, tool) for tool in SHELL_TOOLS)]
         if not listed or any(rule.specifier is None for rule in denied):
@@ -261,7 +261,7 @@ class Profile(_Frozen):
 
     @property
     def judges_commands(self) -> bool:
-        """Whether there are rules on what single commands do, which is another thing in another directory."""
+        """Whether there are rules on single commands, whose effect depends on the directory."""
         named = (rule.specifier for rule in self.allow_rules if any(concerns(rule, tool) for tool in SHELL_TOOLS))
         return self.shell is Shell.LIMITED or any(named) or self.denies_files
 
@@ -272,13 +272,13 @@ class Profile(_Frozen):
 
     @property
     def sources(self) -> tuple[str, ...] | None:
-        """The settings files that may be read; None for all. A project's files must not bring back what the profile
-        has taken away, unless the operator has named them."""
+        """The settings files that may be read; None for all. A project's files must not allow what the profile forbids,
+        unless the operator has named them."""
         return ("user",) if self.setting_sources is None and self.shell is Shell.NONE else self.setting_sources
 
     @property
     def limits_reading(self) -> bool:
-        """Whether there are files that a session may not read as it likes."""
+        """Whether there are files that a session may not read."""
         listed = self.tools is None or any(names_tool(name, "Read") for name in self.tools)
         return self.roots is not None or not listed or any(concerns(rule, "Read") for rule in self.deny_rules)
 
@@ -290,7 +290,7 @@ def _as_tuple(value: object) -> tuple[object, ...]:
 
 
 LOCAL_PROFILE = Profile(bypass="confirm", env=("*",))
-"""stdio: the caller is the user of the machine, or an agent on their behalf."""
+"""For stdio: the caller is the user of the machine, or an agent on their behalf."""
 REMOTE_PROFILE = Profile(
     roots=(".",),
     mode_ceiling="acceptEdits",
@@ -305,16 +305,16 @@ REMOTE_PROFILE = Profile(
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
     resources=Resources(memory=4 << 30, processes=512, cpu_seconds=4 * 3600, file_size=4 << 30),
 )
-"""HTTP: the caller is not the user of this machine."""
+"""For HTTP: the caller is not the user of this machine."""
 OPEN_PROFILE = Profile()
-"""No limits: a program that uses the engine as a library has its own."""
+"""No limits: for programs that use the engine as a library and have their own limits."""
 BUILT_IN: Mapping[str, Profile] = {"local": LOCAL_PROFILE, "remote": REMOTE_PROFILE}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which profile applies to whom: `principals` by the name of the caller, `groups` by the first one in the order of
-    the file that the caller is in, `default` for all others."""
+    """Which profile applies to which caller: `principals` by the caller's name, `groups` by the first group of the file
+    that contains the caller, `default` for all others."""
 
     default: Profile = OPEN_PROFILE
     principals: Mapping[str, Profile] = field(default_factory=dict)
@@ -322,44 +322,45 @@ class Policy:
     budgets: Mapping[str, GroupBudget] = field(default_factory=dict)
     """By the name of a group."""
     _by_groups: dict[str, Profile] = field(default_factory=dict, compare=False, repr=False)
-    """By the name of a caller, what its groups give it."""
+    """The profiles that callers have through their groups, by the caller's name."""
     _groups_of: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
-    """By the name of a caller, the groups that it is in, whether or not the policy names them."""
+    """The groups of each caller by its name, whether or not the policy names them."""
 
     def profile(self, principal: str) -> Profile:
         return self.principals.get(principal) or self._by_groups.get(principal, self.default)
 
     def groups_of(self, principal: str) -> frozenset[str]:
-        """The groups that a caller is in by the newest token that it has shown."""
+        """The groups of a caller according to its newest token."""
         return self._groups_of.get(principal, frozenset())
 
     def counted_groups(self, principal: str) -> list[str]:
-        """The groups for which counts what a caller spends: those that the policy names, in its order."""
+        """The groups whose budgets a caller's spending counts towards: those that the policy names, in its order."""
         mine = self.groups_of(principal)
         return [group for group in dict.fromkeys((*self.groups, *self.budgets)) if group in mine]
 
     def profile_in(self, principal: str, groups: Collection[str]) -> Profile:
-        """The profile that a caller would have in these groups, whichever it is in now."""
+        """The profile that a caller would have in these groups, regardless of its current ones."""
         return self.principals.get(principal) or self._of_groups(groups) or self.default
 
     @property
     def needs_token(self) -> bool:
-        """Whether a server over HTTP must tell its callers from its sessions: some run in a sandbox, or only a person
-        may answer their questions. Without a token a session that reaches the server could act as its user."""
+        """Whether a server over HTTP must distinguish callers from its own sessions, because some sessions run in a
+        sandbox or only a person may answer their questions. Without a token, a session that reaches the server could
+        act as its user."""
         return any(profile.isolation != "none" or profile.answers == "person" for profile in self.profiles)
 
     @property
     def isolates(self) -> bool:
-        """Whether any profile asks for a sandbox or a container, where there can be one."""
+        """Whether any profile uses a sandbox or a container, at least where one is available."""
         return any(profile.isolation != "none" for profile in self.profiles)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """Every profile that somebody can have."""
+        """All profiles that callers can have."""
         return (self.default, *self.principals.values(), *self.groups.values())
 
     def notes(self) -> list[str]:
-        """What the author of the policy should know about its rules, one sentence or two for each sort of rule."""
+        """Notes for the author of the policy about its rules, one or two sentences for each kind of rule."""
         found = []
         for profile in self.profiles:
             rules = ", ".join(str(rule) for rule in profile.deny_rules if rule.specifier and concerns(rule, "Read"))
@@ -368,7 +369,7 @@ class Policy:
         return list(dict.fromkeys(found))
 
     def assign(self, principal: str, groups: Collection[str]) -> None:
-        """From now on a caller is in these groups, and no others; what it may do changes at once."""
+        """Set the groups of a caller; its profile changes at once."""
         self._groups_of[principal] = frozenset(groups)
         found = self._of_groups(groups)
         if found is None:
@@ -390,15 +391,15 @@ _NOT_SANDBOXED = (
 
 
 def built_in(name: str) -> Policy:
-    """A policy with one of the built-in profiles for everybody."""
+    """A policy with one of the built-in profiles for all callers."""
     return Policy(_named(name, BUILT_IN, "The profile"))
 
 
 def parse_policy(text: str, where: str, default: str | None = None, fallback: str = "remote") -> Policy:
-    """The policy in a TOML text. `where` names it in errors.
+    """Parse the policy in a TOML text. `where` names the text in errors.
 
-    The profile for callers without a name of their own is `default`, or what the text says, or `fallback`.
-    InvalidArgument names the entry that is wrong, in one line.
+    The profile for callers without an entry is `default`, otherwise the one that the text names, otherwise `fallback`.
+    Raises InvalidArgument, which names the wrong entry in one line.
     """
     import tomllib  # noqa: PLC0415 - most servers have no such file
 
@@ -406,7 +407,7 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    # Refused and not ignored: a misspelt limit would otherwise mean no limit.
+    # Refused, not ignored: a misspelt limit would otherwise mean no limit.
     unknown = next((name for name in raw if name not in _ENTRIES), None)
     if unknown is not None:
         raise _error(where, unknown, "unknown entry")
@@ -458,8 +459,8 @@ _CREDENTIAL: Mapping[str, type] = {"host": str, "header": str, "from": str, "pre
 
 
 def _with_credentials(profiles: Mapping[str, Profile], entries: object, where: str) -> dict[str, Profile]:
-    """The profiles with the credentials that are for them: for hosts of their lists, and for profiles that an entry
-    names, if it names any."""
+    """The profiles with their credentials: those for hosts on a profile's list whose entry names the profile, or names
+    no profiles."""
     found = dict(profiles)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise _error(where, "credentials", "must be a list of tables, [[credentials]]")

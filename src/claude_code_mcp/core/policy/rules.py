@@ -1,9 +1,9 @@
 """Rules that answer permission questions: `Bash(npm test)`, `Edit(src/**)`, `WebFetch(domain:example.org)`,
 `mcp__server__*`. A denial wins over everything; a call that no rule covers is asked about.
 
-The two kinds of rules read a call differently. An allowance must be certain: it reads commands strictly and matches
-them exactly. A refusal is generous: it ignores case and options and looks at everything that might be run. Paths are
-resolved by the callers before they are matched.
+The two kinds of rules read a call differently. Allow rules read commands strictly and match them exactly. Deny rules
+match broadly: they ignore case and options, and consider everything that might run. Callers resolve paths before
+matching.
 """
 
 import re
@@ -23,23 +23,23 @@ from .harmless_commands import TOO_LONG, UNREADABLE, doubt_about, doubt_about_re
 from .shell import MAX_COMMAND, FileGlob, Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
-"""A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist. A `..` in it means
-that the place is unknown."""
+"""Resolves a path: absolute, `~` expanded, existing symlinks followed. A `..` in the result means that its location is
+unknown."""
 MAX_PATH = 4096
-"""Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
+"""Characters. Longer paths are refused: no common system opens them, and resolving them takes long."""
 _MAX_NAMED_FILES = 50
 """Files in one command line that are looked up on the disk."""
 _ANY_DEPTH = "**"
 
 
 def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
-    """Whether an absolute path fits a pattern: `**` for any depth, `*` and `?` within a name.
+    """Whether an absolute path matches a pattern: `**` for any depth, `*` and `?` within a name.
 
-    A pattern that is not absolute starts at `cwd`; one without a wildcard includes what lies below it. The time is
+    A relative pattern starts at `cwd`; a pattern without a wildcard also matches everything below it. The time is
     linear in the length of the path.
     """
     names: list[str] = rules.parts(path)
-    # What was not resolved may lead anywhere; the pattern says nothing about it.
+    # An unresolved path may lead anywhere; no pattern matches it.
     if ".." in names:
         return False
     absolute = rules.pattern_start(pattern, cwd)
@@ -55,9 +55,9 @@ def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
 
 
 def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
-    """Name by name. Where one does not fit, the last `**` takes one name more; an earlier one never needs to."""
+    """Match name by name. On a mismatch, the last `**` takes one more name; earlier ones never need to."""
     name_at = part_at = 0
-    # Where to go back to: the first name behind those that the last `**` took, and the part behind that `**`.
+    # Where to resume: the first name after those that the last `**` took, and the part after that `**`.
     retry_name = retry_part = -1
     while name_at < len(names):
         if part_at < len(expected) and expected[part_at] == _ANY_DEPTH:
@@ -83,32 +83,32 @@ _FILE_TOOLS = _FAMILIES["Edit"] | _FAMILIES["Read"]
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
 _RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool"})
-"""Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
+"""Tools that read MCP servers' resources: of the `server` in their arguments, or of all servers without one."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
 _BEGINS_SUBAGENT = ("Agent", "Task")
 ASKED_BY_DIRECTORY = ("EnterWorktree", *_BEGINS_SUBAGENT, *SHELL_TOOLS)
-"""The tools with which a session, or a subagent of it, goes on in another directory, of which Claude Code asks nobody;
-and those whose calls mean something else there."""
+"""The tools with which a session or its subagent changes to another directory without a question from Claude Code; and
+the tools whose calls mean something else in another directory."""
 _PLACES = ("isolation", "cwd")
-"""The arguments with which a subagent does."""
+"""The arguments that give a subagent another directory."""
 _NAMES_PROGRAMS = frozenset(
     {
         *(".claude", ".git", ".mcp.json", ".claude.json", ".gitconfig"),
         *(".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_aliases", ".zshenv", ".zprofile", ".zshrc"),
     }
 )
-"""Settings of Claude Code and of git, and what shells run when they start."""
+"""Settings of Claude Code and git, and the startup files of shells."""
 _HARMLESS = frozenset({"worktrees", "plans", "tasks", "todos", "claude.md"})
-"""What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
+"""Entries of Claude Code's directories that name no programs: checkouts, plans, notes."""
 _NOTES = ("projects", "memory")
-"""Notes on a project, in `projects/NAME/memory`. Beside them lie transcripts, which say of a session what it has done
-and which files it can be taken back to: no tool writes them."""
+"""Notes on a project, in `projects/NAME/memory`. Tools must not write the transcripts next to them, which record what a
+session has done and which files it can be rewound to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A tool, or the calls of it that a specifier describes."""
+    """A tool, or the calls of a tool that match a specifier."""
 
     tool: str
     specifier: str | None = None
@@ -118,7 +118,7 @@ class Rule:
 
 
 class Shell(StrEnum):
-    """How far sessions may run commands of their own choice."""
+    """Which commands sessions may run."""
 
     FREE = "free"
     LIMITED = "limited"
@@ -134,8 +134,8 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision on a call and the rule behind it. Where a denial could not be ruled out, `doubt` says why, as half
-    a sentence: a person must be asked, whatever else would allow the call."""
+    """The decision on a call, and the rule that made it. If a denial could not be ruled out, `doubt` says why, as a
+    sentence fragment: then a person must be asked, even if another rule allows the call."""
 
     decision: Decision
     rule: str = ""
@@ -154,7 +154,7 @@ def combined(first: Verdict, second: Verdict | None) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The call of a tool by a session in the directory `cwd`; `resolve` says where a path really leads."""
+    """The call of a tool by a session in the directory `cwd`; `resolve` resolves paths."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -162,17 +162,18 @@ class ToolCall:
     resolve: Resolve
     paths: PathRules = HERE
     guarded: Sequence[str] = ()
-    """Directories with settings of Claude Code and of this server, which name programs."""
+    """Directories with settings of Claude Code and this server, which name programs."""
     roots: Sequence[str] | None = None
     """Where sessions may work; None means anywhere."""
     hides_denied_files: bool = False
-    """Whether commands run in a sandbox in which files that must not be read are empty."""
+    """Whether commands run in a sandbox in which unreadable files appear empty."""
     subagent_directory: str | None = None
-    """The directory of the subagent that makes the call, if that is not the session's and nobody has agreed to it."""
+    """The directory of the subagent that makes the call, if it differs from the session's and no rule or person has
+    allowed it."""
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule from its text; ValueError says what is wrong with it."""
+    """Parse a rule. Raises ValueError with the reason if it is invalid."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a rule such as Bash(npm test), Edit(src/**) or mcp__server__*")
@@ -191,13 +192,13 @@ def parse_rule(text: str) -> Rule:
 
 
 def check_tool_name(name: str) -> None:
-    """ValueError unless it is the name of a tool, or a pattern for tools of MCP servers."""
+    """Raise ValueError unless it is the name of a tool, or a pattern for tools of MCP servers."""
     if not re.fullmatch(r"\*|[A-Za-z][\w.-]*|mcp__[\w.-]*\*?", name):
         raise ValueError(f"{name!r} is not a tool name; patterns work only for MCP tools, as in mcp__server__*")
 
 
 def names_tool(pattern: str, tool: str) -> bool:
-    """Whether a name or pattern stands for a tool. `mcp__server` stands for all tools of that server."""
+    """Whether a name or pattern matches a tool. `mcp__server` matches all tools of that server."""
     if pattern.startswith("mcp__") and pattern.count("__") == 1:
         pattern += "__*"
     if pattern == "*":
@@ -206,13 +207,13 @@ def names_tool(pattern: str, tool: str) -> bool:
 
 
 def covers_server(pattern: str, server: str) -> bool:
-    """Whether a name or pattern stands for all tools of an MCP server, and so for the server itself."""
+    """Whether a name or pattern matches all tools of an MCP server, and so the server itself."""
     return pattern == "*" or (pattern.startswith("mcp__") and names_tool(pattern, prefix_of(server)))
 
 
 def offers_server(server: str, deny: Sequence[Rule], tools: Sequence[str] | None) -> bool:
-    """Whether any tool of an MCP server can be used: none where rules deny the whole server, or where `tools`, those
-    that exist for the caller, has none of it."""
+    """Whether any tool of an MCP server can be used: not if rules deny the whole server, or if `tools`, the tools that
+    exist for the caller, contains none of its tools."""
     if any(rule.specifier is None and covers_server(rule.tool, server) for rule in deny):
         return False
     return tools is None or any(_may_name_tool_of(name, server) for name in tools)
@@ -233,23 +234,26 @@ def judge(
     tools: Sequence[str] | None = None,
     shell: Shell = Shell.FREE,
 ) -> Verdict:
-    """The verdict on a call. `tools` are those that exist for the caller; None means all.
+    """The verdict on a call. `tools` are the tools that exist for the caller; None means all.
 
-    Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
-    is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed. Where
-    commands are denied, one that is not known to be harmless is asked about too; where files must not be read, so is a
-    command that may read other files than it names; where rules name commands, so is a
-    move to another directory, and a command in one that a subagent has come to by itself, unless a rule allows that.
+    In addition to the rules:
+
+    - If the `shell` is not free, writing a file that names programs is restricted: with no shell it is denied, as is
+      any write outside the roots; with a limited shell a person is always asked.
+    - If rules deny commands, a person is asked about any command that is not known to be harmless.
+    - If rules deny reading files, a person is asked about any command that may read files other than its operands.
+    - If rules name commands, a person is asked about a change of directory, and about a command in a directory that a
+      subagent has changed to without a question, unless a rule allows that.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
-    # Every rule looks at the same paths: each is looked up on the disk once for this call.
+    # All rules check the same paths: each is looked up on the disk only once for this call.
     call = replace(call, resolve=cache(call.resolve))
-    # Denials before everything else: no allowance, and nothing that a person answers, comes before them.
+    # Denials first: neither an allow rule nor a person's answer overrides them.
     refusing = next((rule for rule in deny if _denies(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
-    # With a free shell it makes no difference: the session can write such a file by a command.
+    # Not with a free shell: the session could write such a file with a command anyway.
     names_programs = shell is not Shell.FREE and _names_programs(call)
     if shell is Shell.NONE and (names_programs or _writes_outside(call)):
         return Verdict(Decision.DENY, "no shell")
@@ -257,15 +261,15 @@ def judge(
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
     if any(rule.tool == "Bash" and rule.specifier for rule in (*allow, *deny)):
         doubt = _doubt_about_directory(call, allow) or doubt
-    # Not even looked for: where a denial cannot be ruled out, an allowance must not decide.
+    # Allow rules are skipped: they must not decide if a denial cannot be ruled out.
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
 
 
 def _doubt_about_directory(call: ToolCall, allow: Sequence[Rule]) -> str:
-    """Why a call has to do with another directory than the session's, for which rules on commands are written; empty if
-    it has not, or if a rule allows to go there. A subagent goes there by an argument of the call that begins it, which
-    is asked about, or by its definition, which nobody sees: then what it runs is."""
+    """Why a call concerns another directory than the session's, which the rules on commands were written for; empty if
+    it does not, or if a rule allows it. A subagent changes directory by an argument of the call that starts it, which
+    causes a question, or by its definition, which is not visible here: then its commands cause questions."""
     if call.tool in SHELL_TOOLS and call.subagent_directory:
         if any(concerns(rule, tool) for rule in allow for tool in _BEGINS_SUBAGENT):
             return ""
@@ -285,16 +289,16 @@ def _denies(rule: Rule, call: ToolCall) -> bool:
     return call.tool in _RESOURCE_TOOLS and rule.specifier is None and _denies_reading(rule.tool, call.arguments)
 
 
-@lru_cache(maxsize=1)  # one rule after the other looks at the same command
+@lru_cache(maxsize=1)  # all rules check the same command in turn
 def _named_files(command: str) -> tuple[str, ...]:
-    """The files that a line names to be printed, as far as that is certain. More than a few are asked about."""
+    """The files that a line certainly prints. Above `_MAX_NAMED_FILES` a person is asked."""
     files = named_files(read_strictly(command) or ())
     return tuple(dict.fromkeys(files)) if len(files) <= _MAX_NAMED_FILES else ()
 
 
 def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a rule that denies an MCP server as a whole denies a call of a tool that reads what servers offer. One
-    that names no server reads of all of them, of the denied one too."""
+    """Whether a rule that denies a whole MCP server denies a call that reads servers' resources. A call without a
+    server reads from all of them, including the denied one."""
     server = arguments.get("server")
     if isinstance(server, str) and server:
         return covers_server(pattern, server)
@@ -302,17 +306,17 @@ def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def concerns(rule: Rule, tool: str) -> bool:
-    """Whether a rule speaks of a tool, or of some of its calls."""
+    """Whether a rule applies to a tool, or to some of its calls."""
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
 
 
 def same_family(tool: str, other: str) -> bool:
-    """Whether rules for one of two tools are for the other one too."""
+    """Whether rules for one tool also apply to the other."""
     return tool == other or any({tool, other} <= family for family in _FAMILIES.values())
 
 
 def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> str:
-    """Why it cannot be ruled out that a call runs a command, or reads a file, that is denied; empty if it can."""
+    """Why a call may run a denied command or read a denied file; empty if that can be ruled out."""
     denied = [_without_directory(rule.specifier) for rule in deny if rule.tool == "Bash" and rule.specifier]
     secret = not call.hides_denied_files and any(rule.specifier and concerns(rule, "Read") for rule in deny)
     if not (denied or secret) or call.tool not in SHELL_TOOLS:
@@ -321,7 +325,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
     if commands is None:
         return TOO_LONG if isinstance(command, str) and len(command) > MAX_COMMAND else UNREADABLE
-    # What stands before a command can change what it does: the directory, its input.
+    # The commands before it can change what it does: its directory, its input.
     spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
     unclear = commands[spelled_out:]
     names = [_expected(pattern)[0] for pattern in denied]
@@ -336,8 +340,8 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
 
 
 def _spells_out(rules: Sequence[Rule], words: Words) -> bool:
-    """Whether a rule names a command word by word: then its author has decided on exactly this command. A `*` at the
-    end of the rule may stand for no words."""
+    """Whether a rule names a command word by word, so that its author has decided on exactly this command. A `*` at the
+    end of the rule may match zero words."""
     if any(isinstance(word, FileGlob) for word in words):
         return False
     exact = (_expected(rule.specifier) for rule in rules if rule.specifier)
@@ -345,8 +349,8 @@ def _spells_out(rules: Sequence[Rule], words: Words) -> bool:
 
 
 def _names_programs(call: ToolCall) -> bool:
-    """Whether a call writes a file in which Claude Code or git look for programs to run: settings, hooks, servers,
-    agents, skills. Also one whose place is not known."""
+    """Whether a call writes a file from which Claude Code or git run programs: settings, hooks, servers, agents,
+    skills. Also true if the location is unknown."""
     if call.tool not in _FAMILIES["Edit"]:
         return False
     path = _path_of(call)
@@ -361,8 +365,8 @@ def _names_programs(call: ToolCall) -> bool:
 
 
 def _writes_outside(call: ToolCall) -> bool:
-    """Whether a call writes outside of the roots, where other programs of the user may look for programs to run; notes
-    and plans of Claude Code excepted."""
+    """Whether a call writes outside the roots, except Claude Code's notes and plans: other programs of the user may run
+    programs from there."""
     path = _path_of(call) if call.tool in _FAMILIES["Edit"] and call.roots is not None else None
     if path is None:
         return False
@@ -396,7 +400,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
 
 def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     parts = read_strictly(command)
-    # The files that a pattern stands for are not known here, and their names may look like options.
+    # The files that match a pattern are unknown here, and their names may look like options.
     if not parts or any(isinstance(word, FileGlob) for part in parts for word in part):
         return None
     by_name: dict[str, list[Rule]] = {}
@@ -412,7 +416,7 @@ def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
 
 
 def _allows_words(rule: Rule, words: Words) -> bool:
-    """Whether a rule allows a command. A wildcard does not stand for an option with which git writes or runs more."""
+    """Whether a rule allows a command. A wildcard does not match options that make git write files or run programs."""
     if not fits_words(words, rule.specifier or ""):
         return False
     if words[0].rpartition("/")[2] != "git":
@@ -433,7 +437,7 @@ def _allows(rule: Rule, call: ToolCall) -> bool:
 
 
 def _resolved(pattern: str, call: ToolCall) -> str:
-    """An absolute pattern means real places: it is resolved up to its first wildcard."""
+    """The pattern with its part before the first wildcard resolved, if it is absolute."""
     start = call.paths.pattern_start(pattern, call.cwd)
     if start is None:
         return pattern
@@ -447,8 +451,8 @@ def _resolved(pattern: str, call: ToolCall) -> str:
 
 
 def unreadable_paths(deny: Sequence[Rule], cwd: str, resolve: Resolve) -> "re.Pattern[str] | None":
-    """An expression that fits the real paths, in lower case (`casefold`), that rules deny to read in the session with
-    this directory; None if there are no such rules. For many paths it is faster than `judge`. POSIX only."""
+    """A regular expression for the resolved paths, in lower case (`casefold`), that rules deny reading in a session in
+    this directory; None if there are no such rules. For many paths this is faster than `judge`. POSIX only."""
     call = ToolCall("Read", {}, cwd, resolve)
     specifiers = [rule.specifier for rule in deny if rule.specifier and concerns(rule, "Read")]
     patterns = [pattern for each in specifiers for pattern in (each, _resolved(each, call))]
@@ -457,7 +461,7 @@ def unreadable_paths(deny: Sequence[Rule], cwd: str, resolve: Resolve) -> "re.Pa
 
 
 def _expression(pattern: str, cwd: str) -> str:
-    """What `fits` does, as a regular expression for whole absolute paths."""
+    """A regular expression for whole absolute paths that is equivalent to `fits`."""
     start = "" if pattern.startswith("/") else re.escape(cwd.rstrip("/"))
     names = []
     for part in pattern.split("/"):
@@ -482,7 +486,7 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     resolved = call.resolve(path)
     if ".." in call.paths.names(resolved):
         return True
-    # As it is written and as it resolves, against the pattern as it is written and as it resolves.
+    # Compare the path as written and as resolved with the pattern as written and as resolved.
     spellings = {call.paths.normal(path): call.cwd, resolved: call.resolve(call.cwd)}
     patterns = {_resolved(rule.specifier, call), rule.specifier}
     return any(
@@ -493,18 +497,18 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
 
 
 def _may_run(command: str, pattern: str) -> bool:
-    """Whether a text may run a command that the pattern of a denial means: case, the path of the program, options and
-    their values make no difference."""
+    """Whether a text may run a command that matches a deny rule's pattern. Case, the path of the program, options and
+    their values are ignored."""
     pattern = _without_directory(pattern)
     runs, expected = _runs_by_name(command), _expected(pattern)[0]
-    # By name: a long command may run thousands of programs, and there may be thousands of rules.
+    # Looked up by name: a long command may run thousands of programs, and there may be thousands of rules.
     names = [name for name in runs if _word_fits(name, expected)] if _is_pattern(expected) else [expected]
     return any(fits_words(run, pattern) for name in names for run in runs.get(name, ()))
 
 
-@lru_cache(maxsize=1)  # one rule after the other looks at the same command
+@lru_cache(maxsize=1)  # all rules check the same command in turn
 def _runs_by_name(command: str) -> Mapping[str, Collection[Words]]:
-    """Everything that a text may run, by the first word: as it is written, without options, and without their
+    """Everything that a text may run, by the first word: as written, without options, and without options and their
     values."""
     runs: dict[str, dict[Words, None]] = {}
     for run in read_loosely(command):
@@ -520,7 +524,7 @@ def _runs_by_name(command: str) -> Mapping[str, Collection[Words]]:
 
 
 def fits_words(words: Words, pattern: str) -> bool:
-    """Whether a command fits a pattern, word by word; a `*` at the end stands for any number of words."""
+    """Whether a command matches a pattern word by word; a `*` at the end matches any number of words."""
     expected = _expected(pattern)
     if expected[-1] == "*" and len(words) >= len(expected) - 1:
         expected = expected[:-1]
@@ -544,15 +548,15 @@ def _is_pattern(word: str) -> bool:
 
 
 def _word_fits(word: str, pattern: str) -> bool:
-    """`*` and `?` are wildcards; brackets, which fnmatch would read as a set, are themselves."""
+    """Match a word; `*` and `?` are wildcards, brackets are literal, unlike in fnmatch."""
     if not _is_pattern(pattern):
         return word == pattern
     return fnmatchcase(word, pattern.replace("[", "[[]"))
 
 
 def _host_fits(url: str, specifier: str, *, below: bool) -> bool:
-    """Whether an address is on the host of a specifier. With `below`, for refusals, hosts below it count too, and what
-    cannot be read fits; without, for allowances, only a plain address does."""
+    """Whether an address is on the host of a specifier. With `below` (deny rules), subdomains and unparsable addresses
+    match too; without it (allow rules), only a plain address does."""
     domain = specifier.removeprefix("domain:").strip().casefold().rstrip(".")
     clean = re.fullmatch(r"https?://[A-Za-z0-9.-]+(?::\d+)?(?:[/?#][^\s\\]*)?", url) is not None
     try:
@@ -564,7 +568,8 @@ def _host_fits(url: str, specifier: str, *, below: bool) -> bool:
 
 
 def _path_of(call: ToolCall) -> str | None:
-    """Where a file tool works: the file it names, else the session's directory. None for what is not a usable path."""
+    """The path that a file tool uses: the named file, otherwise the session's directory. None if it is not a usable
+    path."""
     arguments = call.arguments
     path = next((arguments[name] for name in _PATH_FIELDS if arguments.get(name) not in (None, "")), call.cwd)
     pattern = arguments.get("pattern") if call.tool == "Glob" else None

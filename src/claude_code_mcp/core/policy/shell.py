@@ -1,27 +1,26 @@
-"""Reads a shell command as far as can be done with certainty.
+"""Parses shell commands.
 
-Two readings, for two uses. `read_strictly` takes a small part of the language in which bash, dash and zsh agree, and
-gives the simple commands of a line, or nothing: what an allowance rests on must be read like this. `fragments` cuts a
-text at everything that could begin a command, and guesses; it serves refusals, where a guess too many does no harm.
+There are two kinds of parsing. `read_strictly` accepts a small subset of the language in which bash, dash and zsh
+agree, and returns the simple commands of a line, or nothing; allow rules use it. `fragments` and `read_loosely` guess;
+deny rules use them, because a wrong match does no harm there.
 
-What is read strictly, with everything else left out on purpose:
+`read_strictly` accepts only:
 
-- words of letters, digits and the characters of `_PLAIN`, `'…'`, `"…"` without `$`, backtick and `!` (behind `\\` the
-  first two may stand), and `\\` before punctuation; nothing that could be a comment, a home directory, an assignment or
+- words of letters, digits and the characters of `_PLAIN`, `'…'`, `"…"` without `$`, backtick and `!` (the first two are
+  accepted after `\\`), and `\\` before punctuation; nothing that could be a comment, a home directory, an assignment or
   a reserved word
-- `*` and `?` outside of quotes, except in the name of a program; such a word is a `FileGlob`
-- no words that a command of the shell itself would evaluate
-- `;`, `&`, `|`, `|&`, `&&`, `||` behind a command, and line ends
-- `2>&1` and its like, and redirections to and from `/dev/null`, at the end of a command: `sh` takes `a &>/dev/null b`
-  for two commands
+- `*` and `?` outside quotes, except in the name of a program; such a word is a `FileGlob`
+- no words that a builtin command of the shell would evaluate
+- `;`, `&`, `|`, `|&`, `&&`, `||` after a command, and line ends
+- `2>&1` and similar, and redirections to and from `/dev/null`, at the end of a command: `sh` parses `a &>/dev/null b`
+  as two commands
 
-A command of more than `MAX_COMMAND` characters, which no person would read either, is unclear as a whole, and only
-its beginning is cut into fragments. So what a command costs to judge is bounded, and below that in proportion to its
-length.
+A command of more than `MAX_COMMAND` characters is unclear as a whole, and only its beginning is split into fragments.
+So the time to judge a command is bounded, and linear in its length below that.
 
-`read_loosely` lists everything in a text that might be run as a command, also behind programs that run others. It is
-for refusals only: a guess too many does no harm, and one too few is asked about, since `harmless_commands.py` knows
-what runs nothing.
+`fragments` splits a text at everything that could begin a command. `read_loosely` lists everything in a text that might
+be run as a command, including arguments of programs that run others. A command that it misses still causes a question,
+because `harmless_commands.py` does not know it as harmless.
 """
 
 import re
@@ -35,7 +34,7 @@ _PIECE = re.compile(
 _UNESCAPED = re.compile(r"\\([\"$`\\])")
 _GLOB = re.compile(r"[*?]")
 _NO_START = frozenset("~^=")
-"""Not at the beginning of a piece, behind quotes too: zsh takes `""~` for a directory."""
+"""Not accepted at the beginning of a piece, not even after quotes: zsh expands `""~` to a directory."""
 _HOME = re.compile(r"[=:]~")
 _BLANKS = re.compile(r"[ \t]+")
 _OPERATOR = re.compile(r"&&|\|\||\|&|[;&|\n]")
@@ -67,7 +66,7 @@ _EVALUATING = frozenset(
         *("break", "continue", "compgen", "vared", "zparseopts", "zstyle"),
     }
 )
-"""Built into shells, they evaluate some of their words: `test -v 'a[$(rm x)]'` runs `rm`."""
+"""Shell builtins that evaluate some of their words: `test -v 'a[$(rm x)]'` runs `rm`."""
 _EVALUATED = re.compile(r"[$`]")
 _BREAKS = re.compile(r"[;&|\n`(){}<>$]+")
 _WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
@@ -76,14 +75,14 @@ Words = tuple[str, ...]
 
 
 class FileGlob(str):
-    """A word in place of which the shell puts the names of files that fit; itself, if there are none."""
+    """A word that the shell replaces by the names of matching files; it stays as it is if there are none."""
 
     __slots__ = ()
 
 
 def read_strictly(text: str) -> list[Words] | None:
-    """The simple commands in a text, none of them with variables set before it; None if anything is unclear."""
-    # Characters that do not show may be separators to one shell and letters to another.
+    """The simple commands in a text, without variable assignments; None if anything is unclear."""
+    # Invisible characters may be separators to one shell and letters to another.
     if len(text) > MAX_COMMAND or not text.replace("\n", "").replace("\t", "").isprintable():
         return None
     commands: list[Words] = []
@@ -96,7 +95,7 @@ def read_strictly(text: str) -> list[Words] | None:
             position = blanks.end()
         elif words and (redirection := _REDIRECTION.match(text, position)):
             if text[position - 1] not in " \t":
-                return None  # zsh takes the number of `1&>` for that of a descriptor
+                return None  # zsh parses the number of `1&>` as a descriptor
             redirected = True
             position = redirection.end()
         elif found := _OPERATOR.match(text, position):
@@ -104,11 +103,11 @@ def read_strictly(text: str) -> list[Words] | None:
                 commands.append(tuple(words))
                 operator = found[0]
             elif found[0] != "\n":
-                return None  # an operator with no command before it
+                return None  # an operator without a command before it
             words, redirected = [], False
             position = found.end()
         else:
-            # A word behind a redirection is an argument to some shells and another command to others.
+            # A word after a redirection is an argument to some shells and another command to others.
             word = None if redirected else _word(text, position)
             if word is None:
                 return None
@@ -122,7 +121,7 @@ def read_strictly(text: str) -> list[Words] | None:
 
 
 def _word(text: str, position: int) -> tuple[str, int] | None:
-    """The word that begins here and where it ends; None if it is unclear what it means."""
+    """The word that begins here and its end; None if its meaning is unclear."""
     parts: list[str] = []
     is_glob = False
     while position < len(text) and text[position] not in " \t\n;&|":
@@ -143,7 +142,7 @@ def _word(text: str, position: int) -> tuple[str, int] | None:
 
 
 def _is_simple(command: Words) -> bool:
-    """Whether the first word names a program, and the others are only words to it."""
+    """Whether the first word names a program, and it does not evaluate the other words."""
     name = command[0]
     if not name or "=" in name or name in _RESERVED or isinstance(name, FileGlob):
         return False
@@ -151,8 +150,8 @@ def _is_simple(command: Words) -> bool:
 
 
 def fragments(text: str) -> list[Words]:
-    """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
-    # A line that goes on in the next one is one command to the shell; cut there, its name could be in two pieces.
+    """The beginning of a text, split at everything that could begin a command, ignoring quotes and escapes."""
+    # To the shell, a line with a continuation is one command; splitting there could split a name.
     pieces = _BREAKS.split(text[:MAX_COMMAND].replace("\\\n", ""))
     return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
 
@@ -161,9 +160,9 @@ def fragments(text: str) -> list[Words]:
 
 
 _DEPTH = 3
-"""How many levels of quoted commands are read."""
+"""Maximum levels of quoted commands that are read."""
 _MAX_WORDS = 50
-"""Words of a command behind another program that are looked at."""
+"""Words after a program that may run another one that are searched for it."""
 
 _SHELLS = frozenset(
     {
@@ -194,9 +193,9 @@ _OPAQUE = frozenset(
         *("fc", "enable", "compgen", "complete", "bind", "mapfile", "readarray", "emulate", "sched", "zmodload"),
     }
 )
-"""They run commands that they find in their input or in arguments of an order of their own."""
+"""Programs that run commands from their input, or from arguments in an order of their own."""
 _CODE = frozenset({"eval", "trap", "source", ".", "alias", "hash", "watch", "flock"})
-"""They take code for a shell as an argument, or remember it."""
+"""Builtins and programs that take shell code as an argument, or store it for later."""
 _WRAPPERS = frozenset(
     {
         *("sudo", "doas", "pkexec", "gosu", "env", "command", "builtin", "exec", "nohup", "nice", "ionice", "chrt"),
@@ -207,16 +206,16 @@ _WRAPPERS = frozenset(
         "-",
     }
 )
-"""They run the command that follows their own options."""
+"""Programs that run the command that follows their own options."""
 _RUN_OTHERS = _SHELLS | _OPAQUE | _CODE | _WRAPPERS
 _READ_WORDS = _SHELLS | _OPAQUE | _CODE | {"env"}
-"""They may take one word for a whole command."""
+"""Programs that may treat one word as a whole command."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
 _NO_WORD = re.compile(r"\W")
 
 
 def read_loosely(text: str, depth: int = _DEPTH) -> list[Words]:
-    """Everything in a text that might be run as a command: the program without its path, and what follows it.
+    """Everything in a text that might be run as a command: the program without its path, and the words after it.
 
     Quoted commands are read a few levels deep; the time is linear in the length of the text.
     """
@@ -231,10 +230,10 @@ def _runs(words: Words, depth: int) -> list[Words]:
     runs = [_named(words[start:])] if words[start:] else []
     if not runs or runs[0][0] not in _RUN_OTHERS:
         return runs
-    # A program that runs another may have any options, with values, before the other's name.
+    # A program that runs another one may take any options, with values, before the other's name.
     begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
     runs += [_named(words[begin : begin + _MAX_WORDS]) for begin in begins]
-    # Bounded: each level of quoting is read once more, and nobody writes many of them.
+    # Bounded: each level of quoting is read again, and real commands have few levels.
     if depth > 0 and any(run[0] in _READ_WORDS for run in runs):
         joined = next((" ".join(run[1:]) for run in runs if run[0] == "eval"), "")
         quoted = [word for word in words if _NO_WORD.search(word)]
@@ -243,6 +242,7 @@ def _runs(words: Words, depth: int) -> list[Words]:
 
 
 def _named(words: Words) -> Words:
-    """With the program's bare name: `rm` for `/bin/rm`, `rm.exe` and, as some file systems have it, `RM`."""
+    """The words with the program's bare name: `rm` for `/bin/rm`, `rm.exe` and, as on case-insensitive file systems,
+    `RM`."""
     name = words[0].rpartition("/")[2].casefold()
     return (name.removesuffix(".exe"), *words[1:])

@@ -91,8 +91,8 @@ class KeyedMessages:
         try:
             turn = await accept(KeyedMessage(taken.message_id, taken.state is KeyState.ORPHANED))
         except Exception as error:
-            # Refused now is not refused then: the server that died may have handed it over, and the next who comes with
-            # this key must look for it in the transcript as well.
+            # A refusal now does not prove a refusal then: the server that died may have delivered it, and the next
+            # attempt with this key must also look for it in the transcript.
             doubtful = taken.state is KeyState.ORPHANED or isinstance(error, NotKnownToBeRead)
             await self._quietly(self._keys.leave if doubtful else self._keys.give_back, name)
             raise

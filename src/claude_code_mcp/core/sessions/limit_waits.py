@@ -99,7 +99,7 @@ class LimitWaits:
                 log.warning("cannot read which sessions wait for a usage limit: %s", error)
                 continue
             for found in waiting:
-                # Also one that is in memory here: another server may have gone on with it since.
+                # Includes sessions in memory here: another server may have continued them since.
                 if found.session_id not in self._planned and found.session_id not in self._running:
                     self.plan(found.session_id, found.owner, found.continues_at + _OTHERS_FIRST)
 

@@ -1,4 +1,4 @@
-"""What is checked before a session is given a message, and what is undone if it then refuses."""
+"""Checks and records a message before it is sent to a session, and reverts everything if the session refuses it."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class MessageAcceptance:
-    """The steps around `Session.send`, in this order: `admitted`, `recorded` for a new session, then `deliver`; behind
-    all of them `conclude`."""
+    """The steps around `Session.send`, in this order: `admitted`, `recorded` for a new session, `deliver`, and finally
+    `conclude`."""
 
     def __init__(self, sessions: Sessions, deps: SessionDeps, redactor: Redactor, observers: ObserverList) -> None:
         self._sessions = sessions
@@ -41,14 +41,14 @@ class MessageAcceptance:
     async def admitted(
         self, session: Session, principal: str, prompt: str, admissions: Sequence[Admission]
     ) -> AsyncIterator[Session]:
-        """Yields the session to send to, which is another object if the same one was loaded twice at once.
+        """Context that yields the session to send to: another object if two calls loaded the same session at once.
 
-        PermissionDenied for a prompt that one of the `admissions` refuses. LimitReached if the principal's daily budget
-        is spent or too many of its sessions are at work; meanwhile this one counts as being at work. RateLimited if its
-        sessions have used too many tokens a moment ago.
+        Within it the session counts as working. Raises PermissionDenied if one of the `admissions` refuses the prompt,
+        LimitReached if the principal's daily budget is spent or too many of its sessions are working, and RateLimited
+        if its sessions have recently used too many tokens.
         """
         limits, own_limits = self._deps.enforcer.limits, admissions[0].limits
-        # Before anything is reserved or kept for it.
+        # Before anything is reserved or stored for it.
         for admission in admissions:
             admission.check_prompt("prompt", prompt, session.cwd)
         # Before its first event: what is logged from here on is redacted.
@@ -59,7 +59,7 @@ class MessageAcceptance:
         working = [other.id for other in own if other.busy or other.process.uses_model]
         with limits.room(session.id, principal, own_limits, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
-                # Before anything is reserved or sent: on a machine that does not hold the session nothing may run.
+                # Before anything is reserved or sent: a machine that does not hold the session must not run anything.
                 await kept.deps.replica.admit(kept.id, kept.owner, stays=kept.options.stay_on_machine)
             async with self._budgeted(kept, principal, own_limits, len(working)):
                 yield kept
@@ -84,24 +84,24 @@ class MessageAcceptance:
                 session.park()
             yield
         except BaseException:
-            # A thread goes on though its caller has gone: what it reserves for nobody is given back too.
+            # A thread continues after its caller was cancelled: its reservation must be returned too.
             await asyncio.shield(asyncio.wait([reserving]))
-            # If it is busy after all, its message was accepted, and the reservation is for that turn.
+            # If it is busy after all, its message was accepted, and the reservation belongs to that turn.
             reserved = reserving.exception() is None
             if reserved and not session.busy and limits.spending.release(session.id):
                 await asyncio.shield(asyncio.to_thread(limits.spending.write_reservation, principal, session.id))
             raise
 
     def learn_secrets(self, session: Session) -> None:
-        """What a session's variables and servers hold is redacted as long as the session exists."""
+        """Redact the secrets in a session's variables and servers for as long as the session exists."""
         self._redactor.learn(session.options.env, owner=session)
         self._redactor.learn_from(session.options.mcp_servers, owner=session)
 
     @asynccontextmanager
     async def recorded(self, session: Session, prompt: str) -> AsyncIterator[None]:
-        """Writes the record of a new session before anything of it runs; removes it again if nothing comes of it."""
-        # As of one whose first turn runs already: who is answered then need not wait for a second record, and a server
-        # that is killed in between leaves a turn that was cut short.
+        """Context that writes the record of a new session before it runs; on failure the record is removed again."""
+        # The record says that the first turn is running: the caller's answer need not wait for a second write, and if
+        # the server is killed in between, the turn shows as interrupted.
         session.first_prompt, session.beginning = prompt, True
         try:
             await session.recorder.save(session)
@@ -127,8 +127,8 @@ class MessageAcceptance:
         continues: str = "",
         on_limit: OnLimit | None = None,
     ) -> UserMessage:
-        """Gives the session the message, with what it names read before; returns when it is accepted, and the options
-        with it (`_confirm`). The rest is as in `Session.send`."""
+        """Send the message to the session, after reading the images and prompts that it names. Returns when the message
+        and the options are accepted (`_confirm`). Otherwise like `Session.send`."""
         shown: tuple[Image, ...] = ()
         if images:
             shown = await asyncio.to_thread(read_images, images, lambda path: allowed_path(session, path))
@@ -147,11 +147,11 @@ class MessageAcceptance:
         return message
 
     async def conclude(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
-        """Waits until an accepted message is recorded, and has the act audited; only then its caller is answered."""
-        # A server that is killed after this still knows of it. The record that a new session begins with has it.
+        """Wait until an accepted message is recorded, and audit it. The caller is answered only afterwards."""
+        # After this, the message survives a kill of the server. A new session's first record already has it.
         if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
             await session.saved()
-        if self._deps.replica is not None:  # and if the whole machine is lost, the others of its fleet know
+        if self._deps.replica is not None:  # it also survives the loss of the machine
             await self._deps.replica.caught_up(session.id)
         enclosure = session.deps.launcher.home.enclosure
         details = {
@@ -166,7 +166,7 @@ class MessageAcceptance:
         self._observers.act(AuditEvent(kind, who, session.id, details))
 
     async def _expanded(self, session: Session, text: str) -> str:
-        """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
+        """The message, or the text of the hub server prompt that it names, which the policy must allow too."""
         if not text.startswith(f"/{PREFIX}"):
             return text
         async with session.deps.open_hub() as host:
@@ -180,9 +180,9 @@ class MessageAcceptance:
         return expanded
 
     async def _confirm(self, session: Session, *, new: bool, before: SessionRecord | None = None) -> None:
-        """Waits until Claude Code has accepted the options, where only it can tell. It does so before it is given the
-        message. Raises its refusal, after which nothing is left of a `new` session but the record that was there
-        `before`. A caller that stops waiting interrupts the turn."""
+        """Wait until Claude Code has accepted the options that only it can check; it does so before it reads the
+        message. Raises its refusal; then a `new` session is removed, except for the record from `before`. Cancelling
+        the caller interrupts the turn."""
         if not needs_confirmation(session.options):
             return
         try:
@@ -193,7 +193,7 @@ class MessageAcceptance:
         refusal = session.start_error
         if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
             if new:
-                # In this order: as long as the session is in memory, its events have records written.
+                # In this order: while the session is in memory, its events write records.
                 await self._sessions.drop(session)
                 await session.recorder.restore(session.id, before)
             raise refusal

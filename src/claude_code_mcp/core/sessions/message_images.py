@@ -1,7 +1,7 @@
 """The images of a message, from files or `data:` URLs.
 
-What an image is, its bytes say, not its name. For one from a file the policy decides on where the path really leads,
-and just that file is opened: a link that is put anywhere on the way in between leads nowhere else.
+The type of an image is determined from its bytes, not its name. For a file, the policy checks the resolved path, and
+exactly that file is opened: a link that is created in between has no effect.
 """
 
 import base64
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 _MAX_IMAGES = 20
 _MAX_BYTES = 5 << 20
-"""Bytes of one image; the model takes no more."""
+"""Bytes of one image; the model accepts no larger ones."""
 _MAX_TOTAL_BYTES = 20 << 20
 _DATA = "data:"
 _KINDS = ", ".join((*sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES), "pdf"))
 
 
 def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[Image, ...]:
-    """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
+    """The images in their order. `allowed` resolves a path or raises an error. InvalidArgument if a source is not an
     image or too large. Blocks on the disk."""
     if len(sources) > _MAX_IMAGES:
         raise InvalidArgument(f"images: a message can have at most {_MAX_IMAGES}.", field="images")
@@ -47,7 +47,7 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
 
 
 def allowed_path(session: "Session", path: str) -> str:
-    """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
+    """The resolved path of an image; PermissionDenied if the session could not read it. Blocks on the disk."""
     resolved = session.deps.enforcer.admission(session.owner).readable("images", path, session.cwd)
     enclosure = session.deps.launcher.home.enclosure
     if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
@@ -59,7 +59,7 @@ def _decoded(field: str, url: str) -> bytes:
     head, comma, encoded = url.partition(",")
     if not comma or not head.endswith(";base64"):
         raise InvalidArgument(f"{field}: a data URL must be base64: data:image/png;base64,…", field=field)
-    # Before it is decoded: that takes as much memory again.
+    # Before decoding, which takes as much memory again.
     if len(encoded) > _MAX_BYTES * 4 // 3 + 4:
         raise _too_large(field)
     try:
@@ -70,9 +70,9 @@ def _decoded(field: str, url: str) -> bytes:
 
 def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
     try:
-        # What was allowed is a path without links: one that is put into it since leads nowhere else.
+        # The allowed path has no links: links created in it since are not followed.
         with open(allowed(path), "rb", opener=open_at) as file:
-            # Of what was opened: the path may lead to another file by now.
+            # Checked on the open file: the path may lead to another file by now.
             opened = os.fstat(file.fileno())
             if not stat.S_ISREG(opened.st_mode):
                 raise InvalidArgument(f"{field}: not a regular file.", field=field)

@@ -1,4 +1,4 @@
-"""User messages that a session has accepted, and how each of them came out."""
+"""The user messages that a session has accepted, and the outcome of each."""
 
 import asyncio
 import time
@@ -14,56 +14,57 @@ from ..model.outcome import Outcome
 
 _SETTLED_KEPT = 32
 _MAX_WAITING, _MAX_CHARACTERS = 200, 96 << 20
-"""Messages of a session without an outcome, and characters of these and their images: they are kept in memory, and a
-turn that waits for an answer may last a day."""
+"""Maximum number of messages without an outcome, and of characters in them and their images: they are kept in memory,
+and a turn that waits for an answer may last a day."""
 
 
 class WhenBusy(StrEnum):
-    """What becomes of a message to a session that is at work."""
+    """How a message to a working session is handled."""
 
     JOIN = "join"
-    """It goes into the running turn and shares its outcome; if the turn ends before it is read, it is the next turn."""
+    """It joins the running turn and shares its outcome; if the turn ends before it is read, it becomes the next
+    turn."""
     QUEUE = "queue"
-    """It waits, and becomes a turn of its own."""
+    """It waits, and becomes a separate turn."""
     REFUSE = "refuse"
-    """It is not accepted (SessionBusy). One that is accepted is a turn of its own."""
+    """It is refused (SessionBusy). An accepted message is always a separate turn."""
 
 
 @dataclass(slots=True, eq=False)
 class UserMessage:
-    """One user message. `outcome` is done when the turn that took it up has ended, or when it will never be run."""
+    """One user message. `outcome` is done when the turn that picked it up has ended, or when it will never run."""
 
     text: str
     later: bool = False
     """Whether it must not join a running turn."""
     timeout: float | None = None
     images: tuple[Image, ...] = ()
-    """Those that go with the text, until it has an outcome."""
+    """The images sent with the text; dropped when it has an outcome."""
     continues: str = ""
     """The wait for a usage limit that it ends, if it was sent for that."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     outcome: "asyncio.Future[Outcome]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     accepted: float = field(default_factory=time.monotonic)
     turn: int = 0
-    """The number of the turn whose outcome it has; 0 before, and for a message that never ran."""
+    """The number of the turn whose outcome it has; 0 before that, and for a message that never ran."""
     acknowledged: bool = False
-    """Whether the process has reported anything about it: then it may have run."""
+    """Whether the process has reported anything about it; then it may have run."""
     started: bool = False
-    """Whether the process has taken it up into a turn."""
+    """Whether the process has picked it up in a turn."""
     sent_again: bool = False
-    """Whether it was taken back from a process that died before it had read it. That is done once."""
+    """Whether it was taken back from a process that died before reading it. This is done only once."""
 
     @property
     def unread(self) -> bool:
-        """Whether no process has shown a sign of having read it, and it was not sent a second time already."""
+        """Whether no process has reported reading it, and it was not sent a second time already."""
         return not (self.acknowledged or self.started or self.sent_again)
 
 
 class MessageQueue:
-    """The messages that a session has accepted and that have no outcome yet, oldest first.
+    """The accepted messages of a session without an outcome, oldest first.
 
-    A message is unsent until it is handed to a process, then open until its outcome is known. The last few settled
-    ones are kept, so that a call which was interrupted can come back for the outcome of its own message.
+    A message is unsent until it is given to a process, then open until its outcome is known. The last few settled ones
+    are kept, so that an interrupted call can be repeated to get the outcome of its message.
     """
 
     def __init__(self) -> None:
@@ -78,15 +79,15 @@ class MessageQueue:
 
     @property
     def unsent(self) -> frozenset[str]:
-        """The ids of the messages that no process has been given."""
+        """The ids of the messages that were given to no process."""
         return frozenset(message.id for message in self._unsent)
 
     def find(self, message_id: str) -> UserMessage | None:
-        """A message that has no outcome yet, or was one of the last to get one."""
+        """A message without an outcome, or among the last to get one; None if there is none with this id."""
         return self._open.get(message_id) or self._settled.get(message_id)
 
     def check_room(self) -> None:
-        """LimitReached while so many messages have no outcome, or such long ones, that no more are accepted."""
+        """Raise LimitReached if too many or too long messages have no outcome yet."""
         waiting = self._open.values()
         size = sum(len(message.text) + sum(len(image.data) for image in message.images) for message in waiting)
         if len(waiting) >= _MAX_WAITING or size >= _MAX_CHARACTERS:
@@ -99,10 +100,10 @@ class MessageQueue:
         self._unsent.append(message)
 
     def take_unsent(self, turn_message_id: str, *, question_only: bool) -> list[UserMessage]:
-        """Removes and returns the messages that the process is to be given now, while this turn is the current one.
+        """Remove and return the messages to give to the process now, in the turn that started with `turn_message_id`.
 
-        Claude Code makes one turn of all messages that wait when a turn ends. So a message that wants a turn of its own
-        is held back until that turn is the current one, or until nothing runs at all but a question of the background.
+        Claude Code combines all messages that wait when a turn ends into one turn. So a message that needs a separate
+        turn is held back until that turn is the current one, or until only a question of a background task is open.
         """
         ready = [message for message in self._unsent if not message.later or message.id == turn_message_id]
         if question_only and len(self._unsent) == len(self._open):
@@ -111,15 +112,15 @@ class MessageQueue:
         return ready
 
     def take_back(self) -> None:
-        """The process that was given them has died without reading them: all open ones are for the next process."""
+        """Return all open messages to the queue for the next process, because theirs died without reading them."""
         self._unsent = self.open
         for message in self._unsent:
             message.sent_again = True
 
     def settle_turn(self, outcome: Outcome, turn: int, except_for: Set[str] = frozenset()) -> UserMessage | None:
-        """Gives the outcome to all open messages but those in `except_for`, of which it returns the one that runs next.
+        """Give the outcome to all open messages except those in `except_for`; return the one of these that runs next.
 
-        Claude Code runs those that may join a turn before those that may not, else in the order they came.
+        Claude Code runs messages that may join a turn before those that may not, otherwise in order of arrival.
         """
         for message in self.open:
             if message.id not in except_for:
@@ -127,10 +128,10 @@ class MessageQueue:
         return min(self._open.values(), key=lambda message: message.later, default=None)
 
     def settle(self, message: UserMessage, outcome: Outcome, turn: int = 0) -> None:
-        """Gives a message its outcome; `turn` stays 0 for one that never ran."""
+        """Set the outcome of a message; `turn` stays 0 for one that never ran."""
         self._open.pop(message.id, None)
         self._unsent = [unsent for unsent in self._unsent if unsent is not message]
-        # They may be megabytes, and the message is kept for a call that comes back for its outcome.
+        # Images may have megabytes, and the message is kept for calls that are repeated to get its outcome.
         message.images = ()
         self._settled[message.id] = message
         if len(self._settled) > _SETTLED_KEPT:

@@ -1,5 +1,5 @@
-"""Who watches a service: told of events and audited acts. Observers must not block; one that raises is logged and does
-not keep the others from being told.
+"""The observers of a service, which are called with events and audited acts. They must not block; a failure of one is
+logged and does not affect the others.
 """
 
 import logging
@@ -14,17 +14,17 @@ log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Watches a service. The methods must not block; if one raises, that is logged and nobody else is affected."""
+    """Observes a service. The methods must not block; a failure is logged and does not affect other observers."""
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """Something happened in a session. Fragments of text are left out."""
+        """Called for every event of a session except text fragments."""
 
     def act(self, act: AuditEvent) -> None:
-        """Somebody did something that belongs in an audit trail."""
+        """Called for every act that belongs in the audit trail."""
 
 
 class ObserverList:
-    """Calls the observers in the order in which they were added, each with what it wants to hear of."""
+    """Calls the observers in the order in which they were added, each with the kinds that it subscribed to."""
 
     def __init__(self) -> None:
         self._observers: tuple[tuple[Observer, tuple[type[Event], ...], Container[AuditKind]], ...] = ()
@@ -35,7 +35,7 @@ class ObserverList:
         events: tuple[type[Event], ...] = (Event,),
         acts: Container[AuditKind] = frozenset(AuditKind),
     ) -> None:
-        """From now on the observer hears of every event and every audited act, or of these kinds."""
+        """Call the observer from now on with every event and audited act, or only with these kinds."""
         self._observers = (*self._observers, (observer, events, acts))
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
@@ -58,7 +58,7 @@ class ObserverList:
 
     @contextmanager
     def auditing_refusals(self, principal: str, what: str, session_id: str | None = None) -> Iterator[None]:
-        """Reports a refusal of the policy or of a limit that is raised within, and lets it pass."""
+        """Context that audits a refusal by the policy or a limit that is raised within it, and raises it again."""
         try:
             yield
         except (PermissionDenied, LimitReached) as error:
@@ -67,8 +67,8 @@ class ObserverList:
             raise
 
     def foreign_session(self, session_id: str, principal: str) -> SessionNotFound:
-        """Reports that a caller named somebody else's session. The error does not differ from that for a session
-        which does not exist: a caller cannot find out which ids are in use."""
+        """Audit that a caller named another user's session, and return the error. It equals the error for a missing
+        session, so that callers cannot find out which ids are in use."""
         details = {"what": "use", "code": SessionNotFound.code, "reason": "another caller's session"}
         self.act(AuditEvent(AuditKind.REFUSED, principal, session_id, details))
         return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)

@@ -1,6 +1,6 @@
 """Notices on options without effect, and on budgets that are nearly used up.
 
-Nothing is refused for these: versions of Claude Code and models differ, and a session runs without the option too.
+Such options are not refused: versions of Claude Code and models differ, and a session runs without the option too.
 """
 
 import re
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .session import Session
 
 _MAX_BUDGETS = 10
-"""Warnings of budgets that a report has."""
+"""Maximum number of budget warnings in a report."""
 
 
 PROMPTS = ("system_prompt", "append_system_prompt")
-"""The options that a conversation begins with: Claude Code writes them to its transcript, and takes them from there
-when the conversation goes on or is forked, whatever it is started with."""
+"""The options that stay as a conversation began: Claude Code writes them to its transcript, and reads them from there
+when the conversation continues or is forked, whatever options it is started with."""
 _KEPT_PROMPT = (
     "systemPrompt was not applied: a conversation keeps its first system prompt, also in a fork. Start a new session "
     "to use another one."
@@ -30,30 +30,29 @@ _MAX_NAMES = 10
 _MODEL = re.compile(r"claude-[a-z]{1,20}-(\d{1,3})(?:-(\d{1,2})(?!\d))?")
 _OLD_MODEL = re.compile(r"claude-(\d{1,3})(?:-(\d{1,2}))?-[a-z]{1,20}")
 _THINKING = (3, 7)
-"""Models before this version do not think."""
+"""Models before this version do not support thinking."""
 _ADAPTIVE = (4, 6)
-"""Models from this version on take no budget for their thinking."""
+"""Models from this version on accept no thinking budget."""
 _ALWAYS_ADAPTIVE = (5, 5)
-"""Models from this version on cannot be kept from thinking either."""
+"""Models from this version on always think."""
 
 
 def notices_of(session: "Session") -> list[str]:
-    """Everything that there is to say of the options of a session now, and of the budgets that its last turn has nearly
-    used up."""
+    """All notices on the current options of a session, and on the budgets that its last turn has nearly used up."""
     thinking = _on_thinking(session.options.thinking, session.model or session.options.model or "")
     return [*session.notices, *thinking, *_on_budgets(session.events)]
 
 
 def _on_budgets(events: EventReader) -> list[str]:
-    """The warnings since the last turn began: with the next one they have been said."""
+    """The budget warnings since the last turn began; earlier ones were already reported."""
     began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
     warned = events.latest(BudgetWarned, _MAX_BUDGETS)
     return [event.line for event in warned if isinstance(event, BudgetWarned) and event.seq > began]
 
 
 def option_notices(requested: SessionOptions | None, began_with: SessionOptions | None = None) -> tuple[str, ...]:
-    """What there is to say of the options of one call; `began_with` are those of the session that it goes on with, none
-    for a new one."""
+    """The notices on the options of one call; `began_with` are the options of the session that it continues, None for
+    a new one."""
     if requested is None:
         return ()
     notices = []
@@ -82,8 +81,8 @@ def _on_tools(option: str, rules: tuple[str, ...]) -> list[str]:
 
 
 def _on_thinking(thinking: Thinking | None, model: str) -> list[str]:
-    """Seen in Claude Code's requests to the API: before 3.7 it asks for no thinking, then for a budget, from 4.6 on for
-    adaptive thinking instead, and from 5.5 on in any case."""
+    """The notice on thinking. As seen in Claude Code's API requests: before 3.7 it requests no thinking, then a budget,
+    from 4.6 on adaptive thinking instead, and from 5.5 on always."""
     found = _MODEL.match(model) or _OLD_MODEL.match(model)
     if thinking is None or found is None:
         return []

@@ -1,10 +1,10 @@
 """Sessions that another program runs, such as Claude Code in a terminal, as that program reports them.
 
-Such a session is in memory like any other: it is listed, watched and waited for, and its questions are answered by
-whoever is first. Only the program runs it: nothing is sent to it from here, no process is started for it and no record
-is written. When the program has left, the session is one on disk again, and the next message takes it over.
+Such a session is in memory like any other: callers can list it, watch it and wait for it, and the first answer to a
+question counts. Only the program runs it: this server sends it no messages, starts no process for it and writes no
+record. When the program has left, the session is only on disk again, and the next message takes it over.
 
-Everything that is reported is a claim. It decides what is shown; an answer reaches nobody but whoever asked, and the
+All reports are unverified claims, and affect only the display. An answer reaches only the program that asked, and the
 policy of the local user judges it like every other answer.
 """
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 2.0
-"""Seconds between two looks for a transcript that is not there: Claude Code writes it with the first message."""
+"""Seconds between checks for a missing transcript: Claude Code writes it with the first message."""
 _MAX_QUESTIONS = 50
-"""Open questions of one such session."""
+"""Maximum open questions of one such session."""
 
 Settled = Callable[[Resolution, dict[str, Any] | None], None]
-"""Called once with the end of a question and the reply for Claude Code; None if it needs none."""
+"""Called once with the resolution of a question and the reply for Claude Code; None if it needs no reply."""
 Check = Callable[[Question, Answer], None]
-"""Raises what keeps an answer from being given."""
+"""Raises the error that an answer must be refused with, if any."""
 
 
 class OutsideSession:
@@ -51,23 +51,23 @@ class OutsideSession:
         self.session = session
         self._sessions = sessions
         self.attended = attended
-        """Whether the person is at the program right now, and needs no notice of what is on the screen."""
+        """Whether the person is at the program right now, and needs no notifications."""
         self.permission_mode: str | None = None
         """As the program reports it; None if it has not."""
         self._turns = 0
         self._logged = logged
-        """How many bytes of the transcript are in the session's log."""
+        """The number of transcript bytes that are in the session's log."""
 
     @property
     def is_joined(self) -> bool:
         return self.session.outside is self
 
     def report_directory(self, cwd: str) -> None:
-        """The program works in this directory now."""
+        """Note the directory that the program works in now."""
         self.session.cwd = cwd
 
     def report_state(self, state: State) -> None:
-        """The program runs a turn (RUNNING), has a question open (WAITING) or is at rest (IDLE)."""
+        """Note that the program runs a turn (RUNNING), has an open question (WAITING) or is idle (IDLE)."""
         tracker = self.session.state_tracker
         if not self.is_joined or tracker.state is State.CANCELLED:
             return
@@ -79,13 +79,13 @@ class OutsideSession:
         tracker.move(state)
 
     def report_prompt(self, prompt: str) -> None:
-        """The person has sent a message."""
+        """Note that the person has sent a message."""
         self._turns += 1
         self.session.first_prompt = self.session.first_prompt or prompt
         self._report(TurnStarted(self._turns, "", prompt, at=time.time()))
 
     async def follow_transcript(self) -> None:
-        """Logs as output what the program writes into the transcript, until it is cancelled."""
+        """Log the additions to the transcript as output, until cancelled."""
         session = self.session
         while True:
             try:
@@ -99,7 +99,7 @@ class OutsideSession:
             await asyncio.sleep(_LOOK_AGAIN)
 
     def report_outcome(self, outcome: Outcome) -> None:
-        """A turn has ended."""
+        """Note that a turn has ended."""
         self.session.outcome = outcome
         self._report(TurnEnded(self._turns, outcome, at=time.time()))
 
@@ -117,8 +117,8 @@ class OutsideSession:
         suggestions: Sequence[Mapping[str, Any]] = (),
         check: Check | None = None,
     ) -> Question:
-        """Opens a question that stands in the program too. It has no deadline: the dialog there has none. A rule of the
-        policy may answer it at once. LimitReached if too many are open."""
+        """Open a question that the program shows too. It has no deadline, because the program's dialog has none. A
+        policy rule may answer it at once. LimitReached if too many are open."""
         session = self.session
         if len(session.questions) >= _MAX_QUESTIONS:
             raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
@@ -154,11 +154,11 @@ class OutsideSession:
         return question
 
     def withdraw(self, question_id: str, detail: str) -> None:
-        """The question needs no answer any more; a no-op if it is closed."""
+        """Close a question that needs no answer any more; a no-op if it is closed."""
         self.session.deps.broker.withdraw(question_id, detail)
 
     def leave(self, detail: str = "the terminal has left the session") -> None:
-        """The program has left: questions are withdrawn, and the session is one on disk again."""
+        """Note that the program has left: withdraw its questions, and keep the session on disk only."""
         if not self.is_joined:
             return
         self.session.open_questions.withdraw_all(detail)
@@ -176,24 +176,24 @@ class OutsideSessions:
 
     @property
     def config_directory(self) -> str:
-        """Where Claude Code keeps the sessions that can be joined."""
+        """The configuration directory of Claude Code whose sessions can be joined."""
         return self._environments.of(LOCAL_CALLER).launcher.config_dir
 
     @property
     def are_replicated(self) -> bool:
-        """Whether other machines of a fleet see them too."""
+        """Whether other machines of a fleet also see them."""
         return self._environments.of(LOCAL_CALLER).replica is not None
 
     async def join(self, session_id: str, cwd: str, attended: Callable[[], bool] = lambda: False) -> OutsideSession:
-        """The session with this id, which another program runs in this directory. Its transcript may not be there yet.
+        """The session with this id, which another program runs in this directory. Its transcript need not exist yet.
 
         Raises:
             SessionBusy: this server runs it.
-            PermissionDenied: the policy lets the local user run no session there.
-            ClaudeCodeError: what is on disk of it cannot be read.
+            PermissionDenied: the policy does not let the local user run sessions there.
+            ClaudeCodeError: its files cannot be read.
         """
         deps = self._environments.of(LOCAL_CALLER)
-        # Before the log is filled with what is on disk: what is written meanwhile must not be missing.
+        # Before the log is filled from disk: later additions must not be missing.
         logged = await deps.stores.library.transcript_size(session_id)
         try:
             session = await self._sessions.find(session_id, LOCAL, deps)
@@ -202,7 +202,7 @@ class OutsideSessions:
             session = Session(session_id, options, cwd, LOCAL, deps)
         admission: Admission = deps.enforcer.admission(LOCAL)
         admission.admit(session.options.model_copy(update={"cwd": None}), cwd)
-        # With nothing awaited from here on: the session cannot begin a turn in between.
+        # No await from here on: the session cannot start a turn in between.
         session = self._sessions.known(session.id) or session
         if session.outside is not None:
             return session.outside

@@ -112,7 +112,7 @@ class PeerServers:
         async with self._follower.follow(str(file)) as requests:
             while True:
                 await requests.changed()
-                # The next request is another chance, and who wants the session does not wait for ever.
+                # The next request is another chance, and the waiting server has a timeout.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not release(session_id):
@@ -127,15 +127,15 @@ class PeerServers:
     # -- what others have -------------------------------------------------------------------------------------
 
     async def request_release(self, session_id: str, leases: Leases) -> None:
-        """Returns when no other server has the session. Raises SessionBusy, with the holder, if the holder is busy with
-        it or does not release it in time. Raises ProcessFailed if
-        it cannot be determined whether one has it. Nothing is reserved: another server may take the lease next."""
-        # As a rule nobody has it, and nothing needs to be written.
+        """Request the session; returns when no other server has it. Nothing is reserved: another server may take the
+        lease next. Raises SessionBusy, with the holder, if the holder is busy with it or does not release it in time,
+        and ProcessFailed if it cannot be determined whether a server has it."""
+        # Usually no server has it, and nothing needs to be written.
         if not await asyncio.to_thread(leases.held, session_id):
             return
         holder = await asyncio.to_thread(self._holders.want, session_id)
         with suppress(TimeoutError):
-            # Followed before the first look: what changes between the two is not missed.
+            # Watched before the first check: changes in between are not missed.
             async with (
                 asyncio.timeout(_RELEASE_SECONDS),
                 self._follower.follow(f"{self._database.path}-wal") as database,

@@ -1,4 +1,4 @@
-"""What callers hold of an accepted message and of an interruption, and what became of a message."""
+"""The handles that callers get for an accepted message and for an interruption, and the state of a message."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _ACCEPTED_BEFORE = "The message was accepted earlier; its result is in the conve
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTurn:
-    """A message on its way through a session, and the turn that starts with it or that it joins.
+    """An accepted message, and the turn that it starts or joins.
 
-    The turn belongs to the service: it runs on whether or not its outcome is awaited.
+    The turn belongs to the service: it continues whether or not its outcome is awaited.
     """
 
     session: Session
     message: UserMessage
-    """The message as the session keeps it."""
+    """The message in the session's queue."""
     repeated: bool = False
     """Whether it was accepted before, with the same key."""
 
@@ -35,10 +35,10 @@ class PendingTurn:
         return self.message.outcome.done()
 
     async def outcome(self) -> Outcome:
-        """Waits for the outcome of the turn that took the message up, or that of a message which will never run.
+        """Wait for the outcome of the turn that picked up the message; also returns for a message that will never run.
 
-        The outcome is in the session's record by then, so that a server which is killed right after still knows it.
-        May be awaited any number of times. Cancelling the wait does not cancel the turn; `Service.interrupt` does.
+        The outcome is already in the session's record, so that it survives a kill of the server. May be awaited any
+        number of times. Cancelling the wait does not cancel the turn; `Service.interrupt` does.
         """
         outcome = await asyncio.shield(self.message.outcome)
         await self.session.saved()
@@ -47,17 +47,17 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterruptResult:
-    """What an interruption came to."""
+    """The result of an interruption."""
 
     session: Session
     dropped: Sequence[UserMessage]
-    """The messages that waited behind the interrupted turn and will never run, oldest first."""
+    """The messages queued behind the interrupted turn, which will never run; oldest first."""
 
 
 def turn_of_accepted_message(session: Session, message_id: str, text: str) -> PendingTurn:
-    """The turn of a message that was accepted before."""
+    """The turn of a message that was accepted earlier."""
     message = session.delivery(message_id)
-    if message is None:  # of a server before this one, or one of many since then
+    if message is None:  # accepted by an earlier server, or followed by too many other messages
         ended = session.outcome if not session.busy else None
         message = UserMessage(text, id=message_id)
         message.outcome.set_result(ended or Outcome(OutcomeCode.COMPLETED, detail=_ACCEPTED_BEFORE))
@@ -72,8 +72,8 @@ async def is_in_transcript(session: Session, message_id: str) -> bool:
 
 
 async def message_state(session: Session, message_id: str) -> str:
-    """What became of a message that was accepted: `queued` behind a turn, `taken` up by one, `dropped` before that, or
-    `unknown`: a server that ended may have had it, and no process has read it."""
+    """The state of an accepted message: `queued` behind a turn, `taken` by one, `dropped` before that, or `unknown`: an
+    earlier server may have had it, and no process has read it."""
     message = session.delivery(message_id)
     if message is None:
         return "taken" if await is_in_transcript(session, message_id) else "unknown"

@@ -1,7 +1,7 @@
 """Remembers how much of a plan is used, as Claude Code last reported it to a session of each caller.
 
-Kept in the state database, so that `costs` and a server that has just started know it too. Claude Code reports it with
-the answers of the model, and only with a subscription.
+Stored in the state database, so that `costs` and a restarted server also know it. Claude Code reports it with the
+model's answers, and only with a subscription.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class PlanUsages:
                 self._start_task(self._write(owner))
 
     def act(self, act: AuditEvent) -> None:
-        """Acts say nothing of the plan."""
+        """Ignores acts, which do not concern the plan."""
 
     async def _write(self, owner: str) -> None:
         try:

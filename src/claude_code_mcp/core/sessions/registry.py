@@ -280,7 +280,7 @@ class Sessions:
         return fork
 
     async def clean_up_regularly(self) -> None:
-        """Parks idle processes, ends turns that run too long and forgets unused sessions. Never returns."""
+        """Park idle processes, end turns that run too long and forget unused sessions. Never returns."""
         settings = self._deps.settings
         while True:
             await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
@@ -320,7 +320,7 @@ class Sessions:
             session.log.close()
 
     async def vacate(self, directory: str, session: Session) -> None:
-        """Closes the processes of other sessions than this one that work in a directory; SessionBusy if one is busy."""
+        """Close the processes of all other sessions that work in a directory; SessionBusy if one is busy."""
         for other in [*self._known.values()]:
             if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
                 continue
@@ -331,7 +331,7 @@ class Sessions:
             await other.closed()
 
     async def release(self, session_id: str) -> None:
-        """Forgets a session that is to be removed, once its process is gone; SessionBusy while it is at work."""
+        """Forget a session that will be removed, once its process has ended; SessionBusy while it is working."""
         session = self.known(session_id)
         if session is None:
             return
@@ -345,7 +345,7 @@ class Sessions:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
-        """Forgets a session whose options Claude Code has refused, once its process is gone."""
+        """Forget a session whose options Claude Code has refused, once its process has ended."""
         # Wait first: until the process has ended, a resume must find this object and wait too.
         await session.closed()
         if self._known.get(session.id) is session and session.process.dormant:

@@ -316,19 +316,19 @@ class Session:
             return message
 
     async def take_over(self) -> None:
-        """Has another server let go of its process, and learns what that server has recorded. SessionBusy if it is at
-        work on the session."""
+        """Have another server release the session's process, and read what that server has recorded. SessionBusy if it
+        is working on the session."""
         async with self.process.starting:
             if self.process.live is None and not self.is_new:
                 await self._take_over()
 
     async def _take_over(self) -> None:
-        # What the last turn in another server came to is read after that server has let go of its process.
+        # The outcome of the other server's last turn is read after that server has released the process.
         await self.deps.peers.request_release(self.id, self.deps.stores.leases)
         await self._catch_up()
 
     async def end_stray(self) -> None:
-        """Waits until no process that a killed server has left can read or write the transcript."""
+        """Wait until no process of a killed server can read or write the transcript."""
         async with self.process.starting:
             if self.process.live is None:
                 await self.turn_runner.wait_for_previous_process()
