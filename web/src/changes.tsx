@@ -8,6 +8,7 @@ import { get, messageOf, sessionPath } from "./api";
 import type { Comments } from "./comments";
 import { unifiedDiff, type Row } from "./diff";
 import { diffView } from "./diff_view";
+import { saveViewed, viewedOf } from "./drafts";
 import { byDirectory, FileTree, type ListedFile } from "./file_tree";
 import { below } from "./tool_view";
 import { Nodes, Problem, useFreshId } from "./ui";
@@ -17,13 +18,14 @@ import { count, visible } from "./words";
 interface Changes {
   source: "worktree" | "conversation";
   directory: string;
-  files: { path: string; diffs: string[]; note?: string }[];
+  files: { path: string; diffs: string[]; note: string; digest: string }[];
   cut: boolean;
 }
 
 interface ChangedFile extends ListedFile {
   rows: Row[];
   note: string;
+  digest: string;
 }
 
 interface Props {
@@ -62,7 +64,7 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
         {now?.source === "worktree" && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
         <div class="changes">
           <Problem>{problem.value}</Problem>
-          {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files changes={now} comments={comments} />}
+          {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files session={id} changes={now} comments={comments} />}
         </div>
       </div>
       <Nodes class="comments-place" from={[comments]} make={() => [comments.element]} />
@@ -70,9 +72,17 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
   );
 }
 
-function Files({ changes, comments }: { changes: Changes; comments: Comments }): VNode {
+function Files({ session, changes, comments }: { session: string; changes: Changes; comments: Comments }): VNode {
   const prefix = useFreshId();
   const groups = useMemo(() => byDirectory(changes.files.map((file, at) => changedFile(file, changes.directory, `${prefix}-${at}`))), [changes]);
+  const viewed = useSignal(viewedOf(session));
+  const mark = (digest: string, seen: boolean): void => {
+    const marks = new Set(viewed.value);
+    if (seen) marks.add(digest);
+    else marks.delete(digest);
+    saveViewed(session, marks);
+    viewed.value = marks;
+  };
   const files = groups.flatMap((group) => group.files);
   if (!files.length && !changes.cut) return <p class="hint">{changes.source === "worktree" ? "All changes are merged already." : "Nothing was changed."}</p>;
   const listed = files.length > 1;
@@ -81,9 +91,12 @@ function Files({ changes, comments }: { changes: Changes; comments: Comments }):
       <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}</p>
       {changes.cut && <p class="problem">Not all changes are shown: there are too many.</p>}
       <div class={listed ? "reviewed listed" : "reviewed"}>
-        {listed && <FileTree groups={groups} />}
+        {listed && <FileTree groups={groups} viewed={viewed.value} />}
         <div class="changed-files">
-          {files.map((file) => <FileChange key={file.path} file={file} comments={comments} room={listed ? ROOM.listed : ROOM.alone} />)}
+          {files.map((file) => (
+            <FileChange key={file.path + file.digest} file={file} comments={comments} room={listed ? ROOM.listed : ROOM.alone}
+              viewed={viewed.value.has(file.digest)} mark={(seen) => mark(file.digest, seen)} />
+          ))}
         </div>
       </div>
     </>
@@ -93,27 +106,43 @@ function Files({ changes, comments }: { changes: Changes; comments: Comments }):
 function changedFile(file: Changes["files"][number], directory: string, id: string): ChangedFile {
   const rows = file.diffs.flatMap((diff, at): Row[] => [...(at ? [{ kind: "gap", text: "" } as Row] : []), ...unifiedDiff(diff)]);
   return {
-    id, path: visible(below(file.path, directory)), rows, note: file.note ?? "",
+    id, path: visible(below(file.path, directory)), rows, note: file.note, digest: file.digest,
     added: rows.filter((row) => row.kind === "new").length,
     gone: rows.filter((row) => row.kind === "gone").length,
   };
 }
 
-function FileChange({ file, comments, room }: { file: ChangedFile; comments: Comments; room: string }): VNode {
+interface FileProps {
+  file: ChangedFile;
+  comments: Comments;
+  room: string;
+  viewed: boolean;
+  mark(viewed: boolean): void;
+}
+
+function FileChange({ file, comments, room, viewed, mark }: FileProps): VNode {
   const { path, rows, note, added, gone } = file;
-  const open = useSignal(added + gone <= SHORT);
+  const open = useSignal(!viewed && added + gone <= SHORT);
   const drawn = useRef(false);
   drawn.current ||= open.value; // what was unfolded in it stays as it is
+  const view = (seen: boolean): void => {
+    mark(seen);
+    open.value = !seen;
+  };
   return (
-    <details class="tool" id={file.id} open={open.value} onToggle={(event) => (open.value = event.currentTarget.open)}>
-      <summary>
-        <span class="tool-name path">{path}</span>{note && <span class="tag">{note}</span>}
-        <span class="plus" aria-label={`${count(added, "line")} added`}>+{added}</span>{" "}
-        <span class="minus" aria-label={`${count(gone, "line")} removed`}>−{gone}</span>
-      </summary>
-      {drawn.current && (rows.length
-        ? <Nodes class="tool-body" from={[file]} make={() => [diffView(rows, path, comments.margin(path), room)]} />
-        : <div class="tool-body"><p class="hint">{note}</p></div>)}
-    </details>
+    <div class="changed-file">
+      {/* Not in the summary, which is a button itself. */}
+      <label class="viewed"><input type="checkbox" checked={viewed} aria-label={`Viewed ${path}`} onChange={(event) => view(event.currentTarget.checked)} /> Viewed</label>
+      <details class="tool" id={file.id} open={open.value} onToggle={(event) => (open.value = event.currentTarget.open)}>
+        <summary>
+          <span class="tool-name path">{path}</span>{note && <span class="tag">{note}</span>}
+          <span class="plus" aria-label={`${count(added, "line")} added`}>+{added}</span>{" "}
+          <span class="minus" aria-label={`${count(gone, "line")} removed`}>−{gone}</span>
+        </summary>
+        {drawn.current && (rows.length
+          ? <Nodes class="tool-body" from={[file]} make={() => [diffView(rows, path, comments.margin(path), room)]} />
+          : <div class="tool-body"><p class="hint">{note}</p></div>)}
+      </details>
+    </div>
   );
 }

@@ -1,5 +1,5 @@
-// What somebody has typed, or attached, and not sent, by session, and what was sent and is not in the conversation yet. It
-// is kept in this browser, for one person, until it is sent or they sign out.
+// What somebody has typed, or attached, and not sent, by session, what was sent and is not in the conversation yet, and
+// which changes they have viewed. It is kept in this browser, for one person, until it is sent or they sign out.
 
 import type { Attachment } from "./attachments";
 
@@ -8,6 +8,8 @@ const MOST = 40;
 const LONGEST = 100_000;
 const LONGEST_TOGETHER = 1_000_000;
 const MOST_SENT = 10;
+const MOST_REVIEWS = 40;
+const MOST_VIEWED = 500;
 
 /** A message that the server has taken. */
 export interface Sent {
@@ -28,6 +30,8 @@ interface Draft {
 interface Kept {
   principal: string;
   drafts: Record<string, Draft>;
+  /** Digests of the changes that were viewed, by session. */
+  viewed?: Record<string, string[]>;
 }
 
 let kept: Kept = { principal: "", drafts: {} };
@@ -88,12 +92,28 @@ function put(scope: string, draft: Draft): void {
     delete kept.drafts[scopes[0] as string];
     scopes = scopes.slice(1);
   }
+  store();
+}
+
+function store(): void {
   try {
-    if (scopes.length) localStorage.setItem(KEY, JSON.stringify(kept));
+    if (Object.keys(kept.drafts).length || Object.keys(kept.viewed ?? {}).length) localStorage.setItem(KEY, JSON.stringify(kept));
     else localStorage.removeItem(KEY);
   } catch {
     // The browser keeps no more; what is on the page stays there.
   }
+}
+
+export function viewedOf(session: string): ReadonlySet<string> {
+  return new Set(kept.viewed?.[session]);
+}
+
+/** Keeps which changes of a session were viewed; the sessions that were reviewed longest ago lose theirs. */
+export function saveViewed(session: string, digests: ReadonlySet<string>): void {
+  const { [session]: _, ...others } = kept.viewed ?? {};
+  const all = Object.entries({ ...others, ...(digests.size ? { [session]: [...digests].slice(-MOST_VIEWED) } : {}) });
+  kept.viewed = Object.fromEntries(all.slice(-MOST_REVIEWS));
+  store();
 }
 
 /** A key that no other message has. Not `randomUUID`: a page over plain HTTP has none. */

@@ -3,6 +3,7 @@
 
 import { type VNode } from "preact";
 import { useState } from "preact/hooks";
+import { cx } from "./ui";
 import { count } from "./words";
 
 export interface ListedFile {
@@ -12,6 +13,7 @@ export interface ListedFile {
   path: string;
   added: number;
   gone: number;
+  digest: string;
 }
 
 export interface Group<File extends ListedFile = ListedFile> {
@@ -39,13 +41,13 @@ function directoryOf(path: string): string {
 /** The width from which the list stands beside the changes, as in the styles. */
 const BESIDE = "(min-width: 75rem)";
 
-export function FileTree({ groups }: { groups: readonly Group[] }): VNode {
+export function FileTree({ groups, viewed }: { groups: readonly Group[]; viewed: ReadonlySet<string> }): VNode {
   const [open] = useState(() => matchMedia(BESIDE).matches);
   const files = groups.flatMap((group) => group.files);
   return (
     <details class="file-tree" open={open}>
       <summary>
-        <span class="tree-title">{count(files.length, "file")}</span>
+        <span class="tree-title" role="status">{`${files.filter((file) => viewed.has(file.digest)).length} of ${files.length} viewed`}</span>
         <Amount added={sum(files, "added")} gone={sum(files, "gone")} />
       </summary>
       <nav aria-label="Changed files">
@@ -55,8 +57,10 @@ export function FileTree({ groups }: { groups: readonly Group[] }): VNode {
             <ul role="list">
               {inside.map((file) => (
                 <li key={file.path}>
-                  <button type="button" class="quiet tree-file" onClick={() => show(file.id)}>
+                  <button type="button" class={cx("quiet tree-file", viewed.has(file.digest) && "seen")} onClick={() => show(file.id)}>
+                    <span class="tree-mark" aria-hidden="true">{viewed.has(file.digest) ? "✓" : ""}</span>
                     <span class="path">{file.path.slice(directory.length)}</span><Amount added={file.added} gone={file.gone} />
+                    {viewed.has(file.digest) && <span class="spoken">, viewed</span>}
                   </button>
                 </li>
               ))}

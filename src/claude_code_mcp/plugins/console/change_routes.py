@@ -1,6 +1,7 @@
 """The routes for a session's changes, by file, and actions on them. Shows the diff of its worktree, or otherwise its
 edits, within limits; omissions are reported."""
 
+import hashlib
 import re
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -28,11 +29,13 @@ class ChangedFile(NamedTuple):
 
     path: str
     diffs: list[str]
-    note: str = ""
+    note: str
     """Its other status: `new`, `deleted`, `renamed`, or why there are no lines."""
+    digest: str
+    """Identifies these changes: a page keeps it to know whether somebody has viewed them."""
 
     def row(self) -> dict[str, Any]:
-        return {"path": self.path, "diffs": self.diffs, "note": self.note}
+        return self._asdict()
 
 
 def files_of_diff(text: str) -> tuple[list[ChangedFile], bool]:
@@ -62,7 +65,11 @@ def _changed_file(part: str) -> ChangedFile:
     named = renamed[1] if renamed else old if new in ("", _NOWHERE) else new
     # Without lines that name it, the head of the part is all there is: `diff --git a/x b/x`.
     path = named or head.split("\n", 1)[0].rpartition(" b/")[2]
-    return ChangedFile(path, [part[hunks.start() :].rstrip("\n")] if hunks else [], note)
+    return ChangedFile(path, [part[hunks.start() :].rstrip("\n")] if hunks else [], note, _digest(part.rstrip("\n")))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------
@@ -97,7 +104,8 @@ class ChangeRoutes:
             files, cut = files_of_diff(service.redaction.text(changes))
             source = "worktree"
         else:
-            files, cut = [ChangedFile(*edited) for edited in changes.files], changes.cut
+            files = [ChangedFile(path, diffs, "", _digest(path, *diffs)) for path, diffs in changes.files]
+            cut = changes.cut
             source = "conversation"
         directory = service.redaction.text(session.cwd)
         return answer({"source": source, "directory": directory, "files": [file.row() for file in files], "cut": cut})

@@ -158,15 +158,15 @@ class Person:
         return found
 
 
-def changes_of(person: Person, files: int = 1) -> Locator:
+def changes_of(person: Person, files: int = 1, words: str = "") -> Locator:
     """The changed files on the page of changes. Claude Code writes its transcript a moment after it has said something,
-    so the page is opened again until it has this many of them."""
+    so the page is opened again until it has this many of them, and these words."""
     page = person.page
     changed = page.locator(".changes details.tool")
     while True:
         page.get_by_role("link", name="Changes").click()
         expect(changed.or_(page.get_by_text("Nothing was changed.")).first).to_be_visible()
-        if changed.count() == files:
+        if changed.count() == files and changed.filter(has_text=words).count():
             return changed
         page.get_by_role("link", name="Back to the session").click()
 

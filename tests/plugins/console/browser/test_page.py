@@ -16,7 +16,7 @@ from claude_code_mcp.testing.script import ask_user, text, tool
 from tests.support import npm
 
 from .conftest import OpenBrowser
-from .console import PHONE, Person, Site, write_script
+from .console import PHONE, Person, Site, changes_of, write_script
 from .notifications import PushService
 
 ROOT = Path(__file__).parents[4]
@@ -163,8 +163,18 @@ def test_every_screen_passes_the_accessibility_checks(
     person.page.get_by_role("textbox", name="Comment on a.py:1").fill("Why?")
     person.page.locator(".comments summary").click()
     found["file with a comment"] = _violations(person.page, axe)
+    person.page.goto(f"{site.url}/#/sessions/{person.session_id}/changes")
+    expect(person.page.get_by_text("Nothing was changed.")).to_be_visible()
+    found["no changes"] = _violations(person.page, axe)
+    writes = [tool("Write", file_path=str(directory / name), content="x = 1\n") for name in ("b.py", "src/c.py")]
+    write_script(directory, *writes, "Written.")
+    person.start("Write two files", directory, "acceptEdits")
+    person.says("Written.")
+    changes_of(person, 2)
+    person.page.get_by_label("Viewed b.py").check()
+    person.page.locator(".file-tree").evaluate("(tree) => (tree.open = true)")
+    found["changes"] = _violations(person.page, axe)
     for route, ready in (
-        (f"/sessions/{person.session_id}/changes", ".changes .hint"),
         ("/", ".row"),
         ("/new", "main textarea"),
         ("/costs", "main table"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.testing.script import Step, script, text, tool
+from claude_code_mcp.testing.script import script, text, tool
 from tests.support.system_packages import require
 
 from .conftest import OpenBrowser
@@ -74,24 +74,34 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     expect(page.locator(".comments")).to_be_hidden()
 
 
-def _three_files(person: Person, site: Site, *later: Step) -> Path:
-    """A session on whose page of changes there are three files in two directories; the project's directory."""
+def _three_files(person: Person, site: Site) -> None:
+    """The page of changes of a session that wrote three files in two directories. With its second message it changes
+    one of them."""
     directory = site.project()
     long = "".join(f"line {number}\n" for number in range(1, 101))
     files = (("README.md", "Read me.\n"), ("src/long.txt", long), ("src/app.py", "one = 1\ntwo = 2\n"))
     steps = [tool("Write", file_path=str(directory / name), content=content) for name, content in files]
-    write_script(directory, *steps, "Written.", *later)
+    edit = tool("Edit", file_path=str(directory / "src/app.py"), old_string="two = 2", new_string="two = 'zwei'")
+    write_script(directory, *steps, "Written.", edit, "Changed.")
     person.start("Write three files", directory, "acceptEdits")
     person.says("Written.")
     changes_of(person, 3)
-    return directory
+
+
+def _change_one(person: Person) -> None:
+    page = person.page
+    page.get_by_role("link", name="Back to the session").click()
+    page.get_by_label("Message", exact=True).fill("Change one")
+    page.get_by_role("button", name="Send", exact=True).click()
+    person.says("Changed.")
+    changes_of(person, 3, "zwei")
 
 
 def test_a_file_is_found_in_the_list_of_files(person: Person, site: Site, open_browser: OpenBrowser) -> None:
     _three_files(person, site)
     page = person.page
     tree = page.locator(".file-tree")
-    expect(tree.locator("summary")).to_contain_text("3 files")
+    expect(tree.locator("summary")).to_contain_text("0 of 3 viewed")
     expect(tree.locator(".tree-directory")).to_have_text(["src/"])
     expect(tree.locator(".tree-file .path")).to_have_text(["README.md", "long.txt", "app.py"])
     tree.get_by_role("button", name="long.txt 100 lines added, 0 lines removed").click()
@@ -109,6 +119,32 @@ def test_a_file_is_found_in_the_list_of_files(person: Person, site: Site, open_b
     listed.locator("summary").click()
     listed.get_by_role("button", name="app.py").click()
     expect(phone.page.locator("details.tool", has_text="app.py").locator("summary")).to_be_in_viewport()
+
+
+def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Site) -> None:
+    _three_files(person, site)
+    page = person.page
+    app, readme = (page.locator("details.tool", has_text=name) for name in ("app.py", "README.md"))
+    viewed, lines = page.locator(".file-tree summary"), app.locator("td.new")
+    expect(lines.first).to_be_visible()
+    page.get_by_label("Viewed src/app.py").check()
+    page.get_by_label("Viewed README.md").check()
+    expect(viewed).to_contain_text("2 of 3 viewed")
+    expect(lines.first).to_be_hidden()
+    page.reload()
+    expect(viewed).to_contain_text("2 of 3 viewed")
+    expect(page.get_by_label("Viewed src/app.py")).to_be_checked()
+    expect(app.locator("summary")).to_be_visible()
+    expect(app).not_to_have_attribute("open", "")
+
+    _change_one(person)
+    expect(page.get_by_label("Viewed src/app.py")).not_to_be_checked()
+    expect(page.get_by_label("Viewed README.md")).to_be_checked()
+    expect(viewed).to_contain_text("1 of 3 viewed")
+    expect(lines.filter(has_text="zwei").first).to_be_visible()
+    page.get_by_label("Viewed README.md").uncheck()
+    expect(readme.locator("td.new").first).to_be_visible()
+    expect(viewed).to_contain_text("0 of 3 viewed")
 
 
 @pytest.mark.soak  # tests/plugins/console/test_changes.py asks for the same without a page
