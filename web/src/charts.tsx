@@ -1,27 +1,124 @@
 // Pictures of amounts, as plain SVG. Each says the same in words for those who do not see it.
 
 import { type VNode } from "preact";
-import { dollars } from "./words";
+import { dollars, place, visible } from "./words";
 
-export interface DayCost {
+export interface CostBar {
+  /** A day or a month. */
   name: string;
   usd: number;
+  /** The dollars by model or project. What costs little is together under `other`, as the server decides. */
+  parts?: Record<string, number>;
 }
 
-/** What each of the last days has cost, as bars; days on which nothing was spent are there, and empty. */
-export function DayBars({ days, span, limit }: { days: readonly DayCost[]; span: number; limit?: number }): VNode {
-  const spent = new Map(days.map((day) => [day.name, day.usd]));
-  const names = [...Array(span).keys()].map((back) => new Date(Date.now() - (span - 1 - back) * 86_400_000).toISOString().slice(0, 10));
-  const most = Math.max(...names.map((name) => spent.get(name) ?? 0), limit ?? 0, 0.000001);
-  const said = names.filter((name) => spent.get(name)).map((name) => `${name}: ${dollars(spent.get(name))}`).join(", ");
+export interface BudgetLine {
+  usd: number;
+  words: string;
+}
+
+const OTHER = "other";
+const TALLEST = 46;
+/** How many times the highest bar a budget may be and still be drawn: beyond, the bars would be too low to be seen. */
+const HIGHEST_LIMIT = 4;
+
+/** The last days, oldest first. */
+export function lastDays(span: number): string[] {
+  return [...Array(span).keys()].map((back) => new Date(Date.now() - (span - 1 - back) * 86_400_000).toISOString().slice(0, 10));
+}
+
+/** What each period has cost, as bars of parts; periods in which nothing was spent are there, and empty. */
+export function CostBars({ lines, names, per, split, limit }: {
+  lines: readonly CostBar[]; names: readonly string[]; per: string; split?: string; limit?: BudgetLine | undefined;
+}): VNode {
+  const bars = names.map((name) => together(name, lines.filter((line) => line.name === name)));
+  const series = ranked(bars);
+  const highest = Math.max(...bars.map((bar) => bar.usd), 0.000001);
+  const drawn = limit !== undefined && limit.usd <= highest * HIGHEST_LIMIT ? limit : undefined;
+  const most = Math.max(highest, drawn?.usd ?? 0);
+  const height = (usd: number): number => (TALLEST * usd) / most;
+  const width = names.length * 10;
+  const said = bars.filter((bar) => bar.usd > 0).map((bar) => `${bar.name}: ${dollars(bar.usd)}${inParts(bar, series)}`).join("; ");
+  const title = `Costs by ${per}${split ? ` and ${split}` : ""}: ${said || "nothing"}${limit ? `. ${limit.words}: ${dollars(limit.usd)}` : ""}`;
   return (
-    <svg class="day-bars" role="img" aria-label={`Costs by day: ${said || "nothing"}`} viewBox={`0 0 ${span * 10} 50`} preserveAspectRatio="none">
-      {names.map((name, at) => {
-        const height = (46 * (spent.get(name) ?? 0)) / most;
-        return <rect key={name} x={at * 10 + 1} y={48 - height} width="8" height={height} class="day-bar"><title>{`${name}: ${dollars(spent.get(name)) || "$0"}`}</title></rect>;
-      })}
-      {limit !== undefined && <line x1="0" x2={span * 10} y1={48 - (46 * limit) / most} y2={48 - (46 * limit) / most} class="limit-line" />}
-      <line x1="0" x2={span * 10} y1="48.5" y2="48.5" class="base-line" />
+    <figure class="cost-bars">
+      <div class="axis" aria-hidden="true"><span>{dollars(most)}</span></div>
+      <svg class="day-bars" role="img" aria-label={title} viewBox={`0 0 ${width} 50`} preserveAspectRatio="none">
+        {bars.map((bar, at) => {
+          let top = 48;
+          return series.filter((part) => bar.parts[part]).map((part) => {
+            const spent = bar.parts[part] ?? 0;
+            top -= height(spent);
+            return (
+              <rect key={`${bar.name} ${part}`} x={at * 10 + 1} y={top} width="8" height={height(spent)} class={`day-bar ${colour(series, part)}`}>
+                <title>{`${bar.name}${part ? `, ${partName(part)}` : ""}: ${dollars(spent)}`}</title>
+              </rect>
+            );
+          });
+        })}
+        {drawn !== undefined && <line x1="0" x2={width} y1={48 - height(drawn.usd)} y2={48 - height(drawn.usd)} class="limit-line"><title>{`${drawn.words}: ${dollars(drawn.usd)}`}</title></line>}
+        <line x1="0" x2={width} y1="48.5" y2="48.5" class="base-line" />
+      </svg>
+      <div class="axis" aria-hidden="true"><span>{names[0]}</span>{names.length > 1 && <span>{names.at(-1)}</span>}</div>
+      {(split !== undefined || limit !== undefined) && (
+        <ul class="legend" role="list" aria-label="Legend">
+          {series.filter(Boolean).map((part) => (
+            <li key={part} title={visible(part)}><span class={`legend-mark ${colour(series, part)}`} aria-hidden="true" />{`${partName(part)} ${dollars(bars.reduce((sum, bar) => sum + (bar.parts[part] ?? 0), 0))}`}</li>
+          ))}
+          {limit !== undefined && (
+            <li>{drawn !== undefined && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limit.usd)}${drawn === undefined ? ", far above these bars" : ""}`}</li>
+          )}
+        </ul>
+      )}
+    </figure>
+  );
+}
+
+interface Bar {
+  name: string;
+  usd: number;
+  parts: Record<string, number>;
+}
+
+/** In a fleet, each machine has its own line for a day. What is in no part is under the empty name. */
+function together(name: string, lines: readonly CostBar[]): Bar {
+  const parts: Record<string, number> = {};
+  for (const line of lines) {
+    const given = Object.entries(line.parts ?? { "": line.usd });
+    for (const [part, spent] of given) parts[part] = (parts[part] ?? 0) + spent;
+  }
+  return { name, usd: lines.reduce((sum, line) => sum + line.usd, 0), parts };
+}
+
+/** All parts, those that cost most first, and what is put together last. */
+function ranked(bars: readonly Bar[]): string[] {
+  const sums = new Map<string, number>();
+  for (const bar of bars) for (const [part, spent] of Object.entries(bar.parts)) sums.set(part, (sums.get(part) ?? 0) + spent);
+  return [...sums].filter(([, spent]) => spent > 0).sort(([one, much], [other, more]) => Number(one === OTHER) - Number(other === OTHER) || more - much).map(([part]) => part);
+}
+
+function inParts(bar: Bar, series: readonly string[]): string {
+  const named = series.filter((part) => part && bar.parts[part]);
+  return named.length ? ` (${named.map((part) => `${partName(part)} ${dollars(bar.parts[part])}`).join(", ")})` : "";
+}
+
+function colour(series: readonly string[], part: string): string {
+  return part === OTHER ? "part-other" : `part-${series.indexOf(part)}`;
+}
+
+/** A project is a path: its last directories tell which one. */
+function partName(part: string): string {
+  return visible(place(part));
+}
+
+const RING = 2 * Math.PI * 6;
+
+/** A part of a whole, from 0 to 1, as a ring that is filled so far. */
+export function Ring({ part, words }: { part: number; words: string }): VNode {
+  return (
+    <svg class={`ring${part >= 0.8 ? " nearly-full" : ""}`} role="img" aria-label={words} viewBox="0 0 16 16">
+      <title>{words}</title>
+      <circle cx="8" cy="8" r="6" class="ring-whole" />
+      <circle cx="8" cy="8" r="6" class="ring-part" stroke-dasharray={`${RING * Math.min(1, part)} ${RING}`} transform="rotate(-90 8 8)" />
     </svg>
   );
 }

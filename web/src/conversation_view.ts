@@ -22,7 +22,7 @@ import { notable, Notices } from "./notices";
 import { mount } from "./ui";
 import { Queue, QueueList, type QueuedMessage } from "./queue";
 import { ModeAndModel, SessionMenu } from "./menu";
-import { contextWords, TodoList, Todos } from "./todo";
+import { ContextRing, TodoList, Todos } from "./todo";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
@@ -46,6 +46,7 @@ export class ConversationView implements Watcher {
   readonly element: HTMLElement;
   private readonly heading = h("h1", { tabindex: -1, dir: "auto" }, "…");
   private readonly about = h("p", { class: "about" });
+  private readonly context = h("span", null);
   private readonly shown: TurnWindow;
   private readonly newest = button("Jump to the end", () => void this.toNewest(), { class: "newest", hidden: true });
   private readonly changes = h("a", { class: "quiet changes-link" }, "Changes");
@@ -119,6 +120,7 @@ export class ConversationView implements Watcher {
       this.find.element,
       this.tasks, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
     this.unmount.push(
+      mount(ContextRing, { row: this.rowShown }, this.context),
       mount(Todos, { list: this.todo }, this.tasks),
       mount(QueueList, { queue: this.queue, acts: {
     withdraw: (message) => this.withdraw(message),
@@ -608,12 +610,12 @@ export class ConversationView implements Watcher {
     this.changes.href = `#/sessions/${encodeURIComponent(this.id)}/changes`;
     const status = statusWord(row);
     replace(this.about,
-      status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",
+      status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ", this.context,
       h("span", { title: row.directory ?? undefined }, place(row.directory)),
       row.inTerminal && " · in a terminal", row.archived && " · archived", row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
-      dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`, contextWords(row) && ` · ${contextWords(row)}`,
+      dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`,
       planWords(row.planUsage) && ` · plan: ${planWords(row.planUsage)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
     this.composer.busy.value = this.busy;

@@ -5,7 +5,7 @@ import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect} from "preact/hooks";
 import { get, messageOf } from "./api";
-import { DayBars } from "./charts";
+import { CostBars, lastDays, type BudgetLine } from "./charts";
 import { planWords } from "./limits";
 import type { Live } from "./live";
 import { routeOf } from "./sessions";
@@ -23,6 +23,7 @@ interface Line {
   /** In a fleet. */
   machine?: string | null;
   usd: number;
+  parts?: Record<string, number>;
   sessions?: number;
   inputTokens?: number;
   outputTokens?: number;
@@ -52,6 +53,9 @@ interface Budget {
 
 const OWN_WAYS = ["day", "month", "project", "model", "session"];
 const TEAM_WAYS = ["person and month", "person and day", "group and month", "group and day", "project", "model", "day", "month"];
+/** In these a picture shows the parts of each bar. */
+const TIMES = ["day", "month"];
+const MOST_BARS = 366;
 const SPANS: Record<string, number> = { "7 days": 7, "30 days": 30, "90 days": 90, "all time": 0 };
 
 export function Costs({ me, live }: { me: Me; live: Live }): VNode {
@@ -59,15 +63,17 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
   const everybody = useSignal(false);
   const by = useSignal("day");
   const days = useSignal(30);
-  const shown = useSignal<{ report: Report; by: string; days: number } | null>(null);
+  const split = useSignal("model");
+  const shown = useSignal<{ report: Report; by: string; days: number; split: string } | null>(null);
   const problem = useSignal("");
   const ways = everybody.value ? TEAM_WAYS : OWN_WAYS;
   useEffect(() => {
     let current = true;
     const [grouping = "", per = ""] = by.value.replace("person", "caller").split(" and ");
     const query = new URLSearchParams({ of: everybody.value ? "everybody" : "own", by: grouping, per });
+    if (TIMES.includes(by.value)) query.set("split", split.value);
     if (days.value) query.set("since", new Date(Date.now() - (days.value - 1) * 86_400_000).toISOString().slice(0, 10));
-    const asked = { by: by.value, days: days.value };
+    const asked = { by: by.value, days: days.value, split: split.value };
     // What was asked for last is what the choices say, whichever answer comes last.
     get<Report>(`/api/costs?${query}`).then((report) => {
       if (!current) return;
@@ -79,7 +85,7 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
       problem.value = messageOf(error);
     });
     return () => void (current = false);
-  }, [everybody.value, by.value, days.value]);
+  }, [everybody.value, by.value, days.value, split.value]);
   const choose = (all: boolean): void => {
     everybody.value = all;
     by.value = (all ? TEAM_WAYS : OWN_WAYS)[0] as string;
@@ -99,6 +105,10 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
           <select id={`${id}-span`} value={String(days.value)} onChange={(event) => (days.value = Number(event.currentTarget.value))}>
             {Object.entries(SPANS).map(([label, number]) => <option key={label} value={String(number)}>{label}</option>)}
           </select>
+          {TIMES.includes(by.value) && <><label for={`${id}-split`}> split by </label>
+            <select id={`${id}-split`} value={split.value} onChange={(event) => (split.value = event.currentTarget.value)}>
+              <option value="model">model</option><option value="project">project</option>
+            </select></>}
         </p>
         <div class="page-part" aria-live="polite">
           {problem.value && <p class="problem">{problem.value}</p>}
@@ -109,20 +119,35 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
   );
 }
 
-function ReportPart({ report, by, days }: { report: Report; by: string; days: number }): VNode {
+function ReportPart({ report, by, days, split }: { report: Report; by: string; days: number; split: string }): VNode {
   const problems = [report.error?.message ?? "", ...(report.unanswered ?? []).map((each) => each.reason ?? "")].filter(Boolean);
   const plan = planWords(report.planUsage);
-  const daily = report.budgets?.find((one) => one.period === "day" && !one.group && !one.caller)?.limitUsd;
+  const drawn = TIMES.includes(by) && report.lines.some((line) => line.usd > 0);
   return (
     <>
       {problems.map((problem) => <p key={problem} class="problem">{visible(problem)}</p>)}
       <Budgets rows={report.budgets ?? []} />
       {plan && <p class="hint">Plan: {plan} used.</p>}
-      {by === "day" && days > 0 && report.lines.some((line) => line.usd > 0) && <DayBars days={report.lines} span={days} {...(daily === undefined ? {} : { limit: daily })} />}
-      <CostTable report={report} by={by} />
+      {drawn && <CostBars lines={report.lines} names={periods(report.lines, by, days)} per={by} split={split} limit={budgetOf(report.budgets ?? [], by)} />}
+      {drawn ? <details class="as-table"><summary>Show as table</summary><CostTable report={report} by={by} /></details> : <CostTable report={report} by={by} />}
       {Boolean(report.leftOut) && <p class="hint">… and {report.leftOut?.toLocaleString("en")} more</p>}
     </>
   );
+}
+
+/** The periods of the picture, oldest first: all of the days, or the months in which something was spent. */
+function periods(lines: readonly Line[], by: string, days: number): string[] {
+  const known = [...new Set(lines.map((line) => line.name).filter((name) => /^\d/.test(name)))].sort();
+  if (by === "month") return known;
+  const first = Date.parse(known[0] ?? "");
+  const all = first ? Math.floor((Date.now() - first) / 86_400_000) + 1 : 1;
+  return lastDays(days || Math.min(MOST_BARS, Math.max(1, all)));
+}
+
+/** The budget of whoever the costs are of, for one bar: of a group or of another person it says nothing here. */
+function budgetOf(budgets: readonly Budget[], by: string): BudgetLine | undefined {
+  const own = budgets.find((one) => one.period === by && !one.group && !one.caller && !one.machine);
+  return own && { usd: own.limitUsd, words: `Budget for a ${by}` };
 }
 
 /** What has a time comes newest first. */

@@ -2,11 +2,12 @@
 
 import { signal } from "@preact/signals";
 import { type VNode } from "preact";
-import { DayBars } from "./charts";
+import { CostBars, lastDays, Ring } from "./charts";
 import { QuestionCard, type Asked } from "./question";
 import type { Question } from "./types";
 import { ViewHead } from "./view_head";
 
+const SERIES = ["opus", "sonnet", "haiku", "fourth", "fifth", "other"];
 const TYPE = ["xs", "s", "m", "l", "body", "title", "section", "page"];
 /** Backgrounds, each with the color of the text on it. */
 const COLORS: readonly (readonly [string, string])[] = [
@@ -61,8 +62,10 @@ export function Design(): VNode {
           <QuestionCard asked={ASKED} directory="" send={() => Promise.resolve()} owner={NOBODY} />
         </section>
         <section>
-          <h2>A chart</h2>
-          <DayBars span={14} limit={4} days={[...Array(14).keys()].map((back) => ({ name: new Date(Date.now() - back * 86_400_000).toISOString().slice(0, 10), usd: (back * 7) % 5 }))} />
+          <h2>Charts</h2>
+          <CostBars names={lastDays(14)} per="day" split="model" limit={{ usd: 12, words: "Budget for a day" }}
+            lines={lastDays(14).map((name, at) => ({ name, usd: (at * 7) % 10, parts: Object.fromEntries(SERIES.map((part) => [part, ((at * 7) % 10) / SERIES.length])) }))} />
+          <p><Ring part={0.3} words="context 30 %" /> <Ring part={0.9} words="context 90 %" /></p>
         </section>
       </div>
     </div>

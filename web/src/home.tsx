@@ -5,7 +5,7 @@ import { signal, useSignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { ApiError, get, messageOf, post, sessionPath } from "./api";
-import { DayBars, type DayCost } from "./charts";
+import { CostBars, lastDays, type CostBar } from "./charts";
 import { useMinutes } from "./list";
 import type { Live } from "./live";
 import { Questions } from "./questions";
@@ -104,18 +104,18 @@ function Waiting({ live }: { live: Live }): VNode | null {
 }
 
 function Spent(): VNode | null {
-  const days = useSignal<readonly DayCost[]>([]);
+  const days = useSignal<readonly CostBar[]>([]);
   useEffect(() => {
     const since = new Date(Date.now() - (DAYS - 1) * 86_400_000).toISOString().slice(0, 10);
     // Where costs cannot be read, the page does without them: the page of costs says why.
-    void get<{ lines: DayCost[] }>(`/api/costs?by=day&since=${since}`).then((report) => (days.value = report.lines), () => undefined);
+    void get<{ lines: CostBar[] }>(`/api/costs?by=day&since=${since}`).then((report) => (days.value = report.lines), () => undefined);
   }, []);
   if (!days.value.some((day) => day.usd > 0)) return null;
   const together = days.value.reduce((sum, day) => sum + day.usd, 0);
   return (
     <section class="home-part">
       <h2>The last {DAYS} days <span class="hint">{dollars(together)} · <a href="#/costs">Costs</a></span></h2>
-      <DayBars days={days.value} span={DAYS} />
+      <CostBars lines={days.value} names={lastDays(DAYS)} per="day" />
     </section>
   );
 }

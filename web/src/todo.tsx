@@ -1,7 +1,8 @@
 // What Claude has set out to do, as it last said, and how much of the model's context is used.
 
-import { signal } from "@preact/signals";
+import { signal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
+import { Ring } from "./charts";
 import type { Item, SessionRow } from "./types";
 import { visible } from "./words";
 
@@ -59,11 +60,12 @@ export function Todos({ list }: { list: TodoList }): VNode | null {
   );
 }
 
-/** How much of the context is used, in few words; empty if that is not known. */
-export function contextWords(row: SessionRow): string {
-  const [tokens, window] = row.context ?? [0, 0];
-  if (!tokens) return "";
+/** How much of the context is used: as a ring where its size is known, else in words. */
+export function ContextRing({ row }: { row: ReadonlySignal<SessionRow> }): VNode | null {
+  const [tokens, window] = row.value.context ?? [0, 0];
+  if (!tokens) return null;
   const used = tokens < 1000 ? String(tokens) : `${Math.round(tokens / 1000)}k`;
-  const share = window ? Math.min(100, Math.round((100 * tokens) / window)) : 0;
-  return window ? `context ${share || "<1"} %` : `context ${used}`;
+  if (!window) return <span>{`context ${used} · `}</span>;
+  const share = Math.min(100, Math.round((100 * tokens) / window));
+  return <><Ring part={tokens / window} words={`context ${share || "<1"} %, ${used} tokens`} />{" "}</>;
 }

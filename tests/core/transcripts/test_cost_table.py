@@ -11,7 +11,7 @@ import pytest
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.state.session_records import Summary
 from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
-from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs
+from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs, added_up
 from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
 from claude_code_mcp.core.transcripts.transcript_summary import load
 
@@ -216,6 +216,24 @@ def test_after_any_change_the_kept_costs_are_those_that_are_counted_anew(disk: D
             fresh.total.sessions,
             fresh.total.unpriced_tokens,
         )
+
+
+def test_days_are_split_by_model_and_by_project_and_the_parts_of_many_reports_are_added_up(disk: Disk) -> None:
+    other = disk.project.parent / "other"
+    behind = [answer(2, 1, 10, "haiku"), costs(0.25, model="haiku")]
+    spend(disk, 1.0, behind=behind)
+    spend(disk, 2.0, cwd=str(other))
+    spend(disk, 4.0, day=3)
+    ledger = CostLedger(kept(disk))
+    by_model, by_project = (
+        ledger.report(NOTHING, {}, CostQuery("day", most=2, split=split)) for split in ("model", "project")
+    )
+    assert by_model.parts == {"2026-11-01": {"opus": 3.0, "haiku": 0.25}, "2026-11-03": {"opus": 4.0}}
+    here = str(disk.project)
+    assert by_project.parts == {"2026-11-01": {here: 1.25, str(other): 2.0}, "2026-11-03": {here: 4.0}}
+    assert ledger.report(NOTHING, {}, CostQuery("day", most=1, split="model")).parts == {"2026-11-03": {"opus": 4.0}}
+    assert ledger.report(NOTHING, {}, CostQuery("day")).parts == {}
+    assert added_up("day", [by_model, by_model], 1).parts == {"2026-11-03": {"opus": 8.0}}
 
 
 def disk_has(disk: Disk, session_id: str) -> bool:

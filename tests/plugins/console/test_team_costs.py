@@ -132,6 +132,16 @@ def test_sessions_of_all_are_added_up_by_project_model_day_and_month_and_never_l
         assert line["usd"] > 0
         assert line["sessions"] == 1
     assert report(carol, "by=model")["total"]["usd"] > 0
+    models = {line["name"] for line in report(carol, "by=model")["lines"]}
+    for asked, split, names in (
+        (carol, "model", models),
+        (alice, "model", models),
+        (carol, "project", {str(team.project)}),
+    ):
+        whose = "everybody" if asked is carol else "own"
+        [line] = asked.get(f"/api/costs?of={whose}&by=day&split={split}").json["lines"]
+        assert set(line["parts"]) == names
+        assert sum(line["parts"].values()) == pytest.approx(line["usd"])
     refused = carol.get("/api/costs?of=everybody&by=session")
     assert (refused.status, refused.json["error"]["code"]) == (403, "PERMISSION_DENIED")
     assert b"Secret plan" not in refused.body
@@ -162,5 +172,5 @@ def test_it_comes_as_a_table_too_and_what_is_no_choice_is_refused(team: Console)
     rows = list(csv.DictReader(io.StringIO(table.body.decode())))
     assert [(row["name"], row["usd"]) for row in rows][:1] != []
     assert {row["name"] for row in rows} >= {"bob", "dave"}
-    for query in ("of=anybody", "of=everybody&by=caller&per=year", "of=everybody&by=nothing"):
+    for query in ("of=anybody", "of=everybody&by=caller&per=year", "of=everybody&by=nothing", "by=day&split=session"):
         assert carol.get(f"/api/costs?{query}").status == 400

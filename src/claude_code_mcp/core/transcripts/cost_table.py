@@ -18,7 +18,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -36,6 +36,7 @@ _NOTHING: Row = [0.0] * 5
 _MAX_AMOUNT = 1e15
 """Anybody can write transcripts: one must not make the total infinite."""
 Grouping = Literal["session", "project", "model", "day", "month"]
+Split = Literal["model", "project"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class Costs:
     total: CostLine
     left_out: int = 0
     """The number of omitted groups: earlier days, or cheaper groups."""
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The dollars of each group by model or project, if the query asks for a split."""
 
 
 def spent_session(
@@ -199,6 +202,8 @@ class CostQuery:
     """Maximum number of groups: the latest days, or the most expensive others."""
     without: frozenset[str] = frozenset()
     """Sessions to exclude."""
+    split: Split | None = None
+    """How to divide each group."""
 
 
 class CountedSession(NamedTuple):
@@ -271,7 +276,7 @@ def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | No
         values.append(query.owner)
     if projects is not None:
         conditions.append("project IN (SELECT project FROM wanted_projects)")
-    joined = len(conditions) > 1 or query.by in ("session", "project")
+    joined = len(conditions) > 1 or query.by in ("session", "project") or query.split == "project"
     source = "costs JOIN spent_sessions USING (session_id)" if joined else "costs"
     where = f"FROM {source} WHERE {' AND '.join(conditions)}"
     name, title = _NAMES[query.by], "max(title)" if query.by == "session" else "NULL"
@@ -283,22 +288,32 @@ def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | No
     *sums, number = db.execute(whole, values).fetchone()
     if query.by in _BY_TIME:
         lines.reverse()
-    return Costs(query.by, lines, _line(*sums), number - len(lines))
+    parts: dict[str, dict[str, float]] = {line.name: {} for line in lines} if query.split else {}
+    if query.split is not None:
+        split = f"SELECT {name}, {_NAMES[query.split]}, total(usd) AS spent {where} GROUP BY 1, 2 HAVING spent > 0"
+        for group, part, spent in db.execute(split, values):
+            if group in parts:
+                parts[group][part] = spent
+    return Costs(query.by, lines, _line(*sums), number - len(lines), parts)
 
 
 def added_up(by: Grouping, reports: Iterable[Costs], most: int | None) -> Costs:
     """Merges complete reports on different sessions into one with a maximum number of groups."""
     sums: dict[str, CostLine] = {}
+    parts: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     total = CostLine("total")
     for report in reports:
         for line in report.lines:
             _add(sums.setdefault(line.name, CostLine(line.name)), line)
+        for name, split in report.parts.items():
+            for part, spent in split.items():
+                parts[name][part] += spent
         _add(total, report.total)
     cheapest_last = sorted(sums.values(), key=lambda line: (-line.usd, -line.unpriced_tokens, line.name))
     newest_last = sorted(sums.values(), key=lambda line: line.name)
     kept = len(sums) if most is None else min(most, len(sums))
     lines = newest_last[len(sums) - kept :] if by in _BY_TIME else cheapest_last[:kept]
-    return Costs(by, lines, total, len(sums) - kept)
+    return Costs(by, lines, total, len(sums) - kept, {line.name: parts[line.name] for line in lines if parts})
 
 
 def _add(line: CostLine, more: CostLine) -> None:

@@ -19,7 +19,7 @@ from ...core.sessions.session import Session
 from ...core.sessions.stored.session_row import session_row
 from ...core.state.spending import Period
 from ...core.transcripts.conversation_pages import MAX_PREVIEW, Extent
-from ...core.transcripts.cost_table import Grouping
+from ...core.transcripts.cost_table import Grouping, Split
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
 from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
@@ -546,14 +546,18 @@ class OverviewRoutes:
         if since and not (len(since) == _DAY_LENGTH and since.replace("-", "").isdigit()):
             raise InvalidArgument("since: must be a day such as 2026-11-01.", field="since")
         project = text_of(request, "project", 4096)
+        is_table = text_of(request, "format") == "csv"
+        chosen = _choice_of(request, "split", ("none", *get_args(Split)))
+        split = None if is_table or chosen == "none" else cast("Split", chosen)
         if everybody:
             per = cast("Period", _choice_of(request, "per", ("month", "day")))
             grouping = cast("Grouping | TeamGrouping", by)
-            report = await everybodys_report(self._service, user.caller, grouping, per=per, since=since)
+            report = await everybodys_report(self._service, user.caller, grouping, per=per, since=since, split=split)
         else:
-            report = await cost_report(self._service, user.caller, cast("Grouping", by), since=since, project=project)
+            wanted = {"since": since, "project": project, "split": split}
+            report = await cost_report(self._service, user.caller, cast("Grouping", by), **wanted)
         shown = self._service.redaction.data(dump(report))
-        if text_of(request, "format") == "csv":
+        if is_table:
             headers = {**ANSWER_HEADERS, "Content-Disposition": f'attachment; filename="costs-by-{by}.csv"'}
             return Response(csv_of(shown["lines"]), headers=headers, media_type="text/csv")
         return answer(shown)

@@ -14,6 +14,7 @@ from ...core.model.states import SESSION_TOOL_STATUS
 from ...core.model.text import iso
 from ...core.model.usage_limits import iso_or_none
 from ...core.sessions.stored.session_row import SessionRow
+from ...server.tools.cost_report import with_few_parts
 from ...server.tools.list_sessions import listed_session
 from ...server.tools.output import dump
 from .records import AbsentSession
@@ -213,7 +214,10 @@ def _rows(answers: Answers) -> list[dict[str, Any]]:
 def merged_costs(answers: Answers) -> dict[str, Any]:
     """The costs of all machines: each line names its machine; the total covers all."""
     lines = [{**line, "machine": machine.name} for machine, answer in answers for line in objects(answer.get("lines"))]
-    merged: dict[str, Any] = {"lines": lines}
+    for line in lines:
+        if "parts" in line:
+            line["parts"] = {str(name): number(spent) for name, spent in _object(line["parts"]).items()}
+    merged: dict[str, Any] = {"lines": with_few_parts(lines)}
     if answers:
         merged["by"] = answers[0][1].get("by")
     total: dict[str, Any] = {}

@@ -1,6 +1,8 @@
 """`claude_session_costs`: the costs of sessions and the rest of budgets."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -10,13 +12,15 @@ from pydantic import Field, StringConstraints
 from ...core.model.caller import Caller
 from ...core.service import Service
 from ...core.state.spending import Budget, Period
-from ...core.transcripts.cost_table import Grouping
+from ...core.transcripts.cost_table import Costs, Grouping, Split
 from .arguments import Arguments, Path
 from .call import Call
 from .output import ErrorInfo, ToolOutput, declared
 from .tool import Reply, Tool
 
 _MAX_LINES = 500
+_MAX_PARTS = 6
+_OTHER_PARTS = "other"
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 TeamGrouping = Literal["caller", "group"]
 """Additional groupings for the costs of all callers."""
@@ -89,7 +93,7 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
         budgets, error = [], ErrorInfo(code="UNREADABLE", message=f"Budget spending cannot be read: {reason}.")
     return CostReport(
         by=by,
-        lines=[cost_fields(line) for line in costs.lines],
+        lines=_rows(costs),
         total=cost_fields(costs.total),
         left_out=costs.left_out or None,
         budgets=budgets or None,
@@ -99,7 +103,13 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
 
 
 async def everybodys_report(
-    service: Service, caller: Caller, by: Grouping | TeamGrouping, *, per: Period = "month", since: str = ""
+    service: Service,
+    caller: Caller,
+    by: Grouping | TeamGrouping,
+    *,
+    per: Period = "month",
+    since: str = "",
+    split: Split | None = None,
 ) -> CostReport:
     """The costs and budgets of all callers, from the same data as `claude-code-mcp costs`: by caller and group as
     counted by the server, `per` day or month; otherwise from the sessions on disk. PermissionDenied for a caller who
@@ -109,9 +119,11 @@ async def everybodys_report(
     error = None
     if by in get_args(Grouping):
         grouping = cast("Grouping", by)
-        costs, unread = await service.stored.everybodys_costs(grouping, caller=caller, most=_MAX_LINES, since=since)
+        costs, unread = await service.stored.everybodys_costs(
+            grouping, caller=caller, most=_MAX_LINES, since=since, split=split
+        )
         error = ErrorInfo(code="UNREADABLE", message=" ".join(unread)) if unread else None
-        lines, total, left_out = [cost_fields(line) for line in costs.lines], cost_fields(costs.total), costs.left_out
+        lines, total, left_out = _rows(costs), cost_fields(costs.total), costs.left_out
     else:
         spent = await asyncio.to_thread(policy.everybodys_spending, per, since, groups=by == "group")
         lines = [
@@ -127,6 +139,32 @@ async def everybodys_report(
         for principal, budget, spent_usd in rows[:_MAX_LINES]
     ]
     return CostReport(by=by, lines=lines, total=total, left_out=left_out or None, budgets=budgets or None, error=error)
+
+
+def _rows(costs: Costs) -> list[dict[str, Any]]:
+    rows = [cost_fields(line) for line in costs.lines]
+    for row in rows:
+        if row["name"] in costs.parts:
+            row["parts"] = costs.parts[row["name"]]
+    return with_few_parts(rows)
+
+
+def with_few_parts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of costs whose `parts` name the models or projects that cost most over all lines, and the sum of the others
+    as `other`: as many as a picture can tell apart."""
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals.update(row.get("parts") or {})
+    totals.pop(_OTHER_PARTS, None)
+    ranked = sorted(totals, key=lambda name: (-totals[name], name))
+    kept = ranked if len(ranked) <= _MAX_PARTS else ranked[: _MAX_PARTS - 1]
+    return [{**row, "parts": _kept_parts(row["parts"], kept)} if "parts" in row else row for row in rows]
+
+
+def _kept_parts(parts: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
+    shown = {name: round(parts[name], 6) for name in kept if name in parts}
+    other = sum(spent for name, spent in parts.items() if name not in shown)
+    return {**shown, _OTHER_PARTS: round(other, 6)} if other else shown
 
 
 async def budget_rows(service: Service, caller: Caller) -> list[dict[str, Any]]:

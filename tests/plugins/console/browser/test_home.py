@@ -1,9 +1,12 @@
 """What a person meets first: who needs them, with the buttons in place, and a new session with all that is its own."""
 
+import math
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import FilePayload, expect
+from playwright.sync_api import FilePayload, Route, expect
 
 from claude_code_mcp.testing.script import ask_user, parallel, text, tool
 from tests.support.repositories import repository
@@ -160,5 +163,69 @@ def test_costs_begin_with_the_newest_day_and_draw_nothing_for_nothing(person: Pe
     rows = person.page.locator(".figures tbody tr")
     expect(rows.locator("th")).to_have_text(["2026-11-03", "2026-11-02", "2026-11-01"])
     expect(rows.nth(1).locator(".bar")).to_have_count(0)
+    expect(rows.nth(0)).to_be_hidden()
+    person.page.get_by_text("Show as table").click()
+    expect(rows.nth(0)).to_be_visible()
     expect(person.page.get_by_role("img", name="Costs by day")).to_be_visible()
     person.page.unroute("**/api/costs?*")
+
+
+def test_costs_are_bars_of_parts_with_a_legend_and_the_line_of_the_budget(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    """In a fleet each machine has its own line for a day: they are one bar."""
+    person = open_browser(storage_state=signed_in).arrive()
+    page, today = person.page, datetime.now(UTC).date()
+    before = (today - timedelta(days=1)).isoformat()
+    lines = [
+        {"name": before, "usd": 3.0, "parts": {"opus": 2.0, "haiku": 1.0}, "machine": "one"},
+        {"name": before, "usd": 1.0, "parts": {"haiku": 0.5, "other": 0.5}, "machine": "two"},
+        {"name": today.isoformat(), "usd": 1.0, "parts": {"opus": 1.0}},
+    ]
+    budgets = [
+        {"period": "day", "limitUsd": 5, "spentUsd": 1.0},
+        {"period": "month", "limitUsd": 9000, "spentUsd": 5.0},
+    ]
+    asked: list[str] = []
+
+    def costs(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(json={"by": "day", "lines": lines, "total": {"usd": 5.0}, "budgets": budgets})
+
+    page.route("**/api/costs?*", costs)
+    page.goto(f"{site.url}/#/costs")
+    picture = page.get_by_role("img", name="Costs by day and model")
+    words = f"{before}: $4.00 (opus $2.00, haiku $1.50, other $0.50); {today}: $1.00 (opus $1.00)"
+    expect(picture).to_have_attribute("aria-label", f"Costs by day and model: {words}. Budget for a day: $5.00")
+    legend = page.get_by_role("list", name="Legend").get_by_role("listitem")
+    expect(legend).to_have_text(["opus $3.00", "haiku $1.50", "other $0.50", "Budget for a day: $5.00"])
+    heights = {
+        bar.locator("title").text_content(): float(bar.get_attribute("height") or 0)
+        for bar in picture.locator("rect").all()
+    }
+    assert heights[f"{before}, opus: $2.00"] == pytest.approx(2 * heights[f"{today}, opus: $1.00"])
+    assert heights[f"{before}, haiku: $1.50"] == pytest.approx(3 * heights[f"{before}, other: $0.50"])
+    top = min(float(bar.get_attribute("y") or 0) for bar in picture.locator("rect").all())
+    assert float(picture.locator(".limit-line").get_attribute("y1") or 0) < top, "the budget is above what was spent"
+    page.get_by_label("split by").select_option("project")
+    expect(page.get_by_role("img", name="Costs by day and project")).to_be_visible()
+    assert ["split=model" in asked[0], "split=project" in asked[-1]] == [True, True]
+    # A budget that would make all bars invisible is said, not drawn.
+    page.get_by_label("By", exact=True).select_option("month")
+    lines[:] = [{"name": f"{today:%Y-%m}", "usd": 5.0, "parts": {"opus": 5.0}}]
+    page.get_by_label("split by").select_option("model")
+    expect(legend).to_have_text(["opus $5.00", "Budget for a month: $9000.00, far above these bars"])
+    expect(page.locator(".limit-line")).to_have_count(0)
+    page.get_by_label("By", exact=True).select_option("project")
+    expect(page.get_by_label("split by")).to_have_count(0)
+    expect(page.locator(".figures")).to_be_visible()
+
+
+def test_the_head_shows_how_full_the_context_is_as_a_ring_that_says_it(person: Person, site: Site) -> None:
+    person.start("Fill the context", site.project("Filled."))
+    person.says("Filled.")
+    ring = person.page.locator(".view-head").get_by_role("img", name=re.compile(r"^context (<?\d+) %, \d+k? tokens$"))
+    expect(ring).to_be_visible()
+    drawn = float((ring.locator(".ring-part").get_attribute("stroke-dasharray") or "").split()[0])
+    tokens, window = Caller(site).get(f"/api/sessions/{person.session_id}")["session"]["context"]
+    assert drawn == pytest.approx(2 * math.pi * 6 * tokens / window)

@@ -177,7 +177,7 @@ def test_every_screen_passes_the_accessibility_checks(
     for route, ready in (
         ("/", ".row"),
         ("/new", "main textarea"),
-        ("/costs", "main table"),
+        ("/costs", "main .legend"),
         ("/servers", "main code"),
         ("/settings", "main fieldset"),
         ("/design", "main .question .deny"),

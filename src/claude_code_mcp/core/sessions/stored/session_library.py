@@ -29,7 +29,7 @@ from ...state.session_records import MovedIds, SessionRecord, SessionRecords, Su
 from ...state.state_directory import database_in
 from ...transcripts.conversation import ConversationTurn, Item, read_prompt_images, read_turn, subagents
 from ...transcripts.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
-from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping
+from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping, Split
 from ...transcripts.index import File, look_at
 from ...transcripts.outline import Outline, read_outline
 from ...transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
@@ -464,11 +464,13 @@ class SessionLibrary:
         most: int | None = None,
         without: Iterable[str] = (),
         recorded: bool = False,
+        split: Split | None = None,
     ) -> Costs:
         """The costs of everything on disk, `without` these sessions. For a principal other than the local user, and
-        with `recorded` for that one too, only the sessions that a server has run for them. In at most `most` groups."""
+        with `recorded` for that one too, only the sessions that a server has run for them. In at most `most` groups,
+        divided by `split`."""
         owner = None if principal == LOCAL and not recorded else principal
-        query = CostQuery(by, since, owner, project, most, frozenset(without))
+        query = CostQuery(by, since, owner, project, most, frozenset(without), split)
         return await self._counting.run(
             lambda: self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
         )

@@ -20,7 +20,7 @@ from ...model.session_id import is_session_id
 from ...state.session_marks import Mark
 from ...transcripts.conversation import Item
 from ...transcripts.conversation_pages import Extent
-from ...transcripts.cost_table import Costs, Grouping, added_up
+from ...transcripts.cost_table import Costs, Grouping, Split, added_up
 from ...transcripts.session_catalogue import Entry
 from ...transcripts.transcript_export import Detail
 from ..callers.client_environments import ClientEnvironments
@@ -190,19 +190,20 @@ class StoredSessions:
         since: str = "",
         project: str | None = None,
         most: int | None = None,
+        split: Split | None = None,
     ) -> Costs:
-        """The costs of the caller's sessions on this machine, from everything on disk, in at most `most` groups;
-        `since` is a day."""
+        """The costs of the caller's sessions on this machine, from everything on disk, in at most `most` groups, each
+        divided by `split`; `since` is a day."""
         deps = self._environments.of(caller)
         if project is not None and caller.principal != LOCAL:
             project = await deps.stores.threads.run(deps.enforcer.resolved, project, caller.principal)
         without = deps.replica.elsewhere() if deps.replica is not None else ()
         return await deps.stores.library.costs(
-            by, principal=caller.principal, since=since, project=project, most=most, without=without
+            by, principal=caller.principal, since=since, project=project, most=most, without=without, split=split
         )
 
     async def everybodys_costs(
-        self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None
+        self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None, split: Split | None = None
     ) -> tuple[Costs, list[str]]:
         """The costs of all callers' sessions run by servers on this state: the sum of what each caller sees as their
         own; and why something may be missing. PermissionDenied for a caller who may not see it, and for grouping by
@@ -216,7 +217,9 @@ class StoredSessions:
             deps = self._environments.of(Caller(owner))
             without = deps.replica.elsewhere() if deps.replica is not None else ()
             reports.append(
-                await deps.stores.library.costs(by, principal=owner, recorded=True, since=since, without=without)
+                await deps.stores.library.costs(
+                    by, principal=owner, recorded=True, since=since, without=without, split=split
+                )
             )
             unread.append(await deps.stores.threads.run(deps.stores.catalogue.unread))
         return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
