@@ -132,7 +132,7 @@ function FileChange({ file, comments, room, viewed, mark }: FileProps): VNode {
   return (
     <div class="changed-file">
       {/* Not in the summary, which is a button itself. */}
-      <label class="viewed"><input type="checkbox" checked={viewed} aria-label={`Viewed ${path}`} onChange={(event) => view(event.currentTarget.checked)} /> Viewed</label>
+      <label class="viewed"><input type="checkbox" checked={viewed} aria-label={`Viewed ${path}`} onChange={(event) => view(event.currentTarget.checked)} /><span>Viewed</span></label>
       <details class="tool" id={file.id} open={open.value} onToggle={(event) => (open.value = event.currentTarget.open)}>
         <summary>
           <span class="tool-name path">{path}</span>{note && <span class="tag">{note}</span>}

@@ -12,6 +12,8 @@ from tests.support.system_packages import require
 from .conftest import OpenBrowser
 from .console import PHONE, Caller, Person, Site, changes_of, write_script
 
+PLUS = "(button) => getComputedStyle(button, '::after').content"
+
 
 def _repository(directory: Path) -> None:
     require("git")
@@ -145,6 +147,32 @@ def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Sit
     page.get_by_label("Viewed README.md").uncheck()
     expect(readme.locator("td.new").first).to_be_visible()
     expect(viewed).to_contain_text("0 of 3 viewed")
+
+
+@pytest.mark.parametrize("layout", ["inline", "side"])
+def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, site: Site, layout: str) -> None:
+    _three_files(person, site)
+    page = person.page
+    file = page.locator("details.tool", has_text="app.py")
+    if layout == "side":
+        file.get_by_role("button", name="Side by side").click()
+    expect(file.locator(".diff")).to_have_attribute("data-layout", layout)
+    numbers = [file.get_by_role("button", name=f"Comment on line {number}", exact=True) for number in (1, 2)]
+    file.locator("td.new", has_text="two = 2").hover()
+    assert [number.evaluate(PLUS) for number in numbers] == ["none", '"+"']
+    box = numbers[1].bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] + 4, box["y"] + box["height"] / 2)  # where the plus is drawn
+    expect(page.get_by_role("textbox", name="Comment on src/app.py:2")).to_be_focused()
+
+    page.keyboard.press("Shift+Tab")
+    expect(numbers[1]).to_be_focused()
+    page.mouse.move(0, 0)
+    assert [number.evaluate(PLUS) for number in numbers] == ["none", '"+"']
+    page.keyboard.press("Shift+Tab")
+    assert [number.evaluate(PLUS) for number in numbers] == ['"+"', "none"]
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Comment on src/app.py:1")).to_be_focused()
 
 
 @pytest.mark.soak  # tests/plugins/console/test_changes.py asks for the same without a page
