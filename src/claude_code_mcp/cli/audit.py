@@ -39,7 +39,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         if settings.audit_file == "off":
             raise InvalidArgument("The audit trail is switched off.")
         path = settings.audit_file or settings.state_dir / "audit.jsonl"
-    # The oldest first: a line goes on from the one before it.
+    # The oldest first: each line is chained to the one before it.
     numbered = sorted(
         (file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()),
         key=lambda file: -int(file.suffix[1:]),

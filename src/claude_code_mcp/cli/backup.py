@@ -1,12 +1,12 @@
 """`backup` and `restore`: the state of a server as one file, whether it runs or not.
 
-A backup is consistent while servers run: the database is copied by SQLite itself, in one transaction, and each other
-file as far as it was written at that moment. What can be made anew (the index of transcripts, sockets, locks) is left
-out, and so are the user's own conversations, which are Claude Code's and stay where they are; those of callers with a
-directory of their own are in it.
+A backup is consistent even while servers run: SQLite itself copies the database in one transaction, and each other file
+is copied as far as it was written at that moment. Files that can be recreated (the transcript index, sockets, locks)
+are omitted, and so are the user's own conversations, which belong to Claude Code. Conversations of callers with a
+separate directory are included.
 
-`restore` checks what it has read before it changes anything, and moves what was there aside. If it fails, or is killed,
-the state is the one from before: whoever uses it next puts that back (`core/state/database.py`).
+`restore` checks the whole backup before it changes anything, and moves the existing state aside. If it fails or is
+killed, the next program that uses the state restores the earlier one (`core/state/database.py`).
 """
 
 import argparse
@@ -43,19 +43,19 @@ from ..core.state.server_life import ServerLife
 from ..core.state.state_directory import PRINCIPALS
 
 ASIDE = ".before-"
-"""What follows the name of the state directory in the name of an earlier state, before the time of the restore."""
+"""Separates the state directory's name from the time of the restore, in the name of an earlier state."""
 _MADE_ANEW = frozenset({"index", "locks", "servers", "run", "import.lock", "mcp/programs", "mcp/results"})
-"""What is not kept, by its path below the state directory."""
+"""Entries that are not backed up, by path below the state directory."""
 _MAX_FILE_BYTES = 2 << 30
-"""Bytes of one file. Sessions write below the directories of callers, and a file of any size costs them nothing."""
+"""Bytes of one file. Sessions write below the directories of callers, and can create sparse files of any size."""
 _MAX_DEPTH, _MAX_PATH, _MAX_NAME = 64, 2048, 256
-"""Levels of directories, and bytes of a path below the state directory. Sessions can nest directories without end: such
-a file could be read here, step by step, and could not be put back, and with it nothing else."""
+"""Directory levels, and bytes of a path below the state directory and of a name. Sessions can nest directories without
+limit: such a file could be read step by step, but could not be restored, and the whole restore would fail."""
 _MAX_BYTES, _MAX_FILES = 16 << 30, 200_000
-"""Bytes and files of one caller. Bytes as they are read, since a file with nothing in it can be of any size: a thousand
-such files are made in a moment, and read for days."""
+"""Bytes and files of one caller. Bytes are counted as they are read: a thousand huge sparse files are created in a
+moment, and would take days to read."""
 _MAX_LEFT_OUT = 1000
-"""Files that are named of those that were left out; of more, how many."""
+"""Maximum omitted files that are listed by name; further ones are only counted."""
 _MAX_SHOWN = 200
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -102,14 +102,14 @@ def _backup(arguments: argparse.Namespace) -> int:
         with open(descriptor, "wb") as file:
             written, left_out = _write(state_dir, file)
             file.flush()
-            # Before anybody is told: whoever deletes the original now must have it here.
+            # Before success is reported: the user may delete the original then.
             os.fsync(file.fileno())
     except BaseException:
         with contextlib.suppress(OSError):
             arguments.file.unlink()
         raise
     for path, reason in left_out.named:
-        # Sessions choose names of files, and this is the operator's terminal.
+        # File names are chosen by sessions, and this is the operator's terminal.
         print(f"claude-code-mcp: left out: {one_line(visible(path), _MAX_SHOWN)}: {reason}", file=sys.stderr)
     if left_out.count > len(left_out.named):
         print(f"claude-code-mcp: left out: {left_out.count - len(left_out.named)} more files", file=sys.stderr)
@@ -123,7 +123,7 @@ def _backup(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _LeftOut:
-    """The files that are not in the backup, and why; the first of them by name."""
+    """The files that are not in the backup, with the reasons; the first ones by name."""
 
     named: list[tuple[str, str]] = field(default_factory=list)
     count: int = 0
@@ -135,7 +135,7 @@ class _LeftOut:
 
 
 def _write(state_dir: Path, file: IO[bytes]) -> "tuple[int, _LeftOut]":
-    """How many files were written, and which were not and why."""
+    """Write the backup; return the number of files, and the omitted ones."""
     written = 1
     left_out = _LeftOut()
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as archive:
@@ -160,8 +160,8 @@ def _write(state_dir: Path, file: IO[bytes]) -> "tuple[int, _LeftOut]":
 
 
 def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
-    """The other files below the directory with their paths, each open, or why it cannot be read. Links are not
-    followed, at no place of a path: sessions can write below the directories of callers."""
+    """The other files below the directory with their paths: each open, or the reason why it cannot be read. No links
+    are followed anywhere in a path: sessions can write below the directories of callers."""
     problems: list[OSError] = []
     taken: Counter[str] = Counter()
     counted: Counter[str] = Counter()
@@ -199,13 +199,13 @@ def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
                 counted[owner] += 1
                 yield path, open(opened, "rb")  # noqa: SIM115 - closed by whoever takes it
     for problem in problems:
-        if not isinstance(problem, FileNotFoundError):  # one that was removed meanwhile is not missing
+        if not isinstance(problem, FileNotFoundError):  # a file removed in the meantime is not missing
             yield str(problem.filename), problem.strerror or str(problem)
 
 
 def _walk(directory: Path, problems: list[OSError]) -> Iterator[tuple[str, list[str], list[str], int | None]]:
-    """As os.fwalk, with a note of every directory that cannot be read; without descriptors where the system has none of
-    directories (Windows)."""
+    """Like os.fwalk, but adds unreadable directories to `problems`; without descriptors on Windows, where directories
+    have none."""
     if sys.platform != "win32":
         yield from os.fwalk(directory, onerror=problems.append)
     else:
@@ -214,7 +214,7 @@ def _walk(directory: Path, problems: list[OSError]) -> Iterator[tuple[str, list[
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> int:
-    """Copies what is there at this moment: a file that is being written to would never end."""
+    """Copy the current length only: a file that is being written to might never end."""
     left = size = os.fstat(source.fileno()).st_size
     while left > 0 and (part := source.read(min(left, _CHUNK))):
         target.write(part)
@@ -267,7 +267,7 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 
 def _place_aside(state_dir: Path) -> Path:
-    """A name beside the state directory that nothing has yet."""
+    """An unused path next to the state directory."""
     name = f"{state_dir.name}{ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (state_dir.with_name(name if not number else f"{name}-{number}") for number in count())
     return next(path for path in numbered if not path.exists())
@@ -279,7 +279,7 @@ def states_aside(state_dir: Path) -> list[Path]:
 
 
 def refuse_while_served(state_dir: Path) -> None:
-    """InvalidArgument while a server uses this state directory."""
+    """Raise InvalidArgument while a server uses this state directory."""
     life = ServerLife(state_dir)
     for path in (state_dir / "servers").glob("*.alive"):
         if life.lives(path.stem):
@@ -290,8 +290,8 @@ def refuse_while_served(state_dir: Path) -> None:
 
 
 def _extract(file: Path, target: Path) -> int:
-    """Writes the files of a backup to a directory; returns how many. InvalidArgument if it is no backup of ours, or
-    is cut short."""
+    """Extract a backup to a directory; return the number of files. InvalidArgument if it is not one of our backups, or
+    is truncated."""
     files = 0
     try:
         with tarfile.open(file, "r:gz") as archive:

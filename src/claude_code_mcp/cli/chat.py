@@ -1,10 +1,9 @@
-"""`run`, `send` and `attach`: a conversation with a session in the terminal, its questions asked there.
+"""`run`, `send` and `attach`: a conversation with a session in the terminal, including its questions.
 
-One thread follows the session, one reads what is typed; both put what they have into one queue, which the main thread
-works off. So a question that somebody else answers is taken back while it stands here, and output never waits for a
-line to be typed.
+One thread follows the session, another reads typed lines; both feed one queue, which the main thread processes. So a
+question that another client answers is withdrawn here at once, and output never waits for typed input.
 
-Output goes to stdout, as it is written; questions, prompts, remarks and messages of other clients go to stderr.
+Output goes to stdout as it is produced; questions, prompts, remarks and messages of other clients go to stderr.
 """
 
 import argparse
@@ -45,12 +44,12 @@ from ..core.questions.kinds import ACCEPT_EDITS
 from .running_sessions import Asking, add_session, add_verb, error_text, print_question
 
 _SIGNALLED = 128
-"""The exit code of a command that a signal ended is this and the signal's number."""
+"""The exit code of a command that was ended by a signal is this plus the signal's number."""
 _CHUNK = 1 << 16
 _KEYS = "[Enter sends what you type; Ctrl-C interrupts the turn; Ctrl-D leaves]"
 _PROMPT = "> "
 _MAX_MESSAGE = 4000
-"""Characters that are shown of a message of another client."""
+"""Maximum characters shown of another client's message."""
 _COMPARED = 1000
 """Characters of two messages that are compared: the server may have cut one of them."""
 
@@ -104,7 +103,7 @@ def _add_unattended(parser: argparse.ArgumentParser) -> None:
 
 
 def _text(parts: list[str]) -> str:
-    """The message on the command line, and behind it what is piped in."""
+    """The message on the command line, followed by piped input."""
     piped = standard_input() if parts == ["-"] else piped_input()
     written = "" if parts == ["-"] else " ".join(parts)
     text = "\n\n".join(part for part in (written, piped) if part.strip())
@@ -117,8 +116,8 @@ def _text(parts: list[str]) -> str:
 
 
 def _run_logged_in(arguments: argparse.Namespace) -> int:
-    """`run`, unless it is certain that its turn would fail: that is reported before anything is started for it. Not
-    where a server runs already: its sessions may be elsewhere, and it answers without a start."""
+    """Execute `run`, unless its turn would certainly fail for lack of a login, which is reported before anything is
+    started. A running server is not checked: its sessions may be elsewhere, and it needs no start."""
     target = target_of(arguments)
     if not arguments.url and (arguments.own or ask_shared(os.environ, "status", target.arguments) is None):
         from .doctor import missing_login  # noqa: PLC0415 - not where a server runs
@@ -194,20 +193,20 @@ def _attach(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 class _Typed(NamedTuple):
-    """A line, and how many questions had been shown when it was typed: it can answer only the last of those."""
+    """A line, and the number of questions shown when it was typed: it can answer only the last of them."""
 
     line: str
     questions: int
 
 
 class _Stopped(NamedTuple):
-    """Ctrl-C was pressed, or another signal says that this command is to end."""
+    """Ctrl-C was pressed, or another signal asks this command to end."""
 
     signal: int
 
 
 _Happening = Report | _Typed | _Stopped | Exception | None
-"""A report, a typed line, a signal, a failure of the thread that follows, or the end of what is typed."""
+"""A report, a typed line, a signal, a failure of the following thread, or the end of the input."""
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -223,39 +222,39 @@ class _Conversation:
         lines: int = 0,
         sent: str = "",
     ) -> None:
-        """`sent` is the message that the turn has begun with."""
+        """`sent` is the message that started the turn."""
         self._sessions = sessions
         self._session_id = session_id
         self._json = arguments.json
         self._arguments = arguments
         self._denied = False
-        """Whether a question was denied because nobody was there to answer it."""
+        """Whether a question was denied because no person could answer it."""
         self._printed = PrintedLines()
         self._last_line = ""
         """The last line of output that was printed."""
         self._sent = [_comparable(sent)] if sent else []
-        """Messages that were sent from here, until the session has taken them up."""
+        """Messages sent from here that the session has not picked up yet."""
         self._seen_messages: set[str] = set()
         self._is_attached = False
         self._shows_keys = False
-        """Whether the keys of `attach` are still to be printed."""
+        """Whether the keys of `attach` must still be printed."""
         self._at_prompt = False
-        """Whether the cursor of the terminal is behind the prompt for messages."""
+        """Whether the terminal's cursor is after the prompt for messages."""
         self._notice: str | None = None
         self._retrying: str | None = None
         self._continues_at: str | None = None
-        """When the session continues after a usage limit, as it was printed."""
+        """The printed time at which the session continues after a usage limit."""
         self._stopped_by = 0
         """The signal that has ended the turn."""
         self._happened: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._asking: Asking | None = None
         self._answered: set[str] = set()
-        """Questions that were answered here; a report that is on its way may still have them."""
+        """Questions that were answered here; a report in transit may still contain them."""
         self._questions_shown = 0
         self._input_lock = threading.Lock()
-        """Held while input is read or thrown away, so that no line from before a question counts as an answer."""
+        """Held while input is read or discarded, so that no line typed before a question counts as an answer."""
         self._mentioned: set[str] = set()
-        """Questions that nobody can be asked here, and that a line was printed for."""
+        """Questions that cannot be asked here, for which a line was printed."""
         self._report: Report = {"status": "running"}
         self._typing = sys.stdin is not None and sys.stdin.isatty()
         self._interrupting = False
@@ -268,7 +267,7 @@ class _Conversation:
         threading.Thread(target=self._follow, args=(cursor, lines), daemon=True).start()
 
     def until_rest(self) -> int:
-        """Prints what happens and asks what is asked until no turn runs; the value is the exit code."""
+        """Print events and ask questions until no turn runs; return the exit code."""
         if self._typing:
             threading.Thread(target=self._read_lines, daemon=True).start()
         for happening in self._happenings():
@@ -285,7 +284,7 @@ class _Conversation:
         return _SIGNALLED + (self._stopped_by or signal.SIGINT)
 
     def attached(self) -> int:
-        """Prints what happens, and sends what is typed, until the input ends."""
+        """Print events and send typed messages until the input ends."""
         threading.Thread(target=self._read_lines, daemon=True).start()
         self._typing = True
         self._is_attached = self._shows_keys = sys.stdin is not None and sys.stdin.isatty()
@@ -299,7 +298,7 @@ class _Conversation:
                 self._continues(happening)
             else:
                 self._at_prompt = False  # the line break that was typed has ended its line
-                # A line that was typed before the question was shown is a message and no answer to it.
+                # A line that was typed before the question was shown is a message, not an answer.
                 if self._asking is not None and happening.questions == self._questions_shown:
                     self._answer(happening)
                 elif happening.line.strip():
@@ -319,15 +318,15 @@ class _Conversation:
             self._prompt_for_message()
 
     def _prompt_for_message(self) -> None:
-        """Shows that the session is at rest and takes a message."""
+        """Show that the session is idle and accepts a message."""
         at_rest = not is_busy(self._report) and not self._report.get("hasMore")
         if self._is_attached and at_rest and self._asking is None and not self._at_prompt:
             self._remark(_PROMPT, end="")
             self._at_prompt = True
 
     def _happenings(self) -> Iterator[Report | _Typed | None]:
-        """What comes, until a signal such as Ctrl-C comes while no turn runs, or twice. The first one interrupts the
-        turn."""
+        """The events, until a signal such as Ctrl-C arrives while no turn runs, or for the second time. The first one
+        interrupts the turn."""
         while True:
             happening = self._happened.get()
             if isinstance(happening, Exception):
@@ -344,7 +343,7 @@ class _Conversation:
                 self._remark("\ninterrupting; press Ctrl-C again to leave at once")
 
     def _on_signal(self, number: int, _: object) -> None:
-        """It may come in the middle of anything, so the first one waits for its turn; the second one leaves."""
+        """Queue the first signal, since it may arrive in the middle of anything; leave at the second one."""
         if self._interrupting:
             raise KeyboardInterrupt
         self._interrupting = True
@@ -360,7 +359,7 @@ class _Conversation:
             self._happened.put(error)
 
     def _read_lines(self) -> None:
-        """Reads the descriptor itself: a thread that waits inside of sys.stdin would be in the way at the end."""
+        """Read the descriptor directly: a thread that waits inside sys.stdin would block the end of the process."""
         left = b""
         with contextlib.suppress(OSError):
             while chunk := self._read_chunk():
@@ -370,12 +369,12 @@ class _Conversation:
         self._happened.put(None)
 
     def _read_chunk(self) -> bytes:
-        """What was typed next; empty at its end."""
+        """The next typed bytes; empty at the end of the input."""
         while os.name == "posix":
             # Waits without the lock: whoever shows a question needs it, to throw away what was typed before.
             select.select([0], [], [])
             with self._input_lock:
-                if select.select([0], [], [], 0)[0]:  # it may have been thrown away meanwhile
+                if select.select([0], [], [], 0)[0]:  # it may have been discarded in the meantime
                     self._chunk_questions = self._questions_shown
                     return os.read(0, _CHUNK)
         chunk = os.read(0, _CHUNK)
@@ -437,7 +436,8 @@ class _Conversation:
                 self._remark("[some of the output is no longer kept]")
 
     def _show_message(self, message_id: str, text: str) -> None:
-        """Shows a message of another client. One that is run again, such as after a usage limit, is known."""
+        """Show a message of another client, unless it was shown before: it may run again, such as after a usage
+        limit."""
         if not text or message_id in self._seen_messages:
             return
         self._seen_messages.add(message_id)
@@ -448,13 +448,13 @@ class _Conversation:
             self._remark(f"[another client] {visible(cut(text, _MAX_MESSAGE))}")
 
     def _print(self, text: str) -> None:
-        """Prints output, unless it is for a program."""
+        """Print output, unless the output is for a program."""
         if text and not self._json:
             self._leave_prompt()
             sys.stdout.write(text)
 
     def _remark(self, text: str, end: str = "\n") -> None:
-        """Prints a new line on stderr."""
+        """Print a remark on stderr, on a new line."""
         self._leave_prompt()
         # Elsewhere the two are not on the same screen.
         if self._printed.is_open and sys.stdout.isatty() and sys.stderr.isatty():
@@ -469,8 +469,8 @@ class _Conversation:
             print(file=sys.stderr, flush=True)
 
     def _ask(self, report: Report) -> None:
-        """Asks the first question that has no answer yet; where nobody is at the terminal, prints the command that
-        would answer it."""
+        """Ask the first unanswered question; without a person at the terminal, print the command that would answer
+        it."""
         for asked in OpenQuestions(self._sessions).within(report):
             if asked.id in self._answered:
                 continue
@@ -492,14 +492,14 @@ class _Conversation:
                 self._leave_to_others(asked)
 
     def _leave_to_others(self, asked: OpenQuestion) -> None:
-        """A question that nobody can be asked here: others answer it, or it is denied at once."""
+        """Leave a question that cannot be asked here to other clients, or deny it at once."""
         others = who_can_answer(self._arguments)
         if others:
             print(f"waiting for {others}: claude-code-mcp answer {asked.id}", file=sys.stderr, flush=True)
             return
         self._denied = True
         self._answered.add(asked.id)
-        with contextlib.suppress(CallFailed):  # somebody has answered it meanwhile
+        with contextlib.suppress(CallFailed):  # it was answered in the meantime
             OpenQuestions(self._sessions).answer(asked, {"decision": "deny", "reason": _UNANSWERABLE})
         print(f"denied: {_UNANSWERABLE} {flags_that_allow(asked)}", file=sys.stderr, flush=True)
 
@@ -508,7 +508,7 @@ class _Conversation:
             print(self._asking.prompt, end="", file=sys.stderr, flush=True)
 
     def _answer(self, typed: _Typed) -> None:
-        """Takes a line that was typed while the question stands here; any other one goes nowhere."""
+        """Use a line as the answer if it was typed while the question is shown; ignore any other line."""
         if self._asking is None or typed.questions != self._questions_shown:
             return
         try:
@@ -531,7 +531,7 @@ class _Conversation:
             self._asking = None
 
     def _input_ended(self) -> None:
-        """Nobody can be asked any more."""
+        """Handle the end of the input: no further questions can be asked here."""
         self._typing = False
         if self._asking is not None:
             asked, self._asking = self._asking.asked, None
@@ -540,7 +540,7 @@ class _Conversation:
             self._leave_to_others(asked)
 
     def _continues(self, report: Report) -> bool:
-        """Whether the session waits for a usage limit and continues automatically; prints that once."""
+        """Whether the session waits for a usage limit and continues automatically; print that once."""
         at = (report.get("limit") or {}).get("continuesAt")
         if at and at != self._continues_at:
             leave = "Ctrl-D" if self._is_attached else "Ctrl-C"
@@ -550,7 +550,7 @@ class _Conversation:
         return bool(at)
 
     def _ended(self, report: Report) -> int:
-        """Prints what the turn came to, its cost and how to continue; the value is the exit code."""
+        """Print the turn's outcome, its cost and how to continue; return the exit code."""
         if self._json:
             shown = {name: value for name, value in report.items() if name not in ("events", "hasMore")}
             print_json({**shown, "result": self._sessions.result(report) or None})
@@ -570,7 +570,7 @@ class _Conversation:
         return f"{cost}; continue: claude-code-mcp send{options} {self._session_id[:8]} '…'"
 
     def _exit_code(self, report: Report) -> int:
-        """The exit code of a turn that has ended; what went wrong is printed."""
+        """The exit code of a turn that has ended; print the failure, if any."""
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         if report["status"] == "limit_reached":
@@ -598,8 +598,8 @@ def limit_line(report: Report) -> str:
 
 
 def without_repetition(problem: str, last_line: str) -> str:
-    """Why a turn failed, without what stands on the terminal already: Claude Code says of some failures what they are
-    as its answer too."""
+    """Why a turn failed, without text that is already on the terminal: Claude Code also prints some failures as its
+    answer."""
     known = last_line.strip()
     return problem.replace(f": {known}", "", 1) if known and f": {known}" in problem else problem
 
@@ -608,7 +608,7 @@ _UNANSWERABLE = "no client can answer it."
 
 
 def who_can_answer(arguments: argparse.Namespace) -> str:
-    """Who else can answer questions of a session, in words; empty if nobody can, or if nobody is to be waited for."""
+    """Who else can answer questions of a session, for display; empty if no one can, or if the command must not wait."""
     if arguments.on_question is not None:
         return "an answer" if arguments.on_question == "wait" else ""
     if arguments.own or arguments.url:
@@ -623,7 +623,7 @@ def who_can_answer(arguments: argparse.Namespace) -> str:
 
 
 def flags_that_allow(asked: OpenQuestion) -> str:
-    """The flags with which a question would not have been asked."""
+    """The flags that would have avoided a question."""
     question = asked.question
     if question.kind is not QuestionKind.PERMISSION:
         return "Use --on-question wait to wait for `claude-code-mcp answer`."
@@ -634,14 +634,14 @@ def flags_that_allow(asked: OpenQuestion) -> str:
 
 
 def _is_rule(text: str) -> bool:
-    """What is granted for a session may be a rule, but also a directory or a mode, in words."""
+    """Whether a grant for the session is a rule; otherwise it describes a directory or a mode."""
     with contextlib.suppress(argparse.ArgumentTypeError):
         return tool_rule(text) == text
     return False
 
 
 def _discard_typed() -> None:
-    """What was typed before a question was shown is no answer to it."""
+    """Discard text typed before a question was shown: it is not an answer to it."""
     with contextlib.suppress(ImportError, OSError):
         import termios  # noqa: PLC0415 - not on Windows
 

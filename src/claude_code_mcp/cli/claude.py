@@ -14,7 +14,7 @@ from ..core.processes.environment import DEPTH, child_environment, depth
 
 
 def add_to(commands: Any) -> None:
-    """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
+    """Add the command to the help only: its arguments belong to Claude Code, so they bypass this parser."""
     commands.add_parser(
         "claude",
         help="run the Claude Code that the server uses, for example `claude auth login`",
@@ -23,10 +23,10 @@ def add_to(commands: Any) -> None:
 
 
 def run_claude(arguments: Sequence[str]) -> int:
-    """Replaces this process by Claude Code; on Windows runs it as a child and returns its exit code.
+    """Replace this process with Claude Code; on Windows, run it as a child and return its exit code.
 
-    Raises ExecutableNotFound, InvalidArgument for settings that do not parse, and ProcessFailed when the executable
-    cannot be started.
+    Raises ExecutableNotFound, InvalidArgument for invalid settings, and ProcessFailed if the executable cannot be
+    started.
     """
     path = find_executable(load_settings().claude_path)
     environment = child_environment(os.environ)

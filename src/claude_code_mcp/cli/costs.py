@@ -1,4 +1,4 @@
-"""`costs`: what sessions have cost."""
+"""`costs`: the costs of sessions."""
 
 import argparse
 import asyncio
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run_spending(arguments: argparse.Namespace) -> int:
-    """By caller or group: what the server itself has written down."""
+    """Print costs by caller or group, as recorded by the server."""
     spending = Spending(database_in(load_settings(file=arguments.config).state_dir))
     lines = spending.by_period(arguments.per, since=_since(arguments.days), groups=arguments.by == "group")
     rows = [
@@ -79,7 +79,8 @@ def _run_spending(arguments: argparse.Namespace) -> int:
 
 
 def _warnings(config: Path | None) -> list[BudgetWarning]:
-    """Said on stderr if they cannot be read: what transcripts tell of costs does not depend on them."""
+    """The budget warnings. If they cannot be read, this is only reported on stderr: the costs in transcripts do not
+    depend on them."""
     try:
         return Spending(database_in(load_settings(file=config).state_dir)).warnings()
     except (OSError, StateUnavailable) as error:
@@ -88,7 +89,7 @@ def _warnings(config: Path | None) -> list[BudgetWarning]:
 
 
 def _print_warnings(warnings: Sequence[BudgetWarning]) -> None:
-    """The budgets of which most is spent by now, of everybody whom this state has served."""
+    """Print the budgets of all callers that are nearly spent."""
     for warning in warnings:
         print(visible(clip_line(f"Warning: {warning.line}", _MAX_WARNING)))
 
@@ -117,7 +118,7 @@ def _run_costs(arguments: argparse.Namespace) -> int:
 
 
 def _plan_usage(config: Path | None) -> dict[str, Any] | None:
-    """How much of the plan is used; None if Claude Code has not reported it to a session of this server."""
+    """The plan's usage; None if Claude Code has not reported it to a session of this server."""
     try:
         return Documents(database_in(load_settings(file=config).state_dir), "plan_usage").read(LOCAL)
     except (OSError, StateUnavailable):
@@ -125,7 +126,7 @@ def _plan_usage(config: Path | None) -> dict[str, Any] | None:
 
 
 def _since(days: int | None) -> str:
-    """The first of the last so many days; without a number, before all."""
+    """The first of the last `days` days; without a number, before all days."""
     return "" if days is None else time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * _DAY))
 
 
@@ -148,7 +149,7 @@ def _chart(costs: Costs) -> str:
 
 
 def _bar(amount: float, most: float) -> str:
-    """A bar whose length stands for the amount, to an eighth of a character."""
+    """A bar whose length shows the amount, with a resolution of an eighth of a character."""
     eighths = round(8 * _BAR * amount / most) if most > 0 else 0
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 

@@ -61,7 +61,7 @@ def _run(_: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="claude-code-mcp-demo-") as directory:
         try:
             asyncio.run(_run_tour(Path(directory), executable))
-        # A person is told the one failure that ended the demo, and not the groups that it has passed through.
+        # Reports the failure that ended the demo, without the exception groups around it.
         except BaseExceptionGroup as group:  # from the task groups of the client
             error: BaseException = group.subgroup(ProcessFailed) or group
             while isinstance(error, BaseExceptionGroup) and error is not group:
@@ -83,7 +83,7 @@ def _next_steps() -> str:
 
 
 async def _run_tour(directory: Path, executable: str) -> None:
-    """Starts the scripted model and the server in a fresh directory, connects to it, and runs every step."""
+    """Start the scripted model and the server in a new directory, connect to it, and run every step."""
     from mcp import Client  # noqa: PLC0415
     from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
 
@@ -110,7 +110,8 @@ async def _run_tour(directory: Path, executable: str) -> None:
 
 
 async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
-    """The person at the client: answers Claude's question, and closes every other dialog, which leaves it pending."""
+    """Stand in for the person at the client: answer Claude's question, and close every other dialog, which stays
+    open."""
     import mcp_types as types  # noqa: PLC0415
 
     properties = params.requested_schema["properties"] if isinstance(params, types.ElicitRequestFormParams) else {}
@@ -250,7 +251,7 @@ def _print_step(title: str) -> None:
 
 
 def _print(line: str) -> None:
-    """At once, also into a pipe: a demo is watched while it runs."""
+    """Print a line and flush it, even into a pipe: a demo is watched while it runs."""
     print(line, flush=True)
 
 
@@ -273,7 +274,7 @@ class Project:
 
 
 def projects() -> list[Project]:
-    """What a newcomer sees: a permission with a diff, a plan, a question, a finished session, and one at work."""
+    """The projects of the demo: a permission with a diff, a plan, a question, a finished session, and a working one."""
     answer = (
         "## What I found\n\nThe **total** ignores quantities:\n\n"
         "```python\ndef total(items):\n    return sum(item.price for item in items)\n```\n\n"
@@ -338,7 +339,7 @@ def projects() -> list[Project]:
 
 @contextmanager
 def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", LiveSessions]]:
-    """A server with the sessions of the demo, and a client of it."""
+    """Context with a server for the demo's sessions, and a client of it."""
     with (
         # Processes of the sessions may still write while it is removed; that must not end the demo with an error.
         tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-", ignore_cleanup_errors=True) as directory,
@@ -360,13 +361,13 @@ class DemoServer:
         self._client: McpClient | None = None
 
     def open(self) -> McpClient:
-        """The client, the first time with a server that is started for it."""
+        """The client; the first call starts its server."""
         self._client = self._client or start_server([], self._environment)
         return self._client
 
     def start_sessions(self, sessions: LiveSessions, *, without: str = "") -> dict[str, str]:
-        """Begins all sessions but that of the project `without`, which is only laid out; their ids by the names of
-        their projects."""
+        """Start the sessions of all projects except `without`, whose files are only created; return their ids by
+        project name."""
         places = {project.name: self._lay_out(project) for project in projects()}
         return {
             project.name: str(
@@ -379,7 +380,7 @@ class DemoServer:
         }
 
     def _lay_out(self, project: Project) -> Path:
-        """The directory of a project, with its files and with what the model says there."""
+        """Create the directory of a project, with its files and the script for the model."""
         place = self.sandbox.project / project.name
         place.mkdir()
         for name, content in project.files.items():

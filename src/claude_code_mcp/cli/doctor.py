@@ -1,12 +1,12 @@
 """`doctor`: checks everything that a session needs.
 
-`check_all` runs the checks in order and yields each finding as soon as it is known. A check never raises for what it
-looks at: what is wrong becomes a finding with advice. Settings that do not parse end the checks, because every other
-check depends on them. The exit code is 1 when any finding is not ok.
+`check_all` runs the checks in order and yields each finding as soon as it is known. A check does not raise errors: each
+problem becomes a finding with advice. Invalid settings end the checks, because all others depend on them. The exit code
+is 1 if any finding is not ok.
 
-`--deep` tries a turn on the scripted model and one request with this key, at this address, through this proxy. The
-request is as small as Claude Code can make it, leaves no session behind, and is sent only after a yes: it may cost
-something.
+`--deep` tries a turn on the scripted model, and one request with the configured key, address and proxy. The request is
+as small as Claude Code can make it and leaves no session behind. It is sent only after a confirmation, because it may
+cost something.
 """
 
 import argparse
@@ -67,14 +67,14 @@ _CREDENTIALS = (
 
 
 class Login(NamedTuple):
-    """Whether somebody is logged in, and by what."""
+    """Whether Claude Code is logged in, and by which credential."""
 
     exists: bool
     method: str
 
 
 def login_of(path: str) -> Login:
-    """Asks Claude Code; a version without that command is judged by the credentials that it would use."""
+    """The login as Claude Code reports it; for a version without that command, judged by its credentials."""
     try:
         status = json.loads(run_cli(path, "auth", "status", "--json").stdout)
         return Login(bool(status["loggedIn"]), str(status.get("authMethod")))
@@ -83,15 +83,15 @@ def login_of(path: str) -> Login:
 
 
 def has_credentials() -> bool:
-    """Whether Claude Code finds a credential in the places that can be looked at without it."""
+    """Whether there is a credential in the places that can be checked without Claude Code."""
     stored = Path(config_directory(os.environ)) / ".credentials.json"
     in_keychain = sys.platform == "darwin"  # which only Claude Code itself may open
     return in_keychain or any(os.environ.get(name) for name in _CREDENTIALS) or stored.is_file()
 
 
 def missing_login(config: Path | None) -> str:
-    """What to do where it is certain that nobody is logged in; empty otherwise. Costs nothing where a credential is to
-    be seen, and else a start of the CLI, which alone knows of helpers and settings that lead to one."""
+    """Advice if there is certainly no login; empty otherwise. If no credential is visible, this starts the CLI, which
+    alone knows of helpers and settings that provide one."""
     if has_credentials():
         return ""
     try:
@@ -105,7 +105,7 @@ def missing_login(config: Path | None) -> str:
 _NEEDED_DISK = 500 << 20
 _STATUS_TIMEOUT = 10.0
 _REQUEST = "API"
-"""The subject of the finding on a request with this account."""
+"""The subject of the finding on the API request."""
 
 
 def _line(finding: Finding) -> str:
@@ -171,8 +171,8 @@ def _print_json(findings: list[Finding]) -> int:
 
 
 def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> Iterator[Finding]:
-    """Runs every check in order; with `deep` a turn on the scripted model at the end, and a request to the API if
-    somebody agrees or `yes` says so."""
+    """Run every check in order; with `deep`, finally a turn on the scripted model and, if the user agrees or `yes` is
+    set, a request to the API."""
     plugins = all_plugins()
     sections = sections_of(plugins)
     try:
@@ -216,7 +216,7 @@ def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
 
 
 def _check_variables(environment: Mapping[str, str], sections: Iterable[type[Section]]) -> Iterator[Finding]:
-    """Only what is wrong: variables that look like settings and are none."""
+    """Report variables that look like settings but are not."""
     for name, meant in unknown_variables(environment, sections).items():
         fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all settings"
         yield Finding("variables", False, f"{name} is set, but there is no such setting", fix)
@@ -250,7 +250,7 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
 
 
 def _version(path: str) -> tuple[int, int, int] | str:
-    """The version, or what is wrong with the program."""
+    """The version, or the problem with the program."""
     try:
         process = run_cli(path, "--version")
     except (OSError, subprocess.SubprocessError) as error:
@@ -337,7 +337,7 @@ def _check_state_directory(directory: Path) -> Finding:
 
 
 def _check_state(directory: Path) -> Finding:
-    """Opens the state database as a server would, and reads all of it."""
+    """Check that the state database can be opened as a server would, and read completely."""
     database = database_in(directory)
     if not database.path.exists():
         return Finding("state", True, "no state yet")
@@ -349,8 +349,8 @@ def _check_state(directory: Path) -> Finding:
 
 
 def _check_exports(state_dir: Path) -> Iterator[Finding]:
-    """Names the exports of sessions that are gone: deleted before exports were deleted with them, or by Claude Code
-    itself. Never wrong, and nothing is removed: an export may be all that is left of a conversation."""
+    """List the exports of deleted sessions: of those deleted by Claude Code, or before exports were deleted with them.
+    Always ok, and nothing is removed: an export may be all that is left of a conversation."""
     records = SessionRecords(database_in(state_dir), config_directory(os.environ))
     has_transcript = {path.stem for path in Path(config_directory(os.environ)).glob("projects/*/*.jsonl")}
     count = size = 0
@@ -366,7 +366,7 @@ def _check_exports(state_dir: Path) -> Iterator[Finding]:
 
 
 def _check_shared_servers() -> Iterator[Finding]:
-    """Lists the shared servers that run; no finding if there can be none here. More than one is no fault, but rarely
+    """List the running shared servers; no finding on platforms without them. More than one is ok, but rarely
     intended."""
     try:
         known = places(os.environ)
@@ -384,7 +384,7 @@ def _check_shared_servers() -> Iterator[Finding]:
 
 
 def _shared_server(where: Place) -> str:
-    """Where a server listens, and its version if that is another one than this."""
+    """The address of a server, and its version if it differs from this one."""
     try:
         status, connection = ask_server(where, "status", _STATUS_TIMEOUT)
     except (NotRunning, OSError):
@@ -395,7 +395,7 @@ def _shared_server(where: Place) -> str:
 
 
 def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
-    """Creates the directory if it is missing, as the server would."""
+    """Check that a directory is writable; create it if it is missing, as the server would."""
     try:
         private_directory(directory)
         # Permissions alone do not tell: the disk may be full, or mounted read-only.
@@ -407,7 +407,7 @@ def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
 
 
 def _check_disks(settings: Settings) -> Iterator[Finding]:
-    """The room where sessions write: temporary files, what is remembered, and transcripts; one finding a disk."""
+    """The free space where sessions write: temporary files, state and transcripts; one finding for each disk."""
     wanted = (Path(tempfile.gettempdir()), settings.state_dir, Path(config_directory(os.environ)))
     by_disk: dict[int, list[Path]] = {}
     for directory in wanted:
@@ -420,7 +420,7 @@ def _check_disks(settings: Settings) -> Iterator[Finding]:
 
 
 def _containment() -> Finding:
-    """Says how processes are kept from outliving the server on this platform. Never wrong."""
+    """Report how processes are kept from outliving the server on this platform. Always ok."""
     kind = containment()
     detail = {
         "supervisor": "a supervisor ends all processes of a session with the session, even if this server is killed",
@@ -442,8 +442,8 @@ _LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
 def _check_request(executable: str, *, yes: bool) -> Finding:
-    """Has Claude Code answer one request as a session of this user would. What nobody has agreed to is not sent, and is
-    no fault; it is said that it was not tried."""
+    """Have Claude Code send one request as a session of this user would. Without the user's consent nothing is sent,
+    and the finding is ok and says that it was not tried."""
     environment = child_environment(os.environ)
     is_free = environment.get(_ADDRESS, "").startswith(_LOCAL)
     if not (yes or is_free):
@@ -491,7 +491,7 @@ def _ask(executable: str, directory: str) -> dict[str, Any]:
 
 
 def _route(environment: Mapping[str, str]) -> str:
-    """Which way a request goes, without what an address or a proxy is signed in to with."""
+    """The route of a request, without the credentials of an address or a proxy."""
     address = _SIGN_IN.sub("//", environment.get(_ADDRESS, ""))
     proxy = next((name for name in _PROXIES if environment.get(name)), None)
     parts = [f"at {address}" if address else "", f"through the proxy of {proxy}" if proxy else ""]
@@ -508,7 +508,7 @@ def _fix(text: str) -> str:
 
 
 async def _check_turn(settings: Settings) -> Finding:
-    """One turn of the real CLI on the scripted model, in a temporary home with a state directory of its own."""
+    """Run one turn of the real CLI on the scripted model, in a temporary home with its own state directory."""
     from ..core.model.options import SessionOptions  # noqa: PLC0415 - only the deep check runs a session
     from ..core.service import Service  # noqa: PLC0415
     from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""Changes one value in the text of a JSON file, and leaves every other character as it is. Pure.
+"""Changes one value in the text of a JSON file without changing any other character. Pure.
 
-Comments, trailing commas, order, indentation and line ends stay: other programs' files are people's files. What cannot
-be read with certainty is refused with ValueError, and never guessed. Takes time linear in the text.
+Comments, trailing commas, order, indentation and line ends stay, because people edit these files by hand. Text that
+cannot be parsed with certainty is refused with ValueError. Takes time linear in the text.
 """
 
 import json
@@ -19,7 +19,7 @@ _MAX_DEPTH = 200
 
 @dataclass(slots=True)
 class Value:
-    """Where a value stands; `members` only of an object."""
+    """The position of a value; `members` only for an object."""
 
     start: int
     end: int
@@ -31,13 +31,13 @@ class Member:
     start: int
     value: Value
     comma: int | None = None
-    """Where the comma behind it stands."""
+    """The position of the comma after it."""
 
 
 def set_value(text: str, path: Sequence[str], value: Any) -> str:
-    """The text with the value at the path, in the place of the old one or behind the last member of its object. Objects
-    on the way that are missing are made. ValueError if the text is no JSON with comments, or something on the way is no
-    object."""
+    """The text with the value at the path: replaces the old value, or is added after the last member of its object.
+    Missing objects on the path are created. ValueError if the text is not JSON with comments, or if a value on the path
+    is not an object."""
     if not text.strip("\ufeff \t\r\n"):
         for name in reversed(path):
             value = {name: value}
@@ -55,7 +55,7 @@ def set_value(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def remove_value(text: str, path: Sequence[str]) -> str:
-    """The text without the member at the path; as it is if there is none."""
+    """The text without the member at the path; unchanged if there is none."""
     *parents, name = path
     place, missing = _find(parse(text), parents)
     if missing or not place.members or name not in place.members:
@@ -78,13 +78,13 @@ def remove_value(text: str, path: Sequence[str]) -> str:
 
 
 def is_empty(text: str, path: Sequence[str]) -> bool:
-    """Whether the object at the path has neither members nor comments. False if it is missing or no object."""
+    """Whether the object at the path has neither members nor comments. False if it is missing or not an object."""
     place, missing = _find(parse(text), path)
     return not missing and place.members == {} and not text[place.start + 1 : place.end - 1].strip()
 
 
 def _line_start(text: str, at: int) -> int:
-    """Where the blanks before a member begin, with the line break before them."""
+    """The start of the blanks before a member, including the line break before them."""
     start = at
     while start and text[start - 1] in " \t":
         start -= 1
@@ -122,20 +122,20 @@ def _dumped(value: Any, unit: str, level: str, newline: str) -> str:
 
 
 def _indentation(text: str) -> str:
-    """One step of indentation, as the file has it."""
+    """One step of the file's indentation."""
     found = re.search(r"\n([ \t]+)\S", text)
     return found[1] if found is not None else "  "
 
 
 def _level(text: str, at: int) -> str:
-    """The indentation of the line that this stands in."""
+    """The indentation of the line that contains this position."""
     line = text.rfind("\n", 0, at) + 1
     found = re.match(r"[ \t]*", text[line:at])
     return found[0] if found is not None else ""
 
 
 def _find(root: Value, path: Sequence[str]) -> tuple[Value, list[str]]:
-    """The value at the path, or the last object on the way and the names that are missing in it."""
+    """The value at the path, or the last existing object on the path and the missing names."""
     place = root
     for number, name in enumerate(path):
         if place.members is None:
@@ -150,7 +150,7 @@ def _find(root: Value, path: Sequence[str]) -> tuple[Value, list[str]]:
 
 
 def parse(text: str) -> Value:
-    """Where everything stands in a text; ValueError if it is not JSON, but for comments and trailing commas."""
+    """Parse a text into positions; ValueError if it is not JSON, apart from comments and trailing commas."""
     value, at = _value(text, _skip(text, 0), 0)
     if _skip(text, at) != len(text):
         raise ValueError(f"there is text after the end, at character {at}")

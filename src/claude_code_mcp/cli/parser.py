@@ -74,8 +74,8 @@ first steps:
 def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
     """Runs one command line and returns the exit code; no exception of ours escapes.
 
-    `greeted` is what a client on stdio has said before the command was loaded. Such a client waits for an answer, so
-    it is told of a command line that makes no sense too.
+    `greeted` is the input that a client on stdio sent before the command was loaded. Such a client waits for an answer,
+    so an invalid command line is also reported to it.
     """
     return run_with_output(lambda: _run(argv, greeted))
 
@@ -83,7 +83,7 @@ def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
 def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
     try:
         if argv[:1] == ["claude"]:
-            # None of its arguments is ours, `--help` and `--version` neither.
+            # All its arguments belong to Claude Code, including `--help` and `--version`.
             return int(_module("claude").run_claude(argv[1:]))
         names, extensions = _needed(argv[0])
         arguments = build_parser(names, extensions).parse_args(argv, argparse.Namespace(greeted=greeted))
@@ -139,7 +139,7 @@ class _Misuse(InvalidArgument):
 
 
 class _PrintVersion(argparse.Action):
-    """Prints this version, where it is installed, and the version of Claude Code that sessions run."""
+    """Prints this version, its location, and the version of Claude Code that sessions run."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from .doctor import claude_code_in_use  # noqa: PLC0415 - no other command needs it
@@ -151,7 +151,7 @@ class _PrintVersion(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
+    """Raises `_Misuse` where argparse would end the process, so that the reason can be reported to a waiting client."""
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         action = super().add_argument(*names, **options)
@@ -268,8 +268,7 @@ register_error(_ESCAPE, _escaped)
 
 
 def _discard_output() -> None:
-    """Has everything that is still buffered written to the null device: the interpreter flushes once more when it
-    ends."""
+    """Redirect the buffered output to the null device: the interpreter flushes again when it ends."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
     os.close(devnull)

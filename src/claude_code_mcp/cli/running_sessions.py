@@ -1,8 +1,8 @@
 """`ps`, `questions`, `show`, `logs`, `answer`, `interrupt` and `cancel`: the sessions of a running server from the
 shell.
 
-`Asking` puts a question to a person line by line, and is pure: it is given the lines that were typed. A line that is no
-answer changes nothing, and is never taken for a yes.
+`Asking` asks a person a question line by line; it is pure and receives the typed lines. A line that is not an answer
+changes nothing, and never counts as a yes.
 """
 
 import argparse
@@ -59,12 +59,12 @@ _MAX_LENGTH = 60
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal with colours; NO_COLOR and a dumb terminal say no."""
+    """Whether a stream is a terminal with colours; not with NO_COLOR or on a dumb terminal."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_choices: bool = True) -> None:
-    """Prints all of a question, whose it is first. Without the choices where `Asking` puts them one by one."""
+    """Print a whole question, beginning with its session; without the choices if `Asking` asks them one by one."""
     stream = stream or sys.stdout
     colour = has_colour(stream)
     print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
@@ -110,7 +110,7 @@ def _row(session: SessionRow) -> tuple[str, ...]:
 
 
 def _state(session: SessionRow) -> str:
-    """What a listed session does, and until when if a usage limit has stopped it."""
+    """The state of a listed session, and until when if a usage limit has stopped it."""
     if session.continues_at:
         return f"continues at {local_time(session.continues_at, time.time())}"
     if session.status == "limit_reached" and session.resets_at:
@@ -119,7 +119,7 @@ def _state(session: SessionRow) -> str:
 
 
 def _short_path(path: str) -> str:
-    """The end of a long path, which tells more than its beginning."""
+    """The end of a long path, which is more informative than its beginning."""
     home = os.path.expanduser("~")
     path = f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}{os.sep}") else path
     return visible(path if len(path) <= _MAX_LENGTH // 2 else f"...{path[3 - _MAX_LENGTH // 2 :]}")
@@ -137,7 +137,7 @@ class Asking:
 
     @property
     def prompt(self) -> str:
-        """What to type now."""
+        """The prompt for the next line."""
         match self.asked.question.kind:
             case QuestionKind.PERMISSION:
                 session = ", [s]ession: allow similar calls too" if Reaction.SESSION in self.asked.reactions else ""
@@ -186,7 +186,7 @@ class Asking:
 
 
 def _chosen(choice: Choice, text: str) -> str | list[str]:
-    """The labels that numbers stand for; any other text as it is."""
+    """The labels for the typed numbers; any other text unchanged."""
     numbers = [part.strip() for part in text.split(",")]
     if not choice.labels or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
         return text
@@ -254,8 +254,8 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 def is_live(session: SessionRow) -> bool:
-    """Whether `ps` lists a session without `--all`. One whose machine went away in the middle of a turn counts, since
-    somebody waits for it, and so does one that continues after a usage limit."""
+    """Whether `ps` lists a session without `--all`. This includes sessions whose machine disappeared during a turn, and
+    sessions that continue after a usage limit."""
     at_work = session.is_active or session.active_status in BUSY_STATUSES
     return at_work or session.machine_gone or session.continues_at is not None
 
@@ -447,7 +447,7 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 def _asked_at_terminal(asked: OpenQuestion) -> dict[str, Any] | None:
-    """Asks until there is an answer; None at the end of the input."""
+    """Ask until there is an answer; None at the end of the input."""
     if not sys.stdin.isatty():
         raise InvalidArgument("Not a terminal: pass the answer as an argument.")
     asking = Asking(asked)

@@ -72,10 +72,10 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
-    """Reports why there is no server, in one line on stderr, and returns the exit code.
+    """Report in one line on stderr why no server can run, and return the exit code.
 
-    A client on stdio (`greeted` is given, and stdin is no terminal) is then served until it leaves by a server that
-    refuses every call with the same line: most clients never show what a server wrote to stderr.
+    A client on stdio (`greeted` is given, and stdin is not a terminal) is then served by a server that refuses every
+    call with the same line, until it disconnects: most clients never show a server's stderr.
     """
     from ..serving import refuse_stdio  # noqa: PLC0415
 

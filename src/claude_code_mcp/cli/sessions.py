@@ -123,7 +123,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(entry: Entry, state: str | None) -> str:
-    """One line; `state` is known of what the shared server has in memory."""
+    """One line; `state` is known for sessions in the shared server's memory."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
     tag = f" [{entry.tag}]" if entry.tag else ""
@@ -174,7 +174,7 @@ def _follow(arguments: argparse.Namespace) -> int:
 
 
 async def _print_growth(arguments: argparse.Namespace) -> None:
-    """The last lines, and then every new one, without end; as JSON, an object for each."""
+    """Print the last lines, then every new one, endlessly; with `--json`, one object for each."""
     sessions = library()
     session_id = full_id(sessions.catalogue, arguments.session)
 
@@ -194,7 +194,7 @@ async def _print_growth(arguments: argparse.Namespace) -> None:
 
 
 def _change(arguments: argparse.Namespace) -> int:
-    """Does one thing to the session and prints what comes of it, if anything; as JSON under the name of what it is."""
+    """Change the session and print the result, if any; with `--json`, under its name."""
     sessions = library()
     session_id = full_id(sessions.catalogue, arguments.session)
     work: Coroutine[Any, Any, object]
@@ -243,7 +243,7 @@ async def _deleted(settings: Settings, sessions: SessionLibrary, session_id: str
 
 
 def _shared_with(session_id: str) -> list[dict[str, str]]:
-    """With whom a session of this user is shared, by what is on disk; a remark on stderr if that cannot be read."""
+    """The callers with whom a session of this user is shared, read from disk; a remark on stderr if that fails."""
     settings = load_settings()
     made = (plugin.access(settings, Policy()) for plugin in enabled_plugins(settings))
     access = next(filter(None, made), SessionAccess())

@@ -198,9 +198,9 @@ async def _serve(
 
 
 def _take_over(client_hello: Hello) -> None:
-    """What a server in the client's process would have found: its environment, in memory only, and its directory.
-    Without what ties the client to a session that it may run in: this server belongs to none."""
-    # Before the settings are read, which come from it: nothing of the starter's own environment may remain.
+    """Adopt the client's environment (in memory only) and directory, as a server in the client's process would have
+    them, except the variables that tie the client to a session: this server belongs to no session."""
+    # Before the settings are read from it: nothing of the starter's own environment may remain.
     os.environ.clear()
     os.environ.update({name: value for name, value in client_hello.environment.items() if name not in (MARK, DEPTH)})
     with contextlib.suppress(OSError):

@@ -61,12 +61,12 @@ def _metrics_url(where: str) -> str:
 
 
 def _fetch(url: str) -> str:
-    """The body of the response. Raises InvalidArgument for what is no address, Unavailable for every failure."""
+    """The body of the response. Raises InvalidArgument for an invalid address, Unavailable for every failure."""
     token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
-        # No proxy and no redirect: the token is for the server that was named and for nobody else.
+        # No proxy and no redirect: the token must reach only the named server.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         with opener.open(request, timeout=_TIMEOUT) as response:
             return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
@@ -82,7 +82,7 @@ def _fetch(url: str) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: the token must not be sent to any server but the one that was named."""
+    """Refuses redirects: the token must be sent only to the named server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

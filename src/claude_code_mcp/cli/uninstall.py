@@ -1,4 +1,4 @@
-"""`uninstall`: removes the entries in clients and our own files, and says how to remove the package.
+"""`uninstall`: removes the entries in clients and our own files, and prints how to remove the package.
 
 Only files of this product are removed. Claude Code's files, with its conversations and its login, stay, and so do
 worktrees, which are part of repositories.
@@ -137,15 +137,15 @@ def _own_files(settings: Settings) -> list[Path]:
 
 
 def _is_ours_alone(path: Path) -> bool:
-    """Whether a directory may be deleted with everything in it, or a file in such a directory. A person who chose
-    another name may keep other files there: it may be a home directory, or a file of Claude Code."""
+    """Whether a directory may be deleted with all its contents, or a file in such a directory. A directory with another
+    name may contain a person's other files: it may be a home directory, or belong to Claude Code."""
     directory = path if path.is_dir() else path.parent
     holds_claude = Path(config_directory(os.environ)).resolve().is_relative_to(directory.resolve())
     return directory.name.partition(ASIDE)[0] == PACKAGE and not path.is_symlink() and not holds_claude
 
 
 def _delete(path: Path) -> None:
-    """Deletes a directory with everything in it; or a file, and its directory if that is empty then. Raises OSError."""
+    """Delete a directory with its contents; or a file, and its directory if that is then empty. Raises OSError."""
     if path.is_dir():
         shutil.rmtree(path)
         return
@@ -155,14 +155,14 @@ def _delete(path: Path) -> None:
 
 
 def _contents(path: Path) -> str:
-    """What is lost with a directory that is not lost with the others."""
+    """A note on the contents that are lost with this directory only."""
     callers = path / "principals"
     count = len(list(callers.iterdir())) if callers.is_dir() else 0
     return f" (with the conversations of {count_of(count, 'caller')})" if count else ""
 
 
 def _servers_without_clients(state_dir: Path) -> list[dict[str, Any]]:
-    """The shared servers that run. InvalidArgument if one has clients, which would start it again, or if another server
+    """The running shared servers. InvalidArgument if one has clients, which would start it again, or if another server
     uses the state."""
     running = running_servers()
     for status in running:

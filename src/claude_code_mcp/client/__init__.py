@@ -1,1 +1,1 @@
-"""The side of a person: sessions, questions and messages through MCP, as any other client has them."""
+"""The client side for people: sessions, questions and messages through MCP, like any other client."""

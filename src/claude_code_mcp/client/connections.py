@@ -7,8 +7,8 @@
 lines, such as the pipes of a server that was started as a child, `HttpSession` over HTTP: its token goes to the server
 that was named and nowhere else, redirects are errors, and proxies are not used.
 
-The threads are daemons: a call that waits at the server for something to happen keeps no program from ending, and one
-whose caller has gone ends by itself, with nobody to tell.
+The threads are daemons: a call that waits at the server does not keep the program from exiting, and the result of a
+call whose caller was cancelled is dropped.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class NotRunning(Exception):
 def connect(
     where: Place, fingerprint: str, environment: Mapping[str, str], timeout: float = _TIMEOUT, ask: str = ""
 ) -> tuple[socket.socket, hello.Welcome]:
-    """A connection on which the hello is done. NotRunning if there is no server, or it refuses us."""
+    """A connection after the hello. NotRunning if there is no server, or it refuses us."""
     try:
         connection = socket.socket(fileno=place.connect(where.socket).detach())
     except (FileNotFoundError, ConnectionRefusedError):
@@ -68,7 +68,7 @@ def connect(
 
 
 def say_hello(connection: socket.socket, client_hello: hello.Hello, timeout: float = _TIMEOUT) -> hello.Welcome:
-    """Begins a conversation; NotRunning if the server refuses, ends or does not answer in time."""
+    """Exchange hellos; NotRunning if the server refuses, ends or does not answer in time."""
     try:
         connection.settimeout(timeout)
         connection.sendall(client_hello.line())
@@ -81,7 +81,7 @@ def say_hello(connection: socket.socket, client_hello: hello.Hello, timeout: flo
 
 
 def _line(connection: socket.socket) -> bytes:
-    """One line, byte by byte: what follows it is not ours to read."""
+    """One line, read byte by byte: the data after it must not be consumed."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
@@ -131,7 +131,7 @@ def ask_server(where: Place, ask: str, timeout: float = _TIMEOUT) -> tuple[Any, 
 
 
 class CallFailed(Exception):
-    """The server has refused a call; the text is its own, and so is the code, where it has given one."""
+    """The server has refused a call; the text and the code, if any, are the server's."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -149,15 +149,15 @@ class McpClient(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves the server; requests that still wait raise NotRunning."""
+        """Disconnect; waiting requests raise NotRunning."""
 
     @abstractmethod
     def request(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a request. CallFailed for an error, NotRunning if the server ends meanwhile."""
+        """The result of a request. CallFailed for an error, NotRunning if the server ends in the meantime."""
 
     def listen(self, on_notification: Callable[[str, Mapping[str, Any]], None]) -> bool:
-        """From now on `on_notification` is called with the method and the parameters of every notification, in
-        another thread. False if this client receives none."""
+        """Call `on_notification` from now on with the method and parameters of every notification, in another thread.
+        False if this client receives no notifications."""
         return False
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def result_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LineClient(McpClient):
-    """MCP on two streams of lines. A thread of its own reads, and ends with the stream."""
+    """MCP on two streams of lines. A separate thread reads, and ends with the stream."""
 
     def __init__(self, lines: Iterable[bytes], write: Callable[[bytes], Any], leave: Callable[[], None]) -> None:
         self._lines = lines
@@ -200,7 +200,7 @@ class LineClient(McpClient):
         self._ended = False
         self._on_notification: Callable[[str, Mapping[str, Any]], None] | None = None
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
-        """For every request that has no answer yet, where that goes; None when there will be none."""
+        """The queue for the answer of each open request; it receives None if there will be no answer."""
         threading.Thread(target=self._read, daemon=True).start()
         try:
             self.request("initialize", **initialization())
@@ -239,7 +239,8 @@ class LineClient(McpClient):
             raise NotRunning(f"the server exited: {error}") from None
 
     def _read(self) -> None:
-        """Hands every answer to its request. What the server asks is refused: we have declared nothing it could ask."""
+        """Pass every answer to its request. Requests of the server are refused, since we declare no capability for
+        any."""
         try:
             for line in self._lines:
                 message = json.loads(line) if line.startswith(b"{") else {}
@@ -283,7 +284,7 @@ _NO_ANSWER = (OSError, http.client.HTTPException)
 
 
 def address_of(url: str) -> SplitResult:
-    """The parts of an address such as `http://host:8765/mcp` or `host:8765`. InvalidArgument if it is none."""
+    """The parts of an address such as `http://host:8765/mcp` or `host:8765`. InvalidArgument if it is not valid."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -373,7 +374,7 @@ def _refusal(response: http.client.HTTPResponse) -> CallFailed:
 
 
 def _messages(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """What a response says: one JSON object, or a stream of events."""
+    """The messages in a response: one JSON object, or a stream of events."""
     if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
         yield json.loads(response.read())
         return
@@ -397,7 +398,7 @@ _TOKEN = f"{OWN_PREFIX}TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that was asked for: the shared one, unless there is a URL or it is to be `own`."""
+    """The requested server: the shared one, unless there is a URL or `own` is set."""
 
     url: str | None = None
     token: str | None = None
@@ -407,11 +408,11 @@ class Target:
 
     @property
     def arguments(self) -> list[str]:
-        """Those of the shared server, by which it is found."""
+        """The arguments of the shared server, which identify it."""
         return ["--config", self.config] if self.config else []
 
     def join(self, environment: Mapping[str, str] = os.environ) -> McpClient:
-        """A client of a server that runs. ClaudeCodeError if there is none."""
+        """A client of a running server. ClaudeCodeError if there is none."""
         try:
             if self.url:
                 return HttpSession(self.url, self.token or environment.get(_TOKEN))
@@ -424,8 +425,8 @@ class Target:
             raise NoServer(f"{reason[:1].upper()}{reason[1:]}. {start}") from None
 
     def open(self, environment: Mapping[str, str] = os.environ) -> McpClient:
-        """A client of a server that runs or is started now: the shared one where there can be one, else one that ends
-        with this client."""
+        """A client of a running or newly started server: the shared one if the platform supports it, otherwise one that
+        ends with this client."""
         if self.url:
             return self.join(environment)
         shared = [] if self.own else ["--shared"]
@@ -436,9 +437,9 @@ class Target:
 
 def start_server(arguments: list[str], environment: Mapping[str, str]) -> McpClient:
     """A client of a server on the pipes of a child. With `--shared` the child is a relay: it starts the shared server
-    if need be, stays connected when that is restarted, and serves by itself where there can be none.
+    if needed, reconnects when that is restarted, and serves itself on platforms without shared servers.
 
-    The child is in a session of its own, so that Ctrl-C in the terminal reaches us alone; it ends when we do.
+    The child has its own process session, so that Ctrl-C in the terminal reaches only this process; it ends with us.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "claude_code_mcp", "serve", *arguments],
@@ -480,7 +481,7 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a function returns or raises in another thread. Cancelled, the thread goes on and its result is dropped."""
+    """Run a function in another thread. If the caller is cancelled, the thread continues and its result is dropped."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
@@ -495,7 +496,7 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
             value = function(*arguments, **named)
         except BaseException as error:
             problem = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
             loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,5 +1,5 @@
-"""What all commands have in common: exit codes, arguments that several take, confirmation, standard input, tables, JSON
-and suggestions. Light: `serve` imports this before a client's first call is answered.
+"""Shared parts of all commands: exit codes, common arguments, confirmation, standard input, tables, JSON and
+suggestions. Cheap to import: `serve` imports this before a client's first call is answered.
 """
 
 import argparse
@@ -19,22 +19,22 @@ from ..core.errors import ExitCode as ExitCode  # noqa: PLC0414 - commands take 
 
 
 class NotFound(ClaudeCodeError):
-    """What a command names is not there."""
+    """A thing that a command names does not exist."""
 
     code = "NOT_FOUND"
     exit_code = ExitCode.NOT_FOUND
 
 
 class Unavailable(ClaudeCodeError):
-    """What a command needs does not answer."""
+    """A service that a command needs does not answer."""
 
     code = "UNAVAILABLE"
     exit_code = ExitCode.UNAVAILABLE
 
 
 def exit_code_of(code: str) -> int:
-    """The exit code for the code of an error, ours or one that a server has answered with: that of the class which has
-    this code, FAILED for a code of a later version."""
+    """The exit code for an error code, ours or a server's: the exit code of the class with this error code, or FAILED
+    for a code of a later version."""
     kinds = [ClaudeCodeError]
     for kind in kinds:  # grows while it is read: parents come before their subclasses
         if kind.code == code:
@@ -60,7 +60,7 @@ def standard_input() -> str:
 
 
 def agreed(question: str) -> bool:
-    """Asks the person at the terminal for a yes; InvalidArgument if there is none."""
+    """Ask the person at the terminal to confirm; InvalidArgument without a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise InvalidArgument(f"{question} Not a terminal: pass --yes to confirm.")
     from ..core.model.text import visible  # noqa: PLC0415 - `serve` asks nobody
@@ -73,8 +73,8 @@ _PIPE_SECONDS = 3.0
 
 
 def piped_input() -> str:
-    """What a pipe or a file on standard input holds, to its end; nothing for a terminal or the null device. A pipe in
-    which nothing comes is not waited for: whoever started us may have left its own there, open."""
+    """All input from a pipe or file on standard input; empty for a terminal or the null device. A pipe without data is
+    not waited for: our parent process may have left its own pipe open there."""
     if sys.stdin is None:
         return ""
     try:
@@ -119,7 +119,7 @@ def seconds(text: str) -> float:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """What a mistyped word may have been meant as, as a sentence; empty if nothing is like it."""
+    """A sentence that suggests a correction of a mistyped word; empty if no known word is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only here
 
     near = get_close_matches(word.casefold(), list(known), 2)
@@ -127,28 +127,28 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def failed(problem: str, code: int = ExitCode.FAILED) -> int:
-    """Prints one line to stderr; the value is the exit code."""
+    """Print one line to stderr; return the exit code."""
     print(f"claude-code-mcp: {problem}", file=sys.stderr)
     return int(code)
 
 
 def print_json(value: Any) -> None:
-    """Prints a value for scripts: indented, in the characters that it has."""
+    """Print a value as indented JSON, without escaping non-ASCII characters."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_outcome(arguments: argparse.Namespace, report: Any, text: str) -> int:
-    """What came of a command that succeeded: the report with `--json`, else the text."""
+    """Print the result of a successful command: the report with `--json`, otherwise the text."""
     print_json(report) if arguments.json else print(text)
     return int(ExitCode.DONE)
 
 
 def camel_names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of ours as every `--json` spells them: `session_id` becomes `sessionId`. Values stay as they are."""
+    """Field names as in all `--json` output: `session_id` becomes `sessionId`. Values are unchanged."""
     return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in fields.items()}
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with columns that are as wide as what is in them."""
+    """Lines with columns as wide as their contents."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

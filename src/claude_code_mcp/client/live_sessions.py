@@ -1,9 +1,9 @@
-"""What a person does with sessions and their questions, through the tools and resources that every client has.
+"""Operations on sessions and their questions for people, through the tools and resources that every client has.
 
-Sessions are found by a part of the id or by title, watched, messaged and ended. A question is always whole here: input
-that a report has cut is read in pages before anybody is shown the question.
+Sessions are found by a part of the id or by title, watched, messaged and ended. A question is always complete here:
+input that a report has truncated is read in pages before the question is shown.
 
-All of it is for any thread; a method returns when the server has answered.
+Everything is thread-safe; a method returns when the server has answered.
 """
 
 import json
@@ -24,31 +24,31 @@ from ..core.sessions.stored.session_row import SessionRow
 from .connections import CallFailed, McpClient, NotRunning
 
 Report = dict[str, Any]
-"""What the server says of a session, as JSON."""
+"""The server's report on a session, as JSON."""
 
 
 class ResourceReader:
-    """The resources of one server. For any thread, as its client is."""
+    """The resources of one server. Thread-safe, like its client."""
 
     def __init__(self, client: McpClient) -> None:
         self._client = client
 
     def feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
-        """What happened behind a cursor, or since the last turn began: whole messages and what is being written. Waits
-        so many seconds for something."""
+        """The events after a cursor, or since the last turn began: whole messages and unfinished text. Waits up to
+        `wait` seconds for an event."""
         return self.read(f"claude-session:///{session_id}/events", full=1, wait=wait, cursor=cursor)
 
     def printed_feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
-        """The same with lines of output instead of messages, and with the line that is being written."""
+        """The same with lines of output instead of messages, and with the unfinished line."""
         return self.read(f"claude-session:///{session_id}/events", lines=1, wait=wait, cursor=cursor)
 
     def items(self, session_id: str, before: str | None = None, agent: str | None = None) -> Report:
-        """A page of what was said and done in a session, or by a subagent of it, from the end backwards; none of a
-        session that has said nothing yet."""
+        """A page of the conversation of a session or its subagent, from the end backwards; empty for a session without
+        messages."""
         return self.read(f"claude-session:///{session_id}/turns", before=before, agent=agent)
 
     def subscribe(self, uri: str) -> None:
-        """Has the client notified when this resource changes."""
+        """Subscribe the client to changes of this resource."""
         self._client.request("resources/subscribe", uri=uri)
 
     def unsubscribe(self, uri: str) -> None:
@@ -58,7 +58,7 @@ class ResourceReader:
         return self.read("claude-sessions:///costs", by=by)
 
     def read(self, address: str, **query: object) -> Report:
-        """A resource of ours that is JSON."""
+        """Read one of our JSON resources."""
         wanted = urlencode({name: value for name, value in query.items() if value is not None})
         read = self._client.request("resources/read", uri=f"{address}?{wanted}" if wanted else address)
         content: Report = json.loads(read["contents"][0]["text"])
@@ -66,19 +66,19 @@ class ResourceReader:
 
 
 _WAIT = 50.0
-"""Seconds that one call may wait; the loop around it has no end."""
+"""Seconds that one call may wait; the loop around it is endless."""
 _PACE = 0.05
-"""Seconds between two looks at a line that is being written."""
+"""Seconds between two reads of an unfinished line."""
 _COUNTERS = frozenset({"costUsd", "inputTokens", "outputTokens", "stalledSeconds", "planUsage", "turnStarted"})
-"""What changes all the time in the summary of a session, and needs no new report."""
+"""Frequently changing fields of a session's summary, which need no new report."""
 _OUTPUT = frozenset({"output", "writing"})
-"""Events after which a session stands as before."""
+"""Events that do not change a session's state."""
 _MAX_LISTED = 500
 _MAX_MACHINE = 60
 
 
 def machine_name(session: SessionRow) -> str:
-    """The machine of a listed session, fit to be shown; empty without a fleet."""
+    """The machine of a listed session, safe to display; empty without a fleet."""
     return visible(clip_line(session.machine_text, _MAX_MACHINE))
 
 
@@ -88,7 +88,7 @@ def is_busy(report: Mapping[str, Any]) -> bool:
 
 
 def losses(report: Mapping[str, Any]) -> list[str]:
-    """What a session has lost that goes on at another machine with this call, a sentence each; nothing otherwise."""
+    """The losses of a session that this call continues on another machine, one sentence each; otherwise empty."""
     return [str(each) for each in report.get("notices") or ()]
 
 
@@ -98,16 +98,16 @@ class LiveSessions:
     def __init__(self, client: McpClient) -> None:
         self._client = client
         self._schemas: dict[str, Mapping[str, Any]] = {}
-        """The arguments of the server's tools, once they were asked for."""
+        """The arguments of the server's tools, once requested."""
         self._unanswered: dict[tuple[str, str], str] = {}
-        """The keys of messages that may have been accepted or not, by session and text."""
+        """The keys of messages whose acceptance is unknown, by session and text."""
         self.resources = ResourceReader(client)
 
     # -- finding ----------------------------------------------------------------------------------------------
 
     def live(self) -> list[SessionRow]:
-        """Every session that the server has in memory or that waits for a usage limit: those that ask first, then those
-        at work, then the newest."""
+        """Every session in the server's memory or waiting for a usage limit: first those with questions, then the
+        working ones, then the newest."""
         order = {"waiting_for_input": 0, "running": 1}
         return sorted(self._list(active=True, limit=_MAX_LISTED), key=lambda row: order.get(row.active_status or "", 2))
 
@@ -144,7 +144,7 @@ class LiveSessions:
         return self._client.call("claude_get_status", sessionId=session_id, **arguments)
 
     def part(self, session_id: str, part: str) -> str:
-        """The whole text of a part that a report has cut, read in pages."""
+        """The whole text of a part that a report has truncated, read in pages."""
         text, offset = "", 0
         while True:
             page = self.status(session_id, part=part, offset=offset)["part"]
@@ -154,13 +154,13 @@ class LiveSessions:
             offset = page["nextOffset"]
 
     def result(self, report: Report) -> str:
-        """The final text of a report, whole."""
+        """The complete final text of a report."""
         if any(part["part"] == "result" for part in report.get("truncated") or ()):
             return self.part(report["sessionId"], "result")
         return str(report.get("result") or "")
 
     def lines(self, report: Report) -> list[str]:
-        """The lines of output of a report, each whole as long as the server keeps it."""
+        """The lines of output of a report, each complete if the server still has it."""
         lines: list[str] = list(report.get("recentOutput") or ())
         for cut in report.get("truncated") or ():
             mark = f'; part "{cut["part"]}" has all]]'
@@ -170,8 +170,8 @@ class LiveSessions:
         return lines
 
     def follow(self, session_id: str, cursor: str | None = None, lines: int = 0) -> Iterator[Report]:
-        """A report now, with all output behind the cursor or the last `lines`, and one after every change, without
-        end."""
+        """A report now, with all output after the cursor or the last `lines`, and another after every change,
+        endlessly."""
         known = {"cursor": cursor} if cursor is not None else {"outputLines": lines}
         report = self.status(session_id, **known)
         while True:
@@ -182,11 +182,11 @@ class LiveSessions:
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)
 
     def watch(self, session_id: str, cursor: str | None = None, lines: int = 0) -> Iterator[Report]:
-        """A report now and one after every change, without end, each with the `events` that were read with it: output,
-        the line that is being written, messages. Begins behind the cursor, or with the last turn; with `lines`, with
-        the last lines of output.
+        """A report now and another after every change, endlessly, each with the `events` read with it: output, the
+        unfinished line, messages. Begins after the cursor, or with the last turn; with `lines`, with the last lines of
+        output.
 
-        A report can be newer than its events: `hasMore` says that more of them are to come.
+        A report can be newer than its events: `hasMore` says that more events follow.
         """
         if lines:
             report = self.status(session_id, outputLines=lines)
@@ -229,8 +229,8 @@ class LiveSessions:
         return argument in self._schemas.get(tool, {})
 
     def is_in_fleet(self) -> bool:
-        """Whether sessions run on the machines of a fleet, and can be moved. By a tool that every server lists: the one
-        that moves them is listed only where it is asked for."""
+        """Whether sessions run on the machines of a fleet, and can be moved. Determined by a tool that every server
+        lists: the tool that moves sessions is listed only on request."""
         return any(self.takes(tool, "machine") for tool in ("claude_create_session", "claude_code"))
 
     def has_bypass(self) -> bool:
@@ -238,7 +238,7 @@ class LiveSessions:
         return bool(self.switch_bypass(None).get("allowBypass"))
 
     def switch_bypass(self, on: bool | None) -> Report:
-        """Switches it on or off; None only reports which it is."""
+        """Switch it on or off; None only reports the current setting."""
         action = "get_config" if on is None else "enable_bypass" if on else "disable_bypass"
         return self._client.call("claude_code_configure", action=action)
 
@@ -246,12 +246,12 @@ class LiveSessions:
         return self._once("", prompt, "claude_create_session", prompt=prompt, **options)
 
     def send(self, session_id: str, message: str) -> Report:
-        """Sends a message. A session of a fleet may go on at another machine with it: `losses` says what is lost."""
+        """Send a message. It may make a session of a fleet continue on another machine: see `losses`."""
         return self._once(session_id, message, "claude_send_message", sessionId=session_id, message=message)
 
     def _once(self, session_id: str, message: str, tool: str, /, **arguments: Any) -> Report:
-        """Sends a message with a key of its own. One whose answer was lost keeps the key, so that the same text, sent
-        again by whoever could not know, counts once."""
+        """Send a message with a unique key. A message whose answer was lost keeps its key, so that the same text is
+        accepted only once if the user sends it again."""
         if not self.takes(tool, "messageKey"):  # a server of an earlier version
             return self._client.call(tool, **arguments)
         key = self._unanswered.pop((session_id, message), None) or str(uuid.uuid4())
@@ -271,7 +271,7 @@ class LiveSessions:
         return self._client.call("claude_code_session", action="cancel", sessionId=session_id)
 
     def transcript(self, session_id: str, *, full: bool = False, cursor: str = "1") -> Iterator[Report]:
-        """The pages of a conversation from that turn on."""
+        """The pages of a conversation, beginning at the turn `cursor`."""
         following: str | None = cursor
         while following is not None:
             page = self._client.call("claude_read_session", sessionId=session_id, cursor=following, full=full)
@@ -291,7 +291,7 @@ def named(sessions: Sequence[SessionRow], name: str) -> list[SessionRow]:
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question with all of its input, as it may be answered now."""
+    """A question with its complete input, and its possible answers."""
 
     question: Question
     session: SessionRow
@@ -327,10 +327,10 @@ class OpenQuestions:
             report = self._sessions.status(session.session_id, outputLines=0)
             return list(self.within(report, session))
         except CallFailed:
-            return []  # it was ended meanwhile
+            return []  # it was ended in the meantime
 
     def within(self, report: Report, session: SessionRow | None = None) -> Iterator[OpenQuestion]:
-        """The questions of a report. One that is closed before all of it was read is left out."""
+        """The questions of a report, except those closed before they were completely read."""
         cut = {part["part"] for part in report.get("truncated") or ()}
         for entry in self._pending(report, cut):
             tool_input = entry["toolInput"]
@@ -342,7 +342,7 @@ class OpenQuestions:
             yield _open_question(entry, tool_input, session or SessionRow(session_id=report["sessionId"]))
 
     def _pending(self, report: Report, cut: set[str]) -> list[dict[str, Any]]:
-        """The entries of a report, and those that did not fit into it."""
+        """The entries of a report, including those that did not fit into it."""
         entries: list[dict[str, Any]] = list(report.get("pendingInputs") or ())
         more = next((part for part in report.get("truncated") or () if part["part"] == "pendingInputs"), None)
         while more is not None:
@@ -354,7 +354,7 @@ class OpenQuestions:
         return entries
 
     def find(self, name: str) -> OpenQuestion:
-        """The one open question with this beginning of its id, or of the one session of this name that asks just one.
+        """The open question whose id begins with `name`, or the only question of the session with this name.
         SessionNotFound if there is none or several."""
         questions = self.all()
         wanted = name.lower().removeprefix("q-")
@@ -370,12 +370,11 @@ class OpenQuestions:
         return found[0]
 
     def answer(self, question: OpenQuestion, decision: Mapping[str, Any]) -> Report:
-        """Gives the arguments of `claude_respond` to a question; CallFailed if it is no longer open."""
+        """Answer a question with these arguments of `claude_respond`; CallFailed if it is no longer open."""
         return self._sessions.respond(question.session.session_id, question.id, decision)
 
     def closure(self, session_id: str, question_id: str, cursor: str | None) -> str:
-        """How a question was closed that was open at that cursor: who answered it, and what; empty if that is not
-        known."""
+        """How a question that was open at that cursor was closed: who answered it, and the answer; empty if unknown."""
         while True:
             page = self._sessions.resources.read(f"claude-session:///{session_id}/events", cursor=cursor)
             for event in page["events"]:

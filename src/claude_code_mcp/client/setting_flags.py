@@ -29,7 +29,7 @@ class _SettingFlag(argparse.Action):
 
 
 def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
-    """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
+    """Add a flag for a setting, with the setting's own choices, default and help."""
     setting = Settings.model_fields[field]
     choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
     several = isinstance(setting.default, tuple)

@@ -32,8 +32,8 @@ def own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
 
 
 def asked(where: place.Place, ask: str) -> Any:
-    """The answer of the server at a place; None if none runs there. For an ask that ends the server it returns only
-    when its process is gone."""
+    """The answer of the server at a place; None if none runs there. A request that ends the server returns only when
+    its process has ended."""
     from .connections import NotRunning, ask_server  # noqa: PLC0415 - `serve` does not need it
 
     try:
@@ -47,7 +47,7 @@ def asked(where: place.Place, ask: str) -> Any:
 
 
 def running_place(arguments: argparse.Namespace) -> place.Place:
-    """Where the shared server of these settings runs; it is started if it does not."""
+    """The place of the shared server for these settings; starts it if needed."""
     where, fingerprint = own_place(settings_arguments(arguments))
     if asked(where, "status") is None:
         started(where, fingerprint, arguments)
@@ -55,14 +55,14 @@ def running_place(arguments: argparse.Namespace) -> place.Place:
 
 
 def started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
-    """Starts a server and returns its status once it serves; the status of another one if that was started first."""
+    """Start a server and return its status once it serves; the status of another one if that was started first."""
     from .connections import NotRunning, say_hello  # noqa: PLC0415
 
     http = ["--http", arguments.http] if arguments.http else []
     connection, deadline = place.start(where, http), time.monotonic() + _STOP_SECONDS
     while connection is None and time.monotonic() < deadline:
-        # Somebody else has the lock. If it serves, that server is
-        # the one; if it is ending, the next try takes the lock.
+        # Another process has the lock. If it serves, that server is
+        # used; if it is ending, the next attempt gets the lock.
         if (running := asked(where, "status")) is not None:
             return running
         time.sleep(_POLL_INTERVAL)  # it is just starting or ending
@@ -96,19 +96,19 @@ def settings_arguments(arguments: argparse.Namespace) -> list[str]:
 
 
 def running_servers() -> list[dict[str, Any]]:
-    """The status of every shared server of this user that runs."""
+    """The status of every running shared server of this user."""
     found = places() if place.possible() else []
     return [status for where in found if (status := asked(where, "status")) is not None]
 
 
 def stop_servers() -> None:
-    """Ends every shared server of this user, and returns when their processes are gone."""
+    """End all shared servers of this user; return when their processes have ended."""
     for where in places() if place.possible() else []:
         asked(where, "stop")
 
 
 def _await_end(connection: socket.socket, pid: int) -> None:
-    """Waits until the server is gone: its end of the connection, and then the process."""
+    """Wait until the server has closed the connection and its process has ended."""
     deadline = time.monotonic() + _STOP_SECONDS
     connection.settimeout(_STOP_SECONDS)
     with contextlib.suppress(OSError):

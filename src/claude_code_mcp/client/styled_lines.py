@@ -1,10 +1,9 @@
 """Questions, tool calls and diffs as lines for people, comments on such lines, and a decision as the arguments of
 `claude_respond`. Pure.
 
-An edit is shown as the lines that go and the lines that come, with their numbers where the server has compared the
-file, everything else as `core/questions/presentation.py` shows it.
-Every line of a file has a sign before it, so that no content can look like a line of ours. Takes time linear in the
-input: there is no search for the smallest difference.
+An edit is shown as removed and added lines, with line numbers if the server has compared the file; everything else as
+`core/questions/presentation.py` shows it. Every line of a file begins with a sign, so that no content can look like a
+line of ours. Takes time linear in the input: there is no search for the smallest difference.
 
 The message of comments reads as the console's does (`web/src/comments.ts`): file, line and its text for each comment.
 """
@@ -41,8 +40,7 @@ class Line(NamedTuple):
 
 
 def question_lines(question: Question) -> Iterator[Line]:
-    """All of a question as lines: its head first, then every field, and for an edit the lines that go and those that
-    come."""
+    """A whole question as lines: its head, then every field, and for an edit the removed and added lines."""
     if question.change is not None and question.change.diff:
         yield from _changed_file(question, question.change.diff)
         return
@@ -76,8 +74,8 @@ def _texts(tool_input: Mapping[str, Any], fields: tuple[str, str]) -> tuple[str 
 
 
 def changed_lines(before: str, after: str) -> Iterator[Line]:
-    """The lines of both texts: those that are the same at the start and at the end once, between them all that go and
-    all that come."""
+    """The lines of both texts: common lines at the start and the end once, between them all removed and all added
+    lines."""
     old, new = _split(before), _split(after)
     start, end = equal_ends(old, new)
     for line in old[:start]:
@@ -91,7 +89,7 @@ def changed_lines(before: str, after: str) -> Iterator[Line]:
 
 
 def _split(text: str) -> list[str]:
-    """The lines of a text; a difference in the last line break is to be seen as well."""
+    """The lines of a text, so that a difference in the last line break is visible too."""
     if not text:
         return []
     # An edit may change nothing but line ends, and a person must see what is changed.
@@ -111,7 +109,7 @@ def call_line(name: str, tool_input: object, cwd: str = "") -> str:
 
 
 def input_lines(name: str, tool_input: object, diff: str = "") -> Iterator[Line]:
-    """All that the tool was given; of an edit, the lines that go and those that come."""
+    """The complete input of the tool; for an edit, the removed and added lines."""
     fields: Mapping[str, Any] = tool_input if isinstance(tool_input, Mapping) else {}
     before, after = EDITED.get(name, ("", ""))
     texts = (fields.get(before, "") if before else "", fields.get(after, ""))
@@ -141,7 +139,7 @@ def _field(name: str, value: Any) -> Iterator[Line]:
 
 
 def result_text(content: object) -> str:
-    """What a tool returned, as far as it is text."""
+    """The text in a tool's result."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -159,12 +157,12 @@ _DENY = frozenset({"d", "deny", "n", "no"})
 
 
 class NoAnswer(Exception):
-    """What was given is no answer; the text says what would be one."""
+    """The input is not an answer; the text says what would be."""
 
 
 def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]:
-    """The arguments of `claude_respond` for a decision in a word, with a reason for a denial. NoAnswer if it does not
-    go with the question."""
+    """The arguments of `claude_respond` for a one-word decision, with a reason for a denial. NoAnswer if it does not
+    fit the question."""
     possible = asked.reactions
     if decision in _DENY:
         return {"decision": "deny", **({"reason": text} if text else {})}
@@ -196,7 +194,7 @@ class LinePlace(NamedTuple):
 
     file: str
     line: int
-    """As it is now; as it was before the change, where it was removed."""
+    """The current line number; for a removed line, the number before the change."""
     is_removed: bool
     quote: str
 
@@ -205,7 +203,7 @@ class LinePlace(NamedTuple):
 
 
 class DiffRow(NamedTuple):
-    """A line of a diff as git writes it, not yet made visible; `place` where it is a line of a file."""
+    """A raw line of git's diff, with control characters; `place` if it is a line of a file."""
 
     text: str
     style: Style
@@ -213,8 +211,8 @@ class DiffRow(NamedTuple):
 
 
 def diff_rows(diff: str) -> Iterator[DiffRow]:
-    """The lines of what `git diff` has printed. What belongs to a hunk is known by its counts: a removed line may look
-    like the head of a file."""
+    """The lines of `git diff` output. The lines of a hunk are identified by its counts: a removed line may look like
+    the header of a file."""
     file = ""
     before = after = old_left = new_left = 0
     for text in diff.split("\n"):
@@ -255,12 +253,11 @@ class LineComments:
         return iter(sorted(self._texts.items()))
 
     def at(self, place: LinePlace) -> str:
-        """What is written about a line; empty if nothing is."""
+        """The comment on a line; empty if there is none."""
         return self._texts.get(place, "")
 
     def write(self, place: LinePlace, text: str) -> str:
-        """Writes a comment, anew where there is one; an empty text removes it. Returns why it cannot be written, or
-        nothing."""
+        """Write or replace a comment; an empty text removes it. Return why it cannot be written, or an empty string."""
         text = text.strip()
         if not text:
             self._texts.pop(place, None)
@@ -273,15 +270,15 @@ class LineComments:
         return ""
 
     def remove(self, sent: Iterable[tuple[LinePlace, str]]) -> None:
-        """Removes these comments, but not one that was written anew since."""
+        """Remove these comments, except those rewritten since."""
         for place, text in sent:
             if self._texts.get(place) == text:
                 del self._texts[place]
 
 
 def comments_message(comments: Iterable[tuple[LinePlace, str]]) -> str:
-    """The comments as one message. What is quoted stays on its line: a carriage return within a line of a file must
-    not let the file speak in the person's name."""
+    """The comments as one message. A quoted line stays on one line: a carriage return in a file must not make its
+    content look like the person's own text."""
     parts = [
         f"{_quoted(place.file)}, line {place.line}{', as it was before the change' if place.is_removed else ''}:\n"
         f"> {_quoted(place.quote)}\n\n{text}"

@@ -1,4 +1,4 @@
-"""Commands that are clients of a server: which server it is, and how a command runs on it."""
+"""Commands that are clients of a server: selects the server and runs the command on it."""
 
 import argparse
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Verb = Callable[[LiveSessions, argparse.Namespace], int]
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Which server it is."""
+    """Add the arguments that select the server."""
     parser.add_argument(
         "--url", metavar="URL", help="URL of a server that runs with --http (default: the shared server)"
     )
@@ -30,18 +30,17 @@ def target_of(arguments: argparse.Namespace) -> Target:
 
 
 def at_running_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    """Runs a verb on a server that must be running already."""
+    """Run a verb on a server that must already be running."""
     return lambda arguments: _run(verb, arguments, target_of(arguments).join)
 
 
 def at_server(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    """Runs a verb on a server that is started if need be."""
+    """Run a verb on a server, starting it if needed."""
     return lambda arguments: _run(verb, arguments, target_of(arguments).open)
 
 
 def _run(verb: Verb, arguments: argparse.Namespace, connect: Callable[[], McpClient]) -> int:
-    """The exit code of a verb; a refusal of the server, or its end, is a line on stderr. What we refuse ourselves is
-    raised."""
+    """Run a verb and return its exit code. A server's refusal or end is a line on stderr; our own errors are raised."""
     try:
         with connect() as client:
             return verb(LiveSessions(client), arguments)
