@@ -61,7 +61,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
             stdio_streams(greeted) as (inbox, outbox),
         ):
             server = McpServer(
-                service, "keep", hosting.host, tools_with(running.plugins, settings)
+                service, "keep", hosting.shared_hub, tools_with(running.plugins, settings)
             ).server()  # the server ends with its one client: see below
             manifest = _renewed_manifest(server, greeted, running.plugins, outbox)
             if manifest is not None:
@@ -146,7 +146,7 @@ async def run_http(settings: Settings, address: str) -> None:
             running,
         ):
             mcp_server = McpServer(
-                service, settings.on_disconnect or "keep", hosting.host, tools_with(running.plugins, settings)
+                service, settings.on_disconnect or "keep", hosting.shared_hub, tools_with(running.plugins, settings)
             )
             async with _http_server(bind, mcp_server, callers, running, listener) as server:
                 stopping = service.start_task(_stop_when_requested(server, running.plugins, stop_requested))
@@ -254,7 +254,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         over_http=http is not None,
     ) as (service, hosting, running):
         plugins = running.plugins
-        server = McpServer(service, settings.on_disconnect or "keep", hosting.host, tools_with(plugins, settings))
+        server = McpServer(service, settings.on_disconnect or "keep", hosting.shared_hub, tools_with(plugins, settings))
         # Its own tools are not known to the front, which greets.
         greeted = GreetedInput(leave_manifest=first.manifest, argv=first.arguments)
         manifest = _renewed_manifest(server.server(), greeted, plugins)

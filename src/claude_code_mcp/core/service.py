@@ -49,7 +49,7 @@ from .sessions.callers.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
 from .sessions.callers.session_access import Access, SessionAccess
 from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages, NotKnownToBeRead
 from .sessions.limit_waits import LimitWaits
-from .sessions.live.mcp_bridge import McpServerHost
+from .sessions.live.mcp_bridge import SessionHub
 from .sessions.live.slots import Slots
 from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
@@ -101,7 +101,7 @@ class Service:
         *,
         policy: Policy | None = None,
         redactor: Redactor | None = None,
-        hub: McpServerHost | None = None,
+        hub: SessionHub | None = None,
         callers: ExpectedCallers | None = None,
         spares: int = 0,
         replica: SessionReplica | None = None,
@@ -258,7 +258,7 @@ class Service:
     # -- callers ----------------------------------------------------------------------------------------------
 
     @property
-    def hubs_by_principal(self) -> Mapping[str, McpServerHost]:
+    def hubs_by_principal(self) -> Mapping[str, SessionHub]:
         """The separate hubs of callers, by principal."""
         return self._callers.hubs
 
@@ -267,7 +267,7 @@ class Service:
         """Whether clients with a separate environment may have a separate hub."""
         return self._callers.hub_for is not None
 
-    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[SessionHub | None]:
         """Context with the hub for a client with this environment."""
         return self._environments.hub_for(client)
 

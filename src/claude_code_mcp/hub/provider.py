@@ -103,7 +103,7 @@ class _WaitingClient:
     """A client without a hub so far, for as long as its placeholder is in use."""
 
     environment: ClientEnvironment
-    host: LazyHub = field(default_factory=LazyHub)
+    placeholder: LazyHub = field(default_factory=LazyHub)
     _context: AsyncExitStack = field(default_factory=AsyncExitStack)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _left: bool = False
@@ -112,7 +112,7 @@ class _WaitingClient:
         async with self._lock:
             # It may have disconnected during the wait for the lock; then a hub opened here would never be closed.
             if not self._left:
-                self.host.become(await self._context.enter_async_context(hubs.use(self.environment)))
+                self.placeholder.become(await self._context.enter_async_context(hubs.use(self.environment)))
 
     async def leave(self) -> None:
         # Before the lock: an opening that has not begun need not begin any more.
@@ -122,7 +122,7 @@ class _WaitingClient:
 
 
 class HubProvider:
-    """An async context manager: within it `host` and `use` provide the hubs of sessions."""
+    """An async context manager: within it `shared_hub` and `use` provide the hubs of sessions."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class HubProvider:
         """The hub of this process; None while there is none."""
         self._apart = signs_in_apart(settings)
         apart = sorted({*principals} - {LOCAL}) if self._apart else ()
-        self.hosts: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
+        self.hubs_by_principal: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
         """The hubs of callers that sign in separately."""
 
     async def __aenter__(self) -> "HubProvider":
@@ -161,7 +161,7 @@ class HubProvider:
         await self._context.aclose()
 
     @property
-    def host(self) -> "Hub | LazyHub | None":
+    def shared_hub(self) -> "Hub | LazyHub | None":
         """The hub of callers without a separate environment; None if there is no hub."""
         if self._settings.hub == "off":
             return None
@@ -181,9 +181,9 @@ class HubProvider:
 
     def connections(self) -> Iterator[tuple[str, str]]:
         """The servers of the shared and all separate hubs, with their connection states."""
-        for host in (self.hub, *self.hosts.values()):
-            if host is not None and host.opened is not None:
-                yield from ((status.name, status.state) for status in host.opened.status())
+        for hub in (self.hub, *self.hubs_by_principal.values()):
+            if hub is not None and hub.opened is not None:
+                yield from ((status.name, status.state) for status in hub.opened.status())
 
     # -- the hub of this process ----------------------------------------------------------------------------------
 
@@ -214,14 +214,17 @@ class HubProvider:
             await opened.enter_async_context(hub)
             hubs.adopt(hub, configuration, os.environ)
             await opened.enter_async_context(following(hub, configuration, source, updated))
-            for principal in self.hosts:
+            for principal in self.hubs_by_principal:
                 own[principal] = await self._own_hub(principal, source, configuration, opened)
             self._context.push_async_exit(opened.pop_all())
         # Only when all are open, without an await in between: if one fails, all are tried again. Before waiters are
-        # notified: `host` and `use` must have it by then.
+        # notified: `shared_hub` and `use` must have it by then.
         self.hub, self._hubs, self._relay = hub, hubs, relay
-        awaited = [(self._awaited, hub), *((self.hosts[principal], made) for principal, made in own.items())]
-        self.hosts |= own
+        awaited = [
+            (self._awaited, hub),
+            *((self.hubs_by_principal[principal], made) for principal, made in own.items()),
+        ]
+        self.hubs_by_principal |= own
         for waiting, made in awaited:
             if isinstance(waiting, LazyHub):
                 waiting.become(made)
@@ -252,10 +255,10 @@ class HubProvider:
             return None
         # Held: the hubs may be opening right now, and this caller's belongs to them.
         async with self._opening:
-            if principal in self.hosts:
+            if principal in self.hubs_by_principal:
                 return None
             if self.hub is None:
-                self.hosts[principal] = LazyHub()
+                self.hubs_by_principal[principal] = LazyHub()
                 return None
             try:
                 source = self._source()
@@ -266,7 +269,7 @@ class HubProvider:
             except Exception:
                 log.exception("the caller %s has no MCP servers", principal)
                 return "its MCP servers cannot be opened; see the log"
-            self.hosts[principal] = own
+            self.hubs_by_principal[principal] = own
         return None
 
     async def _await_servers(self) -> None:
@@ -335,7 +338,7 @@ class HubProvider:
             client = _WaitingClient(environment)
             self._waiting.add(client)
             try:
-                yield client.host
+                yield client.placeholder
             finally:
                 self._waiting.discard(client)
                 await client.leave()

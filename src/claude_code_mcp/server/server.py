@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .transports.running_calls import RunningCalls
     from .transports.stdio import Inbox, Outbox
 
-    HubHost = Hub | LazyHub
+    HubOrPlaceholder = Hub | LazyHub
     """A hub, or one that is opened as soon as there are servers."""
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Connected:
     """A connected client: its user, its environment and its hub. Clients without an environment use this process's."""
 
     user: Caller
-    host: "HubHost | None"
+    host: "HubOrPlaceholder | None"
     proxy: "HubProxy | None" = None
     """The hub's tools, if offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
@@ -97,7 +97,7 @@ class McpServer:
         self,
         service: Service,
         on_disconnect: str = "keep",
-        hub: "HubHost | None" = None,
+        hub: "HubOrPlaceholder | None" = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         """`on_disconnect` says what happens to a connection's sessions when it ends; `tools` default to those of the
@@ -133,7 +133,8 @@ class McpServer:
         )
         self._here = self._connected_to(None, hub)
         self._here_as = {
-            name: self._connected_to(None, cast("HubHost", host)) for name, host in service.hubs_by_principal.items()
+            name: self._connected_to(None, cast("HubOrPlaceholder", host))
+            for name, host in service.hubs_by_principal.items()
         }
         """The same for callers with a separate hub."""
 
@@ -196,7 +197,7 @@ class McpServer:
             yield self._here
             return
         async with self.service.hub_for(environment) as host:
-            client = self._connected_to(environment, cast("HubHost | None", host))
+            client = self._connected_to(environment, cast("HubOrPlaceholder | None", host))
             self._clients.append(client)
             try:
                 with self.service.connected(environment):
@@ -210,7 +211,7 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, environment: ClientEnvironment | None, host: "HubHost | None") -> Connected:
+    def _connected_to(self, environment: ClientEnvironment | None, host: "HubOrPlaceholder | None") -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
         hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:
@@ -255,7 +256,9 @@ class McpServer:
     def _client(self, context: Context) -> Connected:
         """Who this request is from."""
         client = _connected(context)
-        host = cast("HubHost | None", self.service.hubs_by_principal.get(principal()) if client is self._here else None)
+        host = cast(
+            "HubOrPlaceholder | None", self.service.hubs_by_principal.get(principal()) if client is self._here else None
+        )
         if host is None:
             return client
         own = self._here_as.get(principal())

@@ -132,8 +132,8 @@ async def test_a_hub_that_cannot_be_opened_is_logged_and_opened_when_the_file_ch
     settings = load_settings({}, hub_file=file, state_dir=state, principal_sign_in=True)
     try:
         async with HubProvider(settings, principals=principals) as provider:
-            assert provider.host is not None
-            hosts = [provider.host, *provider.hosts.values()]
+            assert provider.shared_hub is not None
+            hosts = [provider.shared_hub, *provider.hubs_by_principal.values()]
             hosts[-1].watch_servers(lambda _: has_servers.set())
             provider.connect(rig.service)
             file.parent.mkdir()
@@ -164,15 +164,15 @@ async def test_a_caller_who_comes_later_has_a_hub_of_its_own(start_rig: StartRig
         provider.connect(rig.service)
         assert await provider.open_for("ben") is None
         assert await provider.open_for(LOCAL) is None
-        assert set(provider.hosts) == {"anna", "ben"}
+        assert set(provider.hubs_by_principal) == {"anna", "ben"}
         has_servers = asyncio.Event()
-        ben = provider.hosts["ben"]
+        ben = provider.hubs_by_principal["ben"]
         ben.watch_servers(lambda _: has_servers.set())
         if late:
             replace_file(file, content)
             await asyncio.wait_for(has_servers.wait(), LONG)
         assert ben.servers == ("x",)
-        hubs = [provider.hub, *(host.opened for host in provider.hosts.values())]
+        hubs = [provider.hub, *(host.opened for host in provider.hubs_by_principal.values())]
         assert len({id(hub) for hub in hubs}) == 3
         await provider.close()
 

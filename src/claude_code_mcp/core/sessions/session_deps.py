@@ -11,14 +11,14 @@ from ..questions.broker import Broker
 from .background_tasks import StartTask
 from .callers.policy_enforcer import PolicyEnforcer
 from .live.launcher import Launcher
-from .live.mcp_bridge import McpServerHost
+from .live.mcp_bridge import SessionHub
 from .live.slots import Slots
 from .peer_servers import PeerServers
 from .stored.replica import SessionReplica
 from .stored.session_stores import Stores
 from .workplaces import Workplaces
 
-OpenHub = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
+OpenHub = Callable[[], AbstractAsyncContextManager[SessionHub | None]]
 """Returns a context that yields the hub, or None."""
 
 

@@ -43,7 +43,7 @@ from .guard import WebUser
 if TYPE_CHECKING:
     from ...hub.hub import Hub
     from ...hub.servers import ServerStatus
-    from ...server.server import HubHost
+    from ...server.server import HubOrPlaceholder
 
 _MAX_ROWS = 200
 _MAX_TURNS = 50
@@ -568,7 +568,7 @@ class OverviewRoutes:
 
     def _hub_of(self, user: WebUser) -> "Hub | None":
         """The user's separate hub, or the shared one."""
-        own = cast("HubHost | None", self._service.hubs_by_principal.get(user.caller.principal))
+        own = cast("HubOrPlaceholder | None", self._service.hubs_by_principal.get(user.caller.principal))
         return self._find_hub() if own is None else own.opened
 
     async def servers(self, request: Request, user: WebUser) -> Response:

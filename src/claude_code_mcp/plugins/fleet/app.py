@@ -71,7 +71,7 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     async with running_service(
         settings, policy, audit_file, principals=principals, others=others, replica=replica, machine=name
     ) as (service, hosting, running):
-        server = McpServer(service, "keep", hosting.host, tools_with(running.plugins, settings))
+        server = McpServer(service, "keep", hosting.shared_hub, tools_with(running.plugins, settings))
         has_page = settings.section(ConsoleSettings).web
         yield MachineParts(server, machine_pages(server, lambda: hosting.hub) if has_page else None)
 

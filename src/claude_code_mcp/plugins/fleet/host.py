@@ -67,7 +67,7 @@ class Host:
     connection: FleetConnection
     """With the operator's key."""
     enrolment: Enrolment
-    kept: "Kept"
+    kept: "GatewayServices"
     machine: MachineKey
     """This machine, which is admitted."""
     address: str
@@ -146,7 +146,7 @@ def _reached_at(address: str, port: int) -> str:
 @asynccontextmanager
 async def _serving(
     connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
-) -> AsyncIterator[tuple[Enrolment, "Kept"]]:
+) -> AsyncIterator[tuple[Enrolment, "GatewayServices"]]:
     async with keeping(connection, keys.operator_seed) as kept:
         members = await Members.opened(connection)
         known = {member.id: member for member in await members.all()}
@@ -162,7 +162,7 @@ async def _serving(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class GatewayServices:
     """What a keeper provides to the gateway next to it."""
 
     ownership: OwnershipBucket
@@ -170,7 +170,7 @@ class Kept:
 
 
 @asynccontextmanager
-async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[Kept]:
+async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[GatewayServices]:
     """Creates missing stores and runs the keeper until the end of the block, next to every gateway, whoever runs the
     server. `seed` is the operator key's secret."""
     from .push_receivers import FleetReceivers  # noqa: PLC0415 - loads the console, which other commands do not need
@@ -181,7 +181,7 @@ async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> 
     verbs = {**receivers.verbs, **Removals(connection).verbs}
     keeper = Keeper(connection, bucket, seed, verbs, receivers.verbs_for_all)
     async with keeper.serving(), StoreKeeper(connection, bucket).serving():
-        yield Kept(bucket, receivers)
+        yield GatewayServices(bucket, receivers)
 
 
 async def connect_to_host(directory: Path) -> FleetConnection:

@@ -23,7 +23,7 @@ from ...redaction import Redactor
 from ...transcripts.transcripts import ProjectFolders
 from ...working_directory import default_directory
 from ..live.launcher import Launcher
-from ..live.mcp_bridge import McpServerHost
+from ..live.mcp_bridge import SessionHub
 from ..session_deps import SessionDeps
 from ..stored.session_stores import Stores
 from .expected_callers import ExpectedCallers
@@ -81,7 +81,7 @@ class ClientEnvironments:
             known = self._known[place] = self._make(principal, client)
         return known
 
-    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[McpServerHost | None]:
+    def hub_for(self, client: ClientEnvironment) -> AbstractAsyncContextManager[SessionHub | None]:
         """The hub of a client's sessions, open within this context."""
         return self.of(Caller(LOCAL, client)).open_hub()
 

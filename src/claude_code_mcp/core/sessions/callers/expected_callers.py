@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from ...model.caller import ClientEnvironment
-from ..live.mcp_bridge import McpServerHost
+from ..live.mcp_bridge import SessionHub
 
-HubFor = Callable[[ClientEnvironment], AbstractAsyncContextManager[McpServerHost | None]]
+HubFor = Callable[[ClientEnvironment], AbstractAsyncContextManager[SessionHub | None]]
 """Returns the hub of a client's sessions, shared with clients that have the same servers."""
 
 
@@ -21,7 +21,7 @@ class ExpectedCallers:
     """Whether callers may appear who are not known yet."""
     hub_for: HubFor | None = None
     """Returns the hub for a client with a separate environment; None: the service's hub."""
-    hubs: Mapping[str, McpServerHost] = field(default_factory=dict)
+    hubs: Mapping[str, SessionHub] = field(default_factory=dict)
     """Separate hubs by principal. Callers may be added while the service runs."""
     open_hub: Callable[[str], Awaitable[str | None]] | None = None
     """Adds the hub of a principal who appears later to `hubs`, or returns why it cannot."""

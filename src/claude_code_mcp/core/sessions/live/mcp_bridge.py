@@ -46,7 +46,7 @@ class McpEndpoint(Protocol):
         """Continue for a process that already knows the server, and make it request all lists again."""
 
 
-class McpServerHost(Protocol):
+class SessionHub(Protocol):
     """The hub, as far as sessions use it."""
 
     @property
@@ -73,7 +73,7 @@ class McpServerHost(Protocol):
 
 
 def usable_servers(
-    host: McpServerHost, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
+    host: SessionHub, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
 ) -> dict[str, str]:
     """Maps the names that Claude Code sees to servers: those that a session wants (None: all) and may use, except those
     that the principal's policy denies entirely. A session cannot call other servers."""
@@ -81,7 +81,7 @@ def usable_servers(
     return {name: server for name, server in named.items() if enforcer.may_use_server(principal, name, server)}
 
 
-async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
+async def expand_prompt(host: SessionHub, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
     """Expand a message `/mcp__server__prompt arguments` to the text of that prompt; unchanged if no server has it.
     `servers` come from `usable_servers`. Claude Code has such commands only for servers that it connects to itself.
 
@@ -103,7 +103,7 @@ class McpBridge:
 
     def __init__(
         self,
-        host: McpServerHost,
+        host: SessionHub,
         usable: Callable[[], dict[str, str]],
         caller: str,
         directory: str,
