@@ -197,7 +197,7 @@ def _files(state_dir: Path) -> Iterator[tuple[str, IO[bytes] | str]]:
             else:
                 taken[owner] += found.st_size
                 counted[owner] += 1
-                yield path, open(opened, "rb")  # noqa: SIM115 - closed by whoever takes it
+                yield path, open(opened, "rb")  # noqa: SIM115 - closed by the caller
     for problem in problems:
         if not isinstance(problem, FileNotFoundError):  # a file removed in the meantime is not missing
             yield str(problem.filename), problem.strerror or str(problem)

@@ -124,11 +124,11 @@ def _remove_entry(host: McpHost | None) -> None:
 
 
 def _own_files(settings: Settings) -> list[Path]:
-    """Where this product keeps files: its state, with those that restores have moved aside, the MCP servers of the hub,
-    its first answers on stdio, and the sockets of shared servers where these are not part of the state."""
+    """The files of this product: its state, earlier states that restores have moved aside, the hub's MCP servers, the
+    cached first answers on stdio, and the sockets of shared servers if they are outside the state directory."""
     state = settings.state_dir
     found = [state, *states_aside(state), settings.hub_file, Path(cache_file("")).parent]
-    # Only with a state: the look at the sockets makes a directory for them.
+    # Only if there is a state: checking the sockets creates a directory for them.
     if state.exists() and place.possible():
         with contextlib.suppress(OSError):
             sockets = Path(place.runtime_directory(os.environ))

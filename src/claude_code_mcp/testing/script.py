@@ -42,7 +42,7 @@ class Modifiers(TypedDict, total=False):
     repeat: int
     """How often the text is repeated."""
     until: str
-    """A file that must be there before the last delta comes: whoever makes it decides when the answer ends."""
+    """A file that must exist before the last delta is sent: creating it ends the answer."""
     stop_reason: str
     """Instead of `end_turn` or `tool_use`."""
     usage: Mapping[str, Any]
@@ -139,7 +139,7 @@ def cut(then: Step = "This sentence is never finished.", *, times: int | None = 
 
 
 def stall(then: Step = "Wait", *, times: int | None = None) -> StepObject:
-    """The answer starts and never goes on: always, or the first `times` times."""
+    """The answer starts and never continues: always, or the first `times` times."""
     return _faulty("stall", then, times)
 
 
@@ -181,7 +181,7 @@ class ScriptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong instead of the answer, for the first `times` requests or for all of them."""
+    """The failure instead of the answer, for the first `times` requests or for all of them."""
 
     kind: FaultKind
     times: int | None = None
@@ -194,7 +194,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One content block in the form of the API, and into how many deltas it is split."""
+    """One content block in the form of the API, and the number of deltas that it is split into."""
 
     content: Json
     chunks: int = 1
@@ -203,7 +203,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What the model answers to one request."""
+    """The model's answer to one request."""
 
     blocks: tuple[Block, ...]
     key: str = ""
@@ -219,7 +219,7 @@ class ModelAnswer:
 
 
 def text_answer(text: str) -> ModelAnswer:
-    """An answer of nothing but text."""
+    """An answer with only text."""
     return ModelAnswer((Block({"type": "text", "text": text}),))
 
 
@@ -321,7 +321,7 @@ def _error(step: Json, times: int | None) -> Fault:
 
 
 def _headers(step: Json) -> Mapping[str, str]:
-    """More headers of the response; ScriptError for what would break it."""
+    """More headers of the response; ScriptError for headers that would break it."""
     headers = {str(name): str(value) for name, value in (_typed(step, "headers", dict) or {}).items()}
     if any(character in text for pair in headers.items() for text in pair for character in "\r\n"):
         raise ScriptError("headers must not contain line breaks")
@@ -505,7 +505,7 @@ def _side_answer(body: Mapping[str, Any]) -> str | None:
 
 
 def _output_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The schema of a request with no tools that wants JSON: so the CLI asks for a title."""
+    """The schema of a request without tools that wants JSON: the CLI requests a title like this."""
     output = body.get("output_config")
     if body.get("tools") or not isinstance(output, dict) or not isinstance(output.get("format"), dict):
         return None
@@ -514,7 +514,7 @@ def _output_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _instance_of(schema: Mapping[str, Any]) -> Any:
-    """Something small that fits a simple schema."""
+    """A small value that matches a simple schema."""
     if "enum" in schema:
         return schema["enum"][0]
     if schema.get("type") == "object":

@@ -29,8 +29,8 @@ _INHERITED_ON_WINDOWS = (
     "PROCESSOR_ARCHITECTURE", "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMDATA", "USERNAME",
 )  # fmt: skip
 SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0", "BUN_JSC_numberOfGCMarkers": "1"}
-"""A process that lives for a few turns loses a sixth of its time to a compiler whose work never pays, and to threads
-that wait for garbage to collect."""
+"""Disables a compiler and garbage collection threads that cost a process of a few turns a sixth of its time without any
+benefit."""
 _XDG = ("cache", "config", "data", "state")
 
 
@@ -111,9 +111,9 @@ class RequestRecord:
     path: str
     """Without its query."""
     status: int
-    """What was answered; 200 also for a stream that was cut or stalled."""
+    """The status of the response; 200 also for a stream that was cut or stalled."""
     session_id: str
-    """The session of Claude Code that asked; subagents ask in that of their parent."""
+    """The Claude Code session that sent the request; subagents use their parent's."""
     model: str
     """The model that was asked for."""
     stream: bool

@@ -502,11 +502,11 @@ def _reaches(profile: Profile, credential: CredentialRule) -> bool:
 
 
 def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
-    """The profile `base` with the fields of a table in their place; within `limits` and `resources`, each by itself."""
+    """The profile `base` with the fields of a table replaced; the fields of `limits` and `resources` individually."""
     fields = {key: value for key, value in entry.items() if key != "base"}
     if "credentials" in fields:
         raise _error(where, f"{name}.credentials", "belongs at the top level of the file, as [[credentials]]")
-    # Validated as a whole, the inherited fields too: a field that fits by itself may not fit those of the base.
+    # Validated as a whole, with the inherited fields: a valid field may conflict with a field of the base.
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
         if isinstance(fields.get("limits"), dict):

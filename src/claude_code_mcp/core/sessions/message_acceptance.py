@@ -53,8 +53,8 @@ class MessageAcceptance:
             admission.check_prompt("prompt", prompt, session.cwd)
         # Before its first event: what is logged from here on is redacted.
         self.learn_secrets(session)
-        # Nothing is awaited between the count and `room`, so that two messages at once count each other.
-        # A session works while a turn runs, or something of it uses the model without one.
+        # No await between the count and `room`, so that two simultaneous messages count each other.
+        # A session works while a turn runs, or while background work uses the model.
         own = [other for other in self._sessions.all() if other.owner == principal]
         working = [other.id for other in own if other.busy or other.process.uses_model]
         with limits.room(session.id, principal, own_limits, working), self._sessions.keeping(session) as kept:
@@ -68,10 +68,10 @@ class MessageAcceptance:
     async def _budgeted(
         self, session: Session, principal: str, own_limits: Limits, working: int
     ) -> AsyncIterator[None]:
-        """Reserves what the session may spend today, unless it is at work and has its reservation. A process that may
-        spend more, or much less, is replaced. Given back if the message is refused."""
+        """Context with the session's reservation from today's budget; a working session keeps the one it has. A process
+        that may spend more, or much less, is replaced. The reservation is returned if the message is refused."""
         limits = self._deps.enforcer.limits
-        # With no budget left the session itself refuses.
+        # Without any budget left, the session itself refuses.
         if not limits.counts(principal, own_limits) or session.busy or session.budget_left == 0:
             yield
             return

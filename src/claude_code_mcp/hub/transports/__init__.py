@@ -1,1 +1,1 @@
-"""Ways to reach an MCP server: a file for each. All yield the two streams of `hub/streams.py`."""
+"""The transports to MCP servers, one file each. All yield the two streams of `hub/streams.py`."""

@@ -1,4 +1,4 @@
-"""Why a connection failed, in the words of the server: the end of what a program wrote, or an HTTP status. Pure."""
+"""Why a connection failed, as the server reports it: the end of a program's stderr, or an HTTP status. Pure."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 MAX_BODY = 1 << 16
-"""So many bytes of a refusal are read."""
+"""Maximum bytes of a refusal that are read."""
 _MAX_LENGTH = 280
 _GROUP_BAR = re.compile(r"\A *\| ?")
 _GROUP_RULE = re.compile(r" *\+[-+ 0-9.]*\Z")
@@ -31,7 +31,7 @@ _MEANINGS = {
 
 
 def stderr_summary(text: str) -> str:
-    """The end of what a program wrote, without the frames of a traceback: its last line says what is wrong."""
+    """The end of a program's stderr, without traceback frames: the last line has the error."""
     lines = [*_relevant_lines(text)]
     if not lines:
         return ""
@@ -47,7 +47,7 @@ def stderr_summary(text: str) -> str:
 
 
 def _relevant_lines(text: str) -> Iterator[str]:
-    # Within a group of exceptions each line begins with a bar.
+    # In an exception group, each line begins with a bar.
     lines = [_GROUP_BAR.sub("", line, count=1) for line in text.splitlines() if not _GROUP_RULE.match(line)]
     frames = ('File "', "at ")
     has_frames = any(line[:1].isspace() and line.lstrip().startswith(frames) for line in lines)
@@ -59,7 +59,7 @@ def _relevant_lines(text: str) -> Iterator[str]:
 
 
 def status_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
-    """What an HTTP status of 400 or more says, with the server's own words and for how long it asks to wait."""
+    """Describe an HTTP status of 400 or more, with the server's message and its requested delay."""
     meaning = _MEANINGS.get(status) or _phrase(status)
     pause = headers.get("retry-after", "").strip()
     if pause:
@@ -76,7 +76,7 @@ def _phrase(status: int) -> str:
 
 
 def _detail(content_type: str, text: str) -> str:
-    """The server's own words in the body of a refusal."""
+    """The server's message in the body of a refusal."""
     if "json" in content_type.lower():
         try:
             return _shortened(_message(json.loads(text)))

@@ -1,7 +1,7 @@
 """Runs the `headersHelper` of a server, which prints headers for its connection.
 
-The shell runs it for every connection, in the directory of its user, with the name and the address of the server in the
-variables that Claude Code has for that. It has ten seconds, and what it prints is not logged.
+The shell runs it for every connection, in the directory of the connection's user, with the server's name and address in
+the same variables as in Claude Code. It has ten seconds, and its output is not logged.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ _MAX_OUTPUT = 1 << 20
 
 
 class HelperFailed(Exception):
-    """The command did not print headers; the message repeats nothing of what it printed."""
+    """The command did not print headers; the message contains none of its output."""
 
 
 async def with_helped_headers(name: str, config: ServerConfig, deps: HubDeps, directory: str) -> ServerConfig:
-    """The entry with the headers that its helper prints, which come before those configured; as it is without one.
+    """The entry with the headers from its helper, which override configured ones; unchanged if it has no helper.
 
     Raises HelperFailed.
     """
@@ -50,13 +50,13 @@ async def _output_of(name: str, command: str, deps: HubDeps, variables: dict[str
     child = ChildProcess(listener, "headersHelper", mark=mark, owner=f"MCP server {name}")
     shell = ["cmd.exe", "/d", "/s", "/c"] if sys.platform == "win32" else ["/bin/sh", "-c"]
     try:
-        with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
+        with anyio.CancelScope(shield=True):  # if this were cancelled, the child would keep running
             await child.start([*shell, command], cwd=directory, environment={**environment, **variables})
         child.close_input()
         with anyio.move_on_after(_TIMEOUT):
             await listener.ended.wait()
     finally:
-        # Shielded: nobody else knows of the child.
+        # Shielded: no other code would end the child.
         with anyio.CancelScope(shield=True):
             if child.started:
                 await child.stop(_GRACE)
@@ -77,10 +77,10 @@ class _Listener:
             self.output += data
 
     def output_ended(self) -> None:
-        """Its end may still have to come."""
+        """Ignored: the exit of the process is waited for instead."""
 
     def input_closed(self) -> None:
-        """It need not read its input."""
+        """Ignored: the command need not read its input."""
 
     def child_ended(self, exit_: Exit) -> None:
         self.ended.set()

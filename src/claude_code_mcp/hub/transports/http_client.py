@@ -1,8 +1,8 @@
-"""Streamable HTTP and SSE: the SDK's transports on an HTTP client of ours.
+"""Streamable HTTP and SSE: the SDK's transports on our own HTTP client.
 
-The client turns every way in which a request can fail into a JSON-RPC error with a code of its own, which the SDK hands
-to the caller, and notes in `TransportFailure` why it failed. So a refused or lost request ends with an error, and never
-with a call that waits for ever.
+The client turns every failure of a request into a JSON-RPC error with a distinct code, which the SDK passes to the
+caller, and records the reason in `TransportFailure`. So a refused or lost request ends with an error instead of waiting
+forever.
 """
 
 import logging
@@ -26,13 +26,13 @@ from ..streams import Streams, TransportFailure
 from .failure_reasons import MAX_BODY, status_reason
 
 UNREACHABLE = -32010
-"""There was no answer; `data.sent` says whether the request can have arrived."""
+"""There was no answer; `data.sent` says whether the request may have arrived."""
 UNAUTHORIZED = -32011
-"""The credentials are of no use; `data.sign_in` says whether a person who signs in can change that."""
+"""The credentials were rejected; `data.sign_in` says whether signing in can help."""
 SESSION_GONE = -32012
-"""The server has forgotten the session, since it was started anew: the request was not processed."""
+"""The server has forgotten the session, because it was restarted: the request was not processed."""
 _POST_TIMEOUT = 60.0
-"""Seconds to the head of the answer to a POST. Its body, and whatever a GET streams, may take forever."""
+"""Seconds until the head of the response to a POST. Its body, and the stream of a GET, have no limit."""
 _DELETE_TIMEOUT = 5.0
 _BODY_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 30.0
@@ -44,7 +44,7 @@ _MAX_EVENT = 64 << 20
 async def http(
     config: HttpConfig, headers: Mapping[str, str], auth: httpx2.Auth | None, failure: TransportFailure
 ) -> AsyncIterator[Streams]:
-    # Every request has an answer here: a server whose answer is long in coming is slow, and not mute.
+    # Over HTTP every request gets a response: a server that takes long is slow, not silent.
     failure.has_read_input = lambda: False
     async with (
         HttpClient(failure, headers, config.tls, auth) as client,
@@ -61,7 +61,8 @@ async def sse(
     failure: TransportFailure,
     give_up: Callable[[], None],
 ) -> AsyncIterator[Streams]:
-    """Answers come on the one stream, so a refused POST would leave its call waiting: `give_up` ends all of it."""
+    """The SSE transport. Answers arrive on a single stream, so a refused POST would leave its call waiting: `give_up`
+    ends the connection."""
 
     def make_client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
@@ -73,7 +74,7 @@ async def sse(
 
 
 def _redact_addresses(record: logging.LogRecord) -> bool:
-    """A log filter: httpx2 logs the address of each request, and the parameters of an address may be secret."""
+    """Log filter that redacts addresses: httpx2 logs the address of each request, whose parameters may be secret."""
     if isinstance(record.args, tuple):
         record.args = tuple(redact_url(str(value)) if isinstance(value, httpx2.URL) else value for value in record.args)
     return True
@@ -83,10 +84,10 @@ logging.getLogger("httpx2").addFilter(_redact_addresses)
 
 
 class HttpClient(httpx2.AsyncClient):
-    """Raises for no refusal or failure of a request: returns a response with a JSON-RPC error instead.
+    """An HTTP client that never raises for a refused or failed request: it returns a response with a JSON-RPC error.
 
-    Once a sign-in is needed, nothing more is sent. `on_refusal` is called when a POST failed. `needs_stream` is for a
-    server whose answers come on a GET: that it is refused is then the reason why there is no connection.
+    Once a sign-in is needed, no more requests are sent. `on_refusal` is called when a POST has failed. `needs_stream`
+    is for a server whose answers arrive on a GET: if that is refused, it is the reason why there is no connection.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class HttpClient(httpx2.AsyncClient):
         return await self._checked(request, response)
 
     async def _checked(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """The response, or an error in its place where it says that the credentials or the session are of no use."""
+        """The response, or an error instead if it rejects the credentials or the session."""
         status = response.status_code
         if status < 400 or request.method == "DELETE":
             return response
@@ -136,7 +137,7 @@ class HttpClient(httpx2.AsyncClient):
             await response.aclose()
             return self._refused(request, 401, UNAUTHORIZED, status_reason(401, {}, b""))
         body = await _beginning(response)
-        # Some servers say 400, and not 404, of a session that they have forgotten.
+        # Some servers answer 400 instead of 404 for a session that they have forgotten.
         may_be_gone = status == 404 or (status == 400 and b"session" in body.lower())
         if may_be_gone and "mcp-session-id" in request.headers:
             return self._refused(request, 404, SESSION_GONE, "the server no longer knows the session", sent=False)
@@ -148,7 +149,7 @@ class HttpClient(httpx2.AsyncClient):
         if _is_answer(response, body):
             headers = {"content-type": response.headers.get("content-type", "")}
             return httpx2.Response(status, content=body, headers=headers, request=request)
-        # By this code the SDK knows that a probe was in vain, and begins with the handshake.
+        # From this code the SDK learns that the probe failed, and begins with the handshake.
         code = types.METHOD_NOT_FOUND if status == 404 else types.INTERNAL_ERROR
         return _error_response(request, status, code, reason)
 
@@ -167,7 +168,7 @@ def _error_response(request: httpx2.Request, status: int, code: int, message: st
 
 
 async def _beginning(response: httpx2.Response) -> bytes:
-    """The beginning of a body, which may have no end; the response is closed then."""
+    """The beginning of a body, which may be endless; then the response is closed."""
     body = bytearray()
     try:
         with anyio.move_on_after(_BODY_TIMEOUT):
@@ -176,14 +177,14 @@ async def _beginning(response: httpx2.Response) -> bytes:
                 if len(body) > MAX_BODY:
                     break
     except httpx2.HTTPError:
-        pass  # what there is of it is enough
+        pass  # the part received so far is enough
     finally:
         await response.aclose()
     return bytes(body)
 
 
 def _is_answer(response: httpx2.Response, body: bytes) -> bool:
-    """Whether a refusal is a JSON-RPC error, which is for the caller."""
+    """Whether a refusal is a JSON-RPC error, which is passed to the caller."""
     if not response.headers.get("content-type", "").lower().startswith("application/json"):
         return False
     try:
@@ -193,7 +194,7 @@ def _is_answer(response: httpx2.Response, body: bytes) -> bool:
 
 
 def tls_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The TLS context of a server; those without settings of their own share one, since it is slow to make."""
+    """The TLS context of a server; servers without TLS settings share one, since creating it is slow."""
     if tls == TlsConfig():
         return _default_context()
     context = ssl.create_default_context(cafile=tls.ca_file)

@@ -1,7 +1,7 @@
 """An MCP server in this process.
 
-Delivery is never re-entrant: each side receives in its own task, so that an exchange of any length takes no more of the
-stack than one message.
+Delivery is never re-entrant: each side receives in its own task, so that the stack depth does not grow with the number
+of messages.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,11 +13,11 @@ from mcp.shared.message import SessionMessage
 from ..streams import Inbox, Outbox, Streams
 
 ServeInProcess = Callable[[Inbox, Outbox], Awaitable[object]]
-"""Serves one client on two streams until the first of them ends."""
+"""Serves one client on two streams until either of them ends."""
 
 
 def linked_pair() -> tuple[Streams, Streams]:
-    """Two pairs of streams; what is written to one is read from the other."""
+    """Two pairs of streams; messages written to one are read from the other."""
     to_left, left = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_right, right = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     return (left, to_right), (right, to_left)
@@ -28,7 +28,7 @@ _CLOSE_TIMEOUT = 2.0
 
 @asynccontextmanager
 async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
-    """Runs the server for as long as the block lasts; then it has `_CLOSE_TIMEOUT` seconds to end by itself."""
+    """Run the server within this context; on exit it has `_CLOSE_TIMEOUT` seconds to end."""
     ours, theirs = linked_pair()
     ended = anyio.Event()
 
@@ -36,7 +36,7 @@ async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
         try:
             await serve(*theirs)
         finally:
-            # However it ended: our side has to see it.
+            # Always: our side must notice the end.
             for stream in theirs:
                 await stream.aclose()
             ended.set()

@@ -1,4 +1,4 @@
-"""Watches over the first message to a server, which some servers cannot take."""
+"""Watches the first message to a server, the probe, which some servers cannot handle."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from ..streams import ObservedInbox, TransportFailure
 
 _MUTE = 1.5
-"""Seconds of silence after which a server that has read the probe is taken for one that cannot answer it."""
+"""Seconds of silence after which a server that has read the probe counts as unable to answer it."""
 _GRACE_OF_MUTE = 0.1
 _LOOK_EVERY = 0.1
 
 
 class Probe:
-    """Watches over the first message to a server, which some cannot take: whether it is answered, and in what time."""
+    """Watches whether the first message to a server is answered in time; some servers cannot handle it."""
 
     def __init__(self, failure: TransportFailure) -> None:
         self._failure = failure
@@ -24,13 +24,13 @@ class Probe:
 
     @property
     def was_in_vain(self) -> bool:
-        """Whether the server was there and has not answered anything."""
+        """Whether the server was reached but has not answered anything."""
         return self.inbox is not None and not self.inbox.has_answered
 
     @contextmanager
     def watching(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Within the block, or until `stop`, calls `give_up` when a server has read the probe and is mute for `_MUTE`
-        seconds. One that has not read it yet is slow to start, and not mute."""
+        """Context in which, until `stop`, `give_up` is called if a server has read the probe and not answered for
+        `_MUTE` seconds. A server that has not read it yet is just slow to start."""
         loop = asyncio.get_running_loop()
 
         def look() -> None:
@@ -45,7 +45,7 @@ class Probe:
                 self._failure.grace = _GRACE_OF_MUTE
                 give_up()
                 return
-            self._timer = loop.call_later(_LOOK_EVERY, look)  # nothing tells when a pipe is read
+            self._timer = loop.call_later(_LOOK_EVERY, look)  # there is no event for reading a pipe
 
         look()
         try:
@@ -54,6 +54,6 @@ class Probe:
             self.stop()
 
     def stop(self) -> None:
-        """The server has answered: there is nothing left to watch."""
+        """Stop watching, because the server has answered."""
         if self._timer is not None:
             self._timer.cancel()

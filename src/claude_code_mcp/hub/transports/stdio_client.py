@@ -1,7 +1,7 @@
 """A program on this machine as an MCP server, on its stdin and stdout.
 
-Messages are written from the caller's own task and handed over from the reader's callback, so that no task stands
-between the pipe and the session.
+Messages are written in the caller's own task and delivered from the reader's callback, without a task between the pipe
+and the session.
 """
 
 import logging
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 _LOGGED = 200
 
 ChildEnvironment = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
-"""From the variables of a server to the environment of its program, and the mark in it."""
+"""Maps the variables of a server to the environment of its program, and the mark in it."""
 
 
 def unmarked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The variables without those that no child may have, and without a mark."""
+    """The variables without those that no child may get, and without a mark."""
     return child_environment(variables), ""
 
 
@@ -41,13 +41,13 @@ async def stdio(
     child_environment_of: ChildEnvironment,
     failure: TransportFailure,
 ) -> AsyncIterator[Streams]:
-    """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `failure.grace` seconds)
-    and everything that it started. Neither can be cancelled half way."""
+    """Start the program; on exit stop it (end of input, SIGTERM, SIGKILL, each after `failure.grace` seconds) with all
+    processes that it started. Neither start nor stop can be cancelled in between."""
     variables, mark = child_environment_of({**environment, **config.env})
     server = _Server(name, config.secrets_redactor().text, mark)
     argv = [_find_program(config.command, variables, config.cwd), *config.args]
     try:
-        with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
+        with anyio.CancelScope(shield=True):  # if this were cancelled, the child would keep running
             await server.child.start(argv, cwd=config.cwd, environment=variables)
         failure.has_read_input = lambda: server.child.has_read_input
         yield server.inbox, CallbackOutbox(server.send)
@@ -69,7 +69,7 @@ def _find_program(command: str, environment: Mapping[str, str], cwd: str | None)
 
 
 class _Server:
-    """The child process of a server: turns its lines into messages, and says how it ended."""
+    """The child process of a server: turns its lines into messages, and reports how it ended."""
 
     def __init__(self, name: str, redact: Callable[[str], str], mark: str) -> None:
         self.child = ChildProcess(self, "the server", mark=mark, owner=f"MCP server {name}")
@@ -91,12 +91,12 @@ class _Server:
         if message is not None:
             self.inbox.put(message)
         elif line.strip() and log.isEnabledFor(logging.DEBUG):
-            # Far more than is shown is looked at: a secret that is cut could not be recognised.
+            # Reads far more than is shown: a truncated secret could not be recognised.
             text = self._redact(line[: 100 * _LOGGED].decode("utf-8", "replace"))
             log.debug("MCP server %s: not a message: %s", self._name, text[:_LOGGED])
 
     def output_ended(self) -> None:
-        # Before its end is known: the connection stops what has closed its output.
+        # Before its exit is known: the connection stops a program that has closed its output.
         self._ended_by_itself = not self.child.stopping
         # Whichever of the three comes first: what was put in before is still read.
         self.inbox.end()
@@ -115,7 +115,7 @@ class _Server:
 
     @property
     def end_reason(self) -> str | None:
-        """How the program ended, with the last of its stderr; None where it ended because we stopped it."""
+        """How the program ended, with the end of its stderr; None if we stopped it."""
         code = self.child.returncode
         summary = stderr_summary(self._redact(self.child.stderr))
         by_us = self.child.stopping and not self._ended_by_itself

@@ -1,12 +1,11 @@
-"""From a server's configuration to its transport: how it shows who we are, and which protocol it takes.
+"""Creates a server's transport and authentication from its configuration.
 
-OAuth has two providers that share stored credentials: `SilentOAuth` serves a connection, `InteractiveOAuth` is the flow
-with a person and a browser, which `sign_in` runs. `http_auth` chooses what a configured server gets.
+There are two OAuth providers with shared stored credentials: `SilentOAuth` serves a connection, `InteractiveOAuth` is
+the flow with a person and a browser, which `sign_in` runs. `http_auth` chooses the authentication of a server.
 
-A transport is an asynchronous context manager that yields two streams, an inbox and an outbox. A new one has three
-parts: a file beside this one; an entry in `config_entry.py` (a class with its fields, what is secret in them and what
-may be shown, and its place in the `ServerConfig` union); and a case here. The type checker names this function when a
-case is missing.
+A transport is an asynchronous context manager that yields two streams, an inbox and an outbox. A new one needs three
+parts: a file next to this one; an entry in `config_entry.py` (a class with its fields, its secrets and its description,
+in the `ServerConfig` union); and a case here. The type checker reports this function if the case is missing.
 """
 
 import json
@@ -49,14 +48,14 @@ def has_oauth(config: ServerConfig) -> bool:
 
 
 def credential_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
-    """Tokens belong to a name and an address: an entry that now leads elsewhere must not take them there."""
+    """The storage of a server's credentials. Tokens belong to a name and an address: if an entry's address changes,
+    they must not be sent there."""
     elsewhere = ClaudeSignIn(deps.claude_directory, name, config.url) if deps.uses_claude_sign_ins else None
     return CredentialStorage(deps.vault, _key(name, config), elsewhere)
 
 
 def own_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
-    """The storage of our own credentials alone, without the sign-in of Claude Code: what a sign-in of ours begins with,
-    and where it is kept."""
+    """The storage of our own credentials, without Claude Code's sign-in; our own sign-ins read and write it."""
     return CredentialStorage(deps.vault, _key(name, config))
 
 
@@ -65,7 +64,8 @@ def _key(name: str, config: OAuthServerConfig) -> str:
 
 
 def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Auth | None:
-    """What adds tokens to requests; None where a header is configured for that. Raises OAuthFlowError."""
+    """The authentication that adds tokens to requests; None if a header is configured for that. Raises
+    OAuthFlowError."""
     if any(header.lower() == "authorization" for header in config.headers):
         return None
     if not config.oauth.xaa:
@@ -78,7 +78,7 @@ def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Aut
 
 
 def ide_headers(config: IdeConfig, claude_directory: Path) -> dict[str, str]:
-    """The headers for an IDE: those configured, and its token, which may stand in the lock file of its port."""
+    """The headers for an IDE: the configured ones and its token, which may be in the lock file of its port."""
     token = config.auth_token or _token_of_lock_file(config.url, claude_directory)
     return {**config.headers, IDE_HEADER: token} if token else dict(config.headers)
 
@@ -98,8 +98,8 @@ def open_transport(
 ) -> Transport:
     """The transport of a server, not yet entered.
 
-    It writes to `failure` why it ended; it calls `give_up` when it is of no more use although its streams are open.
-    Raises whatever makes the configuration unusable.
+    It writes the reason of its end to `failure`, and calls `give_up` when it is unusable although its streams are open.
+    Raises the error that makes the configuration unusable.
     """
     match config:
         case StdioConfig():

@@ -23,7 +23,7 @@ _MAX_MESSAGE = 64 << 20
 _CLOSE_TIMEOUT = 2.0
 
 
-# The library logs the contents of frames at the level debug, and every log line of ours stays without them.
+# The library logs the contents of frames at debug level; our logs must not contain them.
 _logger = logging.getLogger(__name__)
 _logger.setLevel(logging.INFO)
 
@@ -57,7 +57,7 @@ async def websocket(
 
 
 class MessageSocket:
-    """JSON-RPC messages on an open WebSocket; text that is no message is skipped."""
+    """JSON-RPC messages on an open WebSocket; text that is not a message is skipped."""
 
     def __init__(self, socket: Connection, failure: TransportFailure) -> None:
         self._socket = socket

@@ -5,16 +5,16 @@ settings; where a setting changes an answer, the server leaves a manifest in the
 start. The module is imported before the first answer, so it imports only built-in modules.
 
 The answers depend on our own code and on the MCP SDK: a manifest of another minor version of the SDK is not used. Other
-releases of these packages (`MADE_WITH`) hardly ever change a letter of them. A manifest that was made with another one
-is used, and the server, once it is loaded, writes one with its own answers, which is used from the next start on.
+releases of the packages in `MADE_WITH` rarely change the answers. A manifest made with another release is used; once
+loaded, the server writes one with its own answers, which is used from the next start on.
 
-The tools of plug-ins are in no shipped manifest. A server that has some leaves a manifest with them in the cache, also
-with default settings, unless the one in use has the same. It names the distributions of these plug-ins, and is not used
-once one of them has another version or is gone.
+The shipped manifest does not contain the tools of plug-ins. A server with such tools writes a manifest with them to the
+cache, even with default settings, unless the one in use has them already. It names the distributions of these plug-ins,
+and is not used once one of them has changed its version or was removed.
 
-Only a request that the server would certainly answer with the same result is answered here. Everything else is kept for
-the server, which takes over the pipe: it gets every byte that was not answered, and the request that opened the
-connection once more, because that decides how it serves the rest; its second answer to that one is not sent.
+Only requests that the server would certainly answer with the same result are answered here. Everything else is kept for
+the server, which takes over the pipe: it gets every unanswered byte, and again the request that opened the connection,
+because that decides how it serves the rest; its second answer to that request is not sent.
 """
 
 import _json

@@ -4,9 +4,8 @@ Importing this module must stay cheap (a few built-in modules; a test counts the
 answer. The server takes over when it is loaded: it gets every byte that was not answered, see `GreetedInput`.
 
 Inside a session (the second half of this file): Claude Code starts every MCP server that it has registered, so each
-session would start another copy of us, whose sessions would do the same. Such a copy knows itself by its environment.
-It answers as a server without tools, so that Claude Code has nothing to complain of, and loads neither the server nor a
-hub.
+session would start another copy of us, whose sessions would do the same. Such a copy detects this by its environment.
+It answers as a server without tools, so that Claude Code reports no error, and loads neither the server nor a hub.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import

@@ -1,11 +1,11 @@
 """The process that a client starts with `--shared`: a relay between its pipes and the shared server.
 
 It answers the greeting while there is no connection, starts the server if there is none, and passes lines on. When the
-server ends, whatever the reason, it connects to the next one, starting it if need be; the client notices nothing but
-errors for what was in flight, see `relay.py`. Where no shared server can be had it says so on stderr and serves in this
-process, as without `--shared`.
+server ends for any reason, it connects to the next one, starting it if needed; the client sees only errors for requests
+in flight, see `relay.py`. If no shared server is possible, it reports that on stderr and serves in this process, as
+without `--shared`.
 
-Nothing blocks: what one side does not read yet is kept up to `_ROOM` bytes, and then the other side is not read
+Nothing blocks: up to `_ROOM` bytes are buffered for a side that does not read; after that the other side is not read
 either. Importing this module must stay cheap, as for `startup/greeting/loop.py`; there is only one thread.
 """
 

@@ -1,19 +1,19 @@
-"""What the two ends of the socket say to each other, and the lines that pass a relay; no I/O.
+"""The handshake between the two ends of the socket, and the lines that pass through a relay; no I/O.
 
-The first line of each side is its hello. What follows is MCP, one message per line, except for lines that begin with
-`!`, which are for the other end itself:
+The first line of each side is its hello. The rest is MCP, one message per line, except for lines that begin with `!`,
+which are for the other end itself:
 
 | line | from | meaning |
 | ---- | ---- | ------- |
-| `!handover VERSION` | front | a newer version is installed: end when nothing is at work |
-| `!handover VERSION` | server | it ends now, so that this version can be started |
-| `!restarting` | server | it ends, and what caused that starts another |
-| `!stopping` | server | it was stopped: start another only when there is something to do |
+| `!handover VERSION` | front | a newer version is installed: exit when idle |
+| `!handover VERSION` | server | it exits now, so that this version can be started |
+| `!restarting` | server | it exits, and the initiator of the restart starts another |
+| `!stopping` | server | it was stopped: start another only when there is a request |
 
-A front whose `PROTOCOL` is not that of the server cannot speak to it.
+A front cannot talk to a server with a different `PROTOCOL`.
 
-A small line is read whole. Of a large one only its beginning and its end are looked at, where the id and the method
-are unless a client writes messages in a way that none is known to do; then it is read whole too.
+A small line is parsed completely. Of a large one only the beginning and the end are parsed, which contain the id and
+the method in the messages of all known clients; otherwise it is parsed completely too.
 """
 
 import os

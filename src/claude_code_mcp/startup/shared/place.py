@@ -1,18 +1,18 @@
-"""Where the shared server of this user is found, and how it is started.
+"""Finds and starts the shared server of this user.
 
-There is one socket per set of server settings: a client that was configured with another policy must not end up at a
-server that runs under this one. What belongs to the client alone (its credentials, its directory, the path of the CLI)
-does not count: see `fingerprint`.
+There is one socket per set of server settings: a client with another policy must not reach a server that runs under
+this one. Settings that concern only the client (its credentials, its directory, the path of the CLI) are ignored: see
+`fingerprint`.
 
-A server holds the lock beside its socket for as long as it lives, and only the holder of the lock may bind or remove
+A server holds the lock next to its socket for as long as it runs, and only the holder of the lock may bind or remove
 the socket. The module is imported before the first answer, so it imports only built-in modules.
 
 The starter binds the socket and takes the lock, and the server inherits both. So there is never a second server, and
-everybody can connect at once: connections wait at the socket until the server is loaded. The first in that queue is
-the starter's own, whose hello has the settings.
+all clients can connect at once: connections wait at the socket until the server is loaded. The first one in the queue
+is the starter's own, whose hello has the settings.
 
-The server is in a session of its own, has no descriptor of ours but those two and its log, and nothing of our
-environment that could be a secret: clients tell it theirs over the socket.
+The server has its own process session. It inherits only those two descriptors and its log, and no variables that could
+be secret: clients send it their environment over the socket.
 """
 
 import os

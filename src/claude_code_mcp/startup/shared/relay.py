@@ -1,12 +1,12 @@
-"""What a relay remembers of a conversation, so that it can go on with another server; no I/O.
+"""The state of a conversation that a relay needs to continue it with another server; no I/O.
 
-After a connection is lost: requests that only read are repeated, and so are messages with a key, which servers take
-once between them; all others are answered with an error, since nobody knows how far they came; questions that the
-server had asked are withdrawn from the client. The next server gets the client's handshake and subscriptions again, and
-its answers to those stay here.
+After a connection is lost, read-only requests are repeated, and so are messages with a key, which only one server
+accepts. All other requests are answered with an error, since their progress is unknown. Questions of the lost server
+are withdrawn from the client. The next server gets the client's handshake and subscriptions again, and its answers to
+those are not passed on.
 
-Servers number their own requests from one, so after the first reconnection these get names that no server before has
-used; a late answer to a question of a server that is gone must not be taken for an answer to another question.
+Servers number their own requests from one, so after the first reconnection these get ids that no earlier server has
+used: a late answer to a question of an earlier server must not count as the answer to another question.
 """
 
 from ..greeting.first_answers import encode_string

@@ -1,4 +1,4 @@
-"""What the operator's policy lets one caller do."""
+"""The operator's policy as it applies to one caller."""
 
 import contextlib
 from collections.abc import Container, Iterator
@@ -12,7 +12,7 @@ from .policy_enforcer import PolicyEnforcer
 
 
 class CallerPolicy:
-    """What the operator's policy lets one caller do, at a client with its own environment and directory.
+    """The operator's policy for one caller, at a client with its own environment and directory.
 
     Keeps no state except the caller: every answer reflects the current policy. Changes by a caller and refusals are
     audited.
@@ -40,12 +40,12 @@ class CallerPolicy:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The permission modes that this caller may choose, the most careful first."""
+        """The permission modes that this caller may choose, the most restrictive first."""
         return self._service_enforcer.modes(self._principal)
 
     @property
     def requests_per_minute(self) -> int | None:
-        """How many requests this caller may send over HTTP; None for any number."""
+        """How many requests this caller may send over HTTP; None if unlimited."""
         return self._service_enforcer.limits.requests_per_minute(self._principal)
 
     def budgets(self) -> list[tuple[Budget, float]]:

@@ -1,7 +1,7 @@
 """Applies the operator's policy: to the options of sessions, to tool calls, to spending and to the hub.
 
-The rules themselves are pure (`policy/`); here they meet real paths, the switch for bypassing permissions and what each
-principal has spent today.
+The rules themselves are pure (`policy/`); this module applies them to real paths, the bypass switch and the spending of
+each principal.
 """
 
 import copy
@@ -27,18 +27,19 @@ from .principal_limits import PrincipalLimits
 log = logging.getLogger(__name__)
 
 POLICY_CHANNEL = "policy"
-"""The channel through which rules answer."""
+"""The channel of answers from rules."""
 _HOOK_ID = "policy"
 UNJUDGED = Verdict(Decision.DENY, "error")
-"""The verdict on a call that made the judging fail."""
+"""The verdict on a call whose judging failed."""
 _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
-"""For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
+"""For versions after 2.1.290. Earlier ones do not know it; there, only the mentions that `check_prompt` finds are
+refused."""
 
 _PROCESS_DIRECTORY = re.compile(r"/proc/(?:self|thread-self|\d+)\Z")
 _MAX_LINKS = 40
-"""Links that Linux follows in one path."""
+"""The number of links that Linux follows in one path."""
 _SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
-"""Claude Code goes back to the session's directory after every command."""
+"""Makes Claude Code return to the session's directory after every command."""
 
 
 Judge = Callable[[ToolCall, str], Verdict | None]
@@ -53,7 +54,7 @@ class OptionCheck(Protocol):
 
 class BypassSwitch:
     """Whether the sessions of each principal skip permission checks: off until a person at the client switches it on,
-    and never on where the policy has none of it. In memory only: after a restart it is off."""
+    and never on if the policy forbids it. In memory only: off after a restart."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -65,15 +66,15 @@ class BypassSwitch:
         return profile.bypass != "never" and profile.mode_ceiling == BYPASS
 
     def is_on(self, principal: str) -> bool:
-        # What was switched on counts no longer when the principal has got a profile that never allows it.
+        # Has no effect once the principal's profile no longer allows it.
         return principal in self._on and self.possible(principal)
 
     def usable(self, principal: str) -> bool:
-        """Whether a session may skip them now: it is on, or the policy does not ask for that first."""
+        """Whether a session may skip them now: it is on, or the policy does not require switching it on."""
         return self.possible(principal) and (principal in self._on or self._policy.profile(principal).bypass == "allow")
 
     def switch(self, principal: str, on: bool) -> bool:
-        """Returns whether that changed anything. PermissionDenied where it may never be on."""
+        """Switch it on or off; return whether that changed anything. PermissionDenied if it may never be on."""
         if on and not self.possible(principal):
             raise PermissionDenied("The operator's policy never allows bypassing permissions.", field="action")
         before = principal in self._on
@@ -106,8 +107,8 @@ class PolicyEnforcer:
         self.limits = PrincipalLimits(policy, spending)
 
     def for_client(self, directory: str, environment: Mapping[str, str]) -> "PolicyEnforcer":
-        """The same policy and counts for clients in this directory, which `.` means to them, and with this HOME.
-        Whether permissions are bypassed is switched for each of them by its own person."""
+        """The same policy and counts for clients with this HOME in this directory, which `.` refers to. The bypass is
+        switched separately for them."""
         other = copy.copy(self)
         other._default_directory = directory
         other._environment = environment
@@ -129,7 +130,7 @@ class PolicyEnforcer:
         return self._policy.profile(principal)
 
     def admission(self, principal: str) -> Admission:
-        """What this principal's sessions may be started with, as the switch for bypassing is now."""
+        """The admission for this principal's sessions, with the current state of the bypass switch."""
         profile, bypassing = self._policy.profile(principal), self.bypass.is_on(principal)
 
         def exists(path: str) -> bool:
@@ -139,17 +140,17 @@ class PolicyEnforcer:
         return Admission(profile, self._resolve, self._default_directory, bypassing, exists=exists, checks=checks)
 
     def admit(self, options: SessionOptions, cwd: str, principal: str) -> SessionOptions:
-        """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
+        """The options that a session in this directory runs with, tightened by the policy. Raises PermissionDenied."""
         return self.admission(principal).admit(options, cwd)
 
     def check_record_of_machine(
         self, principal: str, cwd: str, recorded: SessionOptions, known: SessionOptions | None
     ) -> None:
-        """PermissionDenied if a record that another machine has written names a program that this one would start.
+        """PermissionDenied if another machine's record names a program that this machine would start.
 
-        The caller who once named it may have been allowed to; that this was so is the other machine's claim. What this
-        machine has recorded of the session itself (`known`) is believed, and a program for which the policy has a rule
-        that lets the principal's sessions run this very line.
+        The caller who named it may have been allowed to, but only the other machine claims so. A program is accepted if
+        this machine's own record of the session (`known`) has it, or if a rule of the policy lets the principal's
+        sessions run exactly this line.
         """
         for program in programs_named(recorded):
             if known is not None and getattr(known, program.option) == getattr(recorded, program.option):
@@ -163,7 +164,7 @@ class PolicyEnforcer:
                 )
 
     def modes(self, principal: str) -> tuple[str, ...]:
-        """The permission modes that a principal may choose, the most careful first."""
+        """The permission modes that a principal may choose, the most restrictive first."""
         ceiling = MODE_LADDER.index(self._policy.profile(principal).mode_ceiling)
         modes = MODE_LADDER[: ceiling + 1]
         if self.bypass.possible(principal):
@@ -171,12 +172,12 @@ class PolicyEnforcer:
         return tuple(mode for mode in modes if mode != BYPASS)
 
     def directories(self, principal: str) -> list[str]:
-        """The roots of the principal's profile; the default directory where it may work anywhere."""
+        """The roots of the principal's profile; the default directory if it may work anywhere."""
         roots = self._policy.profile(principal).roots
         return [self._resolve(self._root(root)) for root in ((".",) if roots is None else roots)]
 
     def may_work_in(self, path: str, principal: str) -> bool:
-        """Whether a directory lies within the principal's roots, wherever links lead."""
+        """Whether a directory is within the principal's roots after resolving links."""
         try:
             self.admission(principal).inside("cwd", path, self._default_directory)
         except ClaudeCodeError:
@@ -184,7 +185,7 @@ class PolicyEnforcer:
         return True
 
     def resolved(self, path: str, principal: str) -> str:
-        """A directory as sessions write it down, where links lead; one outside of the principal's roots as it is."""
+        """A directory as sessions record it, with links resolved; unchanged if it is outside the principal's roots."""
         return os.path.realpath(path) if self.may_work_in(path, principal) else path
 
     def may_change(self, directory: str, principal: str) -> bool:
@@ -195,10 +196,10 @@ class PolicyEnforcer:
     def variables(self, profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
         """Variables for processes with this profile, which otherwise have this environment.
 
-        Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
-        mention comes from: it then tells the model to use its tools. Where there are rules on commands, each line is
-        judged alone, and so must begin in the session's directory, wherever the one before has gone; and git must
-        run nothing when it is asked about the state of a repository.
+        If reading is limited, Claude Code must not read files mentioned with `@` automatically, wherever the mention
+        comes from; instead it asks the model to use its tools. If there are rules on commands, each line is judged
+        separately, so it must start in the session's directory even if the previous line changed it; and git must not
+        run programs when it reports the state of a repository.
         """
         mentions = _NO_MENTIONS if profile.limits_reading else {}
         judged = {**_SAME_DIRECTORY, **git_variables(environment)} if profile.judges_commands else {}
@@ -209,8 +210,8 @@ class PolicyEnforcer:
     def judge(
         self, principal: str, cwd: str, tool: str, tool_input: Mapping[str, Any], subagent_directory: str | None = None
     ) -> Verdict:
-        """What the rules and the judges decide about a call. `subagent_directory` is where its subagent works, if not
-        in `cwd`. An exception while it is judged is a denial."""
+        """The verdict of the rules and the judges on a call. `subagent_directory` is the directory of its subagent, if
+        not `cwd`. An exception during judging is a denial."""
         try:
             profile = self._policy.profile(principal)
             roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
@@ -238,12 +239,12 @@ class PolicyEnforcer:
         return self._default_directory if root == "." else root
 
     def needs_person(self, *principals: str) -> bool:
-        """Whether the profile of one of them lets only a person allow what sessions ask."""
+        """Whether the profile of any of them lets only a person allow the requests of sessions."""
         return any(self._policy.profile(principal).answers == "person" for principal in {*principals})
 
     def require_person(self, *principals: str) -> None:
-        """PermissionDenied for an answer that allows something and does not come from a person, where the profile of
-        one of these takes one."""
+        """PermissionDenied if the profile of any of them requires a person's answer; called for allowing answers that
+        do not come from a person."""
         if self.needs_person(*principals):
             raise PermissionDenied(
                 "The operator's policy lets only a person allow this: in a form of the MCP client, in the console, "
@@ -252,9 +253,9 @@ class PolicyEnforcer:
             )
 
     def hooks(self, profile: Profile) -> dict[str, Any] | None:
-        """The hooks for `initialize`. Where the policy or a judge may deny calls, Claude Code must show every call,
-        including calls that it would not ask about. Where there are rules on commands, it must show a move to another
-        directory and each command, with the directory that it runs in."""
+        """The hooks for `initialize`. If the policy or a judge may deny calls, Claude Code must report every call,
+        including calls that it would not ask about. If there are rules on commands, it must report each change of
+        directory, and each command with its directory."""
         denies = bool(profile.deny) or profile.tools is not None or bool(self._judges)
         if not denies and not profile.judges_commands:
             return None
@@ -262,8 +263,8 @@ class PolicyEnforcer:
         return {"PreToolUse": [{"matcher": matcher, "hookCallbackIds": [_HOOK_ID]}]}
 
     def directory_of_subagent(self, cwd: str, call: Mapping[str, Any]) -> str | None:
-        """Where the subagent works whose call a hook shows; None for the session's own calls, and for one that works
-        where the session does. The session itself moves by a tool alone, which is asked about."""
+        """The directory of the subagent whose call a hook reports; None for the session's own calls, and if it is the
+        session's directory. The session itself changes directory only by a tool call, which causes a question."""
         if not call.get("agent_id"):
             return None
         directory = str(call.get("cwd"))
@@ -272,7 +273,7 @@ class PolicyEnforcer:
     # -- the hub ----------------------------------------------------------------------------------------------
 
     def may_use_server(self, principal: str, *names: str) -> bool:
-        """Whether the principal's sessions may use anything of an MCP server, under each of the names that it has."""
+        """Whether the principal's sessions may use anything of an MCP server, under each of its `names`."""
         profile = self._policy.profile(principal)
         return all(offers_server(name, profile.deny_rules, profile.tools) for name in names)
 
@@ -284,11 +285,11 @@ class PolicyEnforcer:
         grants: Sequence[Mapping[str, Any]],
         tool: str,
     ) -> bool:
-        """Whether a session may call an MCP tool with nobody asked where the rules would have somebody asked: because
-        its options say so, because a person has granted it, or because it bypasses permissions."""
+        """Whether a session may call an MCP tool without the question that the rules would require: because its options
+        allow it, because a person has granted it, or because it bypasses permissions."""
         granted = self.admission(principal).suggestions(grants, cwd)
         options, rules = with_grants(options, granted), granted_rules(granted)
-        # Before the bypass: what was denied for this session stays denied in every mode.
+        # Before the bypass: tools denied for this session stay denied in every mode.
         if any(names_tool(rule, tool) for rule in (*options.disallowed_tools, *rules.get("deny", ()))):
             return False
         if options.dangerously_skip_permissions or options.permission_mode == BYPASS:
@@ -296,7 +297,7 @@ class PolicyEnforcer:
         return any(names_tool(rule, tool) for rule in (*options.allowed_tools, *rules.get("allow", ())))
 
     def check_steering(self, principal: str) -> None:
-        """PermissionDenied for a caller who may use the shared MCP servers, but not change them for everybody."""
+        """PermissionDenied for a caller who may use the shared MCP servers, but not change them for all users."""
         if not self._policy.profile(principal).steer_hub:
             raise PermissionDenied(
                 "The MCP servers are shared by all callers, and the operator's policy does not let you change them.",
@@ -307,7 +308,7 @@ class PolicyEnforcer:
         return os.path.realpath(_at_home(path, self._environment))
 
     def _resolve_for_session(self, path: str) -> str:
-        """Where a path leads in a process of a session; with a `..` at its end if only that process can tell."""
+        """The path resolved as in a process of a session; ends with `..` if only that process could resolve it."""
         expanded = _at_home(path, self._environment)
         return os.path.join(expanded, "..") if _depends_on_process(expanded) else os.path.realpath(expanded)
 
@@ -345,8 +346,8 @@ _COMPLETED = {"ref/prompt": "prompts/get", "ref/resource": "resources/read"}
 
 
 def tool_behind(server: str, method: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-    """The tool, with its input, that stands for a message to an MCP server in rules: what it reads may be read by that
-    tool too. None for messages that read nothing of the server's but what it is."""
+    """The tool call that a message to an MCP server is judged as: the tool could read the same data. None for messages
+    that read only the server's description."""
     ref = params.get("ref")
     if method == "completion/complete" and isinstance(ref, Mapping):
         return tool_behind(server, _COMPLETED.get(str(ref.get("type")), "resources/read"), ref)

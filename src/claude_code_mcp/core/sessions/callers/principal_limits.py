@@ -13,8 +13,8 @@ from ...state.spending import Budget, BudgetWarning, NotedAmount, Spending
 
 
 class PrincipalLimits:
-    """How much each principal may have at once and spend in a day, LimitReached beyond that; and who is shown what
-    everybody spends."""
+    """The limits of each principal on concurrent sessions, rates and spending (LimitReached beyond them), and the
+    permission to see all costs."""
 
     def __init__(self, policy: Policy, spending: Spending) -> None:
         self.spending = spending
@@ -23,21 +23,20 @@ class PrincipalLimits:
             lambda principal: policy.profile(principal).limits.sessions_per_minute,
             sentence="You may start {most} sessions per minute",
         )
-        """Of each principal, taken from when a session is made."""
+        """The limit of each principal on new sessions."""
         self._tokens = MinuteLimit(
             lambda principal: policy.profile(principal).limits.tokens_per_minute,
             sentence="Your sessions may use {most} tokens per minute",
         )
         self._admitting: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By principal, the sessions that are being sent messages and are not busy yet, with how many messages."""
+        """By principal, the number of messages being sent to each session that is not busy yet."""
 
     @contextmanager
     def room(self, session_id: str, principal: str, limits: Limits, working: Sequence[str]) -> Iterator[None]:
-        """Counts a session as working while it is sent a message; LimitReached if the principal has too many that work,
-        RateLimited if its sessions have used too many tokens a moment ago.
+        """Context in which a session that is sent a message counts as working. Raises LimitReached if the principal has
+        too many working sessions, and RateLimited if its sessions have recently used too many tokens.
 
-        `limits` are the principal's, `working` its busy sessions. Two messages that are sent at the same time count
-        each other.
+        `limits` are the principal's, `working` its busy sessions. Two simultaneous messages count each other.
         """
         self._tokens.check_of(limits.tokens_per_minute, principal)
         limit, admitting = limits.sessions, self._admitting[principal]
@@ -50,32 +49,32 @@ class PrincipalLimits:
         try:
             yield
         finally:
-            # Of two messages to one session, the last to be accepted or refused ends its count.
+            # With two messages to one session, the last one to be accepted or refused ends the count.
             admitting[session_id] -= 1
             if not admitting[session_id]:
                 del admitting[session_id]
 
     def use_tokens(self, principal: str, usage: Usage) -> None:
-        """Counts the tokens of a turn towards the minute. Those read from the cache do not count, as they do not for
-        the limits of the API: a long conversation reads all of itself with every step."""
+        """Count the tokens of a turn towards the rate limit. As in the API's limits, tokens read from the cache do not
+        count: every step of a long conversation reads all of it."""
         total = usage.total
         self._tokens.use(principal, total.input_tokens + total.cache_creation_tokens + total.output_tokens)
 
     def requests_per_minute(self, principal: str) -> int | None:
-        """How many requests a principal may send over HTTP; None for any number."""
+        """How many requests a principal may send over HTTP; None if unlimited."""
         return self._policy.profile(principal).limits.requests_per_minute
 
     def counts(self, principal: str, limits: Limits | None = None) -> bool:
-        """Whether what this principal spends is limited, by the day or the month, for itself or with a group."""
+        """Whether this principal's spending is limited, per day or month, individually or in a group."""
         return bool(self.all_budgets(principal, limits))
 
     def budgets(self, principal: str) -> list[Budget]:
-        """What limits a principal beside its own day."""
+        """The budgets of a principal other than its own daily one."""
         return [budget for budget in self.all_budgets(principal) if budget.period != "day" or budget.group is not None]
 
     def all_budgets(self, principal: str, limits: Limits | None = None) -> list[Budget]:
-        """What limits a principal: its own day and month, and those of its groups. `limits` are its own, if the caller
-        has looked them up."""
+        """All budgets of a principal: its own daily and monthly ones, and those of its groups. `limits` are its own, if
+        already looked up."""
         limits = limits or self._policy.profile(principal).limits
         found = _budgets_of(None, limits)
         for group in self._policy.counted_groups(principal):
@@ -83,19 +82,19 @@ class PrincipalLimits:
         return found
 
     def sees_all_costs(self, principal: str) -> bool:
-        """Whether the operator has made the principal somebody who is shown what everybody spends."""
+        """Whether the operator lets the principal see all costs."""
         return self._policy.profile(principal).costs == "everybody"
 
     def check_all_costs(self, principal: str) -> None:
-        """PermissionDenied for a caller who is shown no costs but their own. Everything that reads the costs of others
-        asks here first."""
+        """PermissionDenied for a caller who may see only their own costs. All code that reads others' costs calls this
+        first."""
         if not self.sees_all_costs(principal):
             raise PermissionDenied("The operator's policy shows you only your own costs.", field="of")
 
     def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
-        """Every budget of those who have spent something this month, or whom the policy names, and of every group; with
-        whose it is, nobody's of a group's, and how much of it is spent. The one of which most is spent is the first.
-        Blocks on the disk; OSError if it cannot be read."""
+        """The budgets of all groups, and of all principals that have spent something this month or that the policy
+        names: each with its principal (empty for a group) and the spent amount, the most exhausted one first. Blocks on
+        the disk; OSError if it cannot be read."""
         spenders = (line.principal for line in self.spending.by_period("month", since=self.spending.this_month()))
         found = [
             (principal, budget)
@@ -109,12 +108,12 @@ class PrincipalLimits:
         return sorted(rows, key=lambda row: row[2] / row[1].limit, reverse=True)
 
     def write_cost(self, noted: NotedAmount) -> list[BudgetWarning]:
-        """Writes a cost that was noted; returns the warnings of the principal's budgets that are due with it, each of
-        which no other call and no other server returns. Blocks on the disk; OSError if it cannot be written."""
+        """Write a noted cost; return the budget warnings that it triggers. Each warning is returned only once, by one
+        server. Blocks on the disk; OSError if it cannot be written."""
         return self.spending.write(noted, self.all_budgets(noted.principal))
 
     def spendable(self, principal: str, session_id: str) -> float | None:
-        """Dollars that a process of the session may spend: what is reserved for it; None if nothing is limited."""
+        """The dollars that a process of the session may spend: its reservation; None if unlimited."""
         limits = self._policy.profile(principal).limits
         if not self.counts(principal, limits):
             return None
@@ -126,11 +125,11 @@ class PrincipalLimits:
     def reserve(
         self, principal: str, session_id: str, wanted: float | None, working: int, process_left: float | None
     ) -> float:
-        """Reserves what a session may spend of a principal's day, and returns it; LimitReached if nothing is left.
+        """Reserve a part of a principal's daily budget for a session and return it; LimitReached if nothing is left.
 
-        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that it may have
-        at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
-        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
+        The amount is `wanted` (None: any amount), but at most a fair share among the sessions that may work at once, of
+        which `working` others do. If the rest of its process's budget, `process_left`, is within that and not much
+        less, that amount is reserved: a process learns its budget only when it starts. Blocks on the disk.
         """
         limits = self._policy.profile(principal).limits
         limit = math.inf if limits.daily_usd is None else limits.daily_usd
@@ -144,7 +143,7 @@ class PrincipalLimits:
         try:
             amount = self.spending.reserve(principal, session_id, limit, share, budgets)
             spent_up = next((each for each in budgets if self.spending.spent(principal, each) >= each.limit), None)
-        except OSError as error:  # without the file nobody knows what is left
+        except OSError as error:  # without the file the rest is unknown
             raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
         if not amount and (spent_up is not None or math.isinf(limit)):
             raise _over(spent_up or budgets[0], spent=spent_up is not None)
@@ -153,13 +152,13 @@ class PrincipalLimits:
         return amount
 
     def session_budget_spent(self, principal: str, limit: float) -> str:
-        """The sentence that a session's budget is spent, which says who has set it."""
+        """The message that a session's budget is spent, and who set it."""
         if limit == self._policy.profile(principal).limits.session_usd:
             return f"The operator's budget of ${limit:g} per session is spent."
         return f"The session's own budget of ${limit:g} (maxBudgetUsd) is spent."
 
     def reservation_spent(self, session_id: str) -> str:
-        """The sentence that a session has spent its reservation, which names the budget that was reserved from."""
+        """The message that a session has spent its reservation, with the budget that it came from."""
         budget = self.spending.tightest_budget(session_id)
         name = "your budget for today" if budget is None else budget.name
         return f"The turn has spent its share of {name}. If some of it is left, the next message can use it."
