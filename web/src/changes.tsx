@@ -1,7 +1,7 @@
 // Everything that a session has changed, by file, with a list of the files. The lines of a file are drawn when it is
 // unfolded.
 
-import { useSignal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { get, messageOf, sessionPath } from "./api";
@@ -20,6 +20,8 @@ interface Changes {
   directory: string;
   files: { path: string; diffs: string[]; note: string; digest: string }[];
   cut: boolean;
+  /** Those that changed files, oldest first. */
+  turns: { number: number; prompt: string; isLast: boolean }[];
 }
 
 interface ChangedFile extends ListedFile {
@@ -48,11 +50,19 @@ const SOURCES = {
 export function ChangesPage({ id, comments, say }: Props): VNode {
   const changes = useSignal<Changes | null>(null);
   const problem = useSignal("");
-  const read = (): void => void get<Changes>(sessionPath(id, "changes")).then((found) => {
-    changes.value = found;
-    problem.value = "";
-  }, (error: unknown) => (problem.value = messageOf(error)));
-  useEffect(read, [id]);
+  /** The turn from which on changes are shown; empty for all. */
+  const since = useSignal("");
+  const worktree = useSignal(false);
+  const read = (): void => {
+    const wanted = since.value;
+    void get<Changes>(`${sessionPath(id, "changes")}?since=${wanted}`).then((found) => {
+      if (since.value !== wanted) return;
+      changes.value = found;
+      worktree.value ||= found.source === "worktree";
+      problem.value = "";
+    }, (error: unknown) => (problem.value = messageOf(error)));
+  };
+  useEffect(read, [id, since.value]);
   const now = changes.value;
   return (
     <div class="page">
@@ -61,13 +71,31 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
         <div class="heading"><h1 tabIndex={-1}>Changes</h1></div>
       </header>
       <div class="scroller" tabIndex={0} role="region" aria-label="Changes">
-        {now?.source === "worktree" && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
+        {worktree.value && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
         <div class="changes">
           <Problem>{problem.value}</Problem>
+          {now !== null && <Since turns={now.turns} worktree={worktree.value} since={since} />}
           {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files session={id} changes={now} comments={comments} />}
         </div>
       </div>
       <Nodes class="comments-place" from={[comments]} make={() => [comments.element]} />
+    </div>
+  );
+}
+
+/** Chooses the turn from which on changes are shown. */
+function Since({ turns, worktree, since }: { turns: Changes["turns"]; worktree: boolean; since: Signal<string> }): VNode | null {
+  const id = useFreshId();
+  if (turns.length < (worktree ? 1 : 2)) return null;
+  return (
+    <div class="since">
+      <label for={id}>Show</label>
+      <select id={id} value={since.value} onChange={(event) => (since.value = event.currentTarget.value)}>
+        <option value="">All changes</option>
+        {[...turns].reverse().map(({ number, prompt, isLast }) => (
+          <option key={number} value={String(number)}>{`${isLast ? "The last turn" : `Since turn ${number}`}: ${visible(prompt)}`}</option>
+        ))}
+      </select>
     </div>
   );
 }

@@ -14,7 +14,7 @@ from tests.support.system_packages import require
 
 from .conftest import Console
 from .console_client import Browser
-from .test_conversation import answer, ended, question_of, start
+from .test_conversation import answer, ended, question_of, say, start
 
 GIT = """ a.py | 2 +-
  3 files changed
@@ -102,6 +102,34 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
     assert console.browser("bob").get(f"/api/sessions/{session}/changes").status == 404
 
 
+def test_changes_are_shown_since_a_turn(console: Console, alice: Browser) -> None:
+    first, second = console.project / "first.txt", console.project / "second.txt"
+    write = tool("Write", file_path=str(first), content="one\n")
+    session = start(alice, console, script("Begin.", write, text("Done.")), permissionMode="acceptEdits")
+    ended(alice, session)
+    for prompt, step in (
+        ("Change.", tool("Edit", file_path=str(first), old_string="one", new_string="1")),
+        ("Add.", tool("Write", file_path=str(second), content="two\n")),
+        ("Only talk.", text("Talked.")),
+    ):
+        ended(alice, say(alice, session, script(prompt, step, text("Done."))))
+    path = f"/api/sessions/{session}/changes"
+
+    def changed(since: str) -> dict[str, list[str]]:
+        shown = alice.get(f"{path}?since={since}").json
+        assert [(turn["number"], turn["isLast"]) for turn in shown["turns"]] == [(1, False), (2, False), (3, False)]
+        assert [turn["prompt"].split()[0] for turn in shown["turns"]] == ["Begin.", "Change.", "Add."]
+        return {file["path"]: file["diffs"] for file in shown["files"]}
+
+    begun, edited, added = "@@ -0,0 +1,1 @@\n+one", "@@ -1,1 +1,1 @@\n-one\n+1", "@@ -0,0 +1,1 @@\n+two"
+    assert changed("") == {str(first): [begun, edited], str(second): [added]}
+    assert changed("2") == {str(first): [edited], str(second): [added]}
+    assert changed("3") == {str(second): [added]}
+    assert changed("4") == {}
+    assert alice.get(f"{path}?since=0").status == 400
+    assert console.browser("bob").get(f"{path}?since=2").status == 404
+
+
 def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browser) -> None:
     file = console.project / "n.ipynb"
     cell: dict[str, Any] = {"cell_type": "code", "id": "c1", "metadata": {}, "outputs": [], "execution_count": None}
@@ -137,14 +165,23 @@ def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, 
     subprocess.run([*git, "add", "tracked.txt"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "Begin"], check=True)
     command = tool("Bash", command="echo two >> tracked.txt; echo new > untracked.txt")
-    session = start(alice, console, script("Change.", command, text("Done.")), worktree=True)
-    question = question_of(alice, session)
-    assert answer(alice, question, decision="allow").status == 200
+    write = tool("Write", file_path="${cwd}/written.txt", content="written\n")
+    session = start(alice, console, script("Change.", command, write, text("Done.")), worktree=True)
+    for _ in range(2):
+        assert answer(alice, question_of(alice, session), decision="allow").status == 200
     ended(alice, session)
     shown = alice.get(f"/api/sessions/{session}/changes").json
     assert shown["source"] == "worktree"
     found = {file["path"]: (file["note"], file["diffs"][0].split("\n")[1:]) for file in shown["files"]}
-    assert found == {"tracked.txt": ("", [" one", "+two"]), "untracked.txt": ("new", ["+new"])}
+    assert found == {
+        "tracked.txt": ("", [" one", "+two"]),
+        "untracked.txt": ("new", ["+new"]),
+        "written.txt": ("new", ["+written"]),
+    }
+    assert [(turn["number"], turn["isLast"]) for turn in shown["turns"]] == [(1, True)]
+    recorded = alice.get(f"/api/sessions/{session}/changes?since=1").json
+    assert recorded["source"] == "conversation"
+    assert [file["path"].rpartition("/")[2] for file in recorded["files"]] == ["written.txt"]
 
 
 def _in_worktree(console: Console, alice: Browser, command: str) -> str:

@@ -62,12 +62,17 @@ class SessionWork:
         recorded from its tool calls. The session must have been found for this caller."""
         if isinstance(session.options.worktree, Worktree) and not session.busy:
             return await self.diff(session.id, caller=caller)
+        return await self.edits(session, caller=caller)
+
+    async def edits(self, session: Session, since: int = 1, *, caller: Caller = LOCAL_CALLER) -> EditedFiles:
+        """The changes recorded from its tool calls, from a turn on. The session must have been found for this
+        caller."""
 
         async def read(before: str | None) -> ConversationPage:
             extent = Extent(_EDITS_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
             return (await self._stored.page_before(session.id, before, extent, caller=caller)).page
 
-        return await edited_files(read)
+        return await edited_files(read, since)
 
     async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
         """The contents of a commit, merge or pull request, and where the pull request would be opened, as

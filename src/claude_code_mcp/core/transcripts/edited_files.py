@@ -3,11 +3,12 @@ without a worktree. Changes made by commands are not recorded."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..model.text import has_mark, one_line, visible
 from ..model.unified_diff import unified_diff
-from .conversation import Item
+from .conversation import ConversationTurn, Item
 from .conversation_pages import ConversationPage
 
 MAX_LENGTH = 2 << 20
@@ -25,38 +26,80 @@ class EditedFile(NamedTuple):
     diffs: list[str]
 
 
+class EditingTurn(NamedTuple):
+    """A turn in which files were changed."""
+
+    number: int
+    prompt: str
+    is_last: bool
+    """Whether the conversation ends with it."""
+
+
 class EditedFiles(NamedTuple):
     """Files in the order of their first change; `cut` if something was omitted."""
 
     files: list[EditedFile]
     cut: bool
+    turns: list[EditingTurn]
+    """All turns that changed files, oldest first, whichever was asked for."""
 
 
-async def edited_files(read: ReadPage) -> EditedFiles:
-    """The changes made by a conversation's calls. `read` returns the page before a position; None: the last page."""
-    found: list[tuple[str, str]] = []
+class _Edit(NamedTuple):
+    turn: int
+    path: str
+    diff: str
+
+
+async def edited_files(read: ReadPage, since: int = 1) -> EditedFiles:
+    """The changes made by a conversation's calls from a turn on. `read` returns the page before a position; None: the
+    last page."""
+    found = _Found([], {})
     before: str | None = None
-    room, shortened = MAX_LENGTH, False
+    room = MAX_LENGTH
     for _ in range(_MAX_PAGES):
         page = await read(before)
-        for path, diff in reversed([*_edits(page)]):
-            room -= len(diff)
-            if room < 0:
-                return EditedFiles(_by_file(found), True)
-            found.append((path, diff))
-            shortened = shortened or has_mark(diff)
+        for part in reversed(page.parts):
+            found.last = max(found.last, part.number)
+            found.unread = part.number
+            edits = [_Edit(part.number, *edit) for edit in _edits(part.turn)]
+            # A turn that is divided has its prompt on an earlier page than its last edits.
+            if edits or part.number in found.prompts:
+                found.prompts[part.number] = part.turn.prompt or found.prompts.get(part.number, "")
+            for edit in reversed(edits):
+                room -= len(edit.diff)
+                if room < 0:
+                    return found.since(since)
+                found.newest_first.append(edit)
         before = page.previous
         if before is None:
-            return EditedFiles(_by_file(found), shortened)
-    return EditedFiles(_by_file(found), True)
+            found.unread = 0
+            break
+    return found.since(since)
 
 
-def _edits(page: ConversationPage) -> Iterator[tuple[str, str]]:
-    for part in page.parts:
-        for item in part.turn.items:
-            path, diff = _path_of(item), item.diff or _created(item)
-            if path and diff and item.status == "ok":
-                yield path, diff
+@dataclass
+class _Found:
+    newest_first: list[_Edit]
+    prompts: dict[int, str]
+    """Of turns with edits."""
+    last: int = 0
+    """The number of the conversation's last turn."""
+    unread: int = 0
+    """Nothing is known of turns before this one, and maybe not all of it."""
+
+    def since(self, turn: int) -> EditedFiles:
+        wanted = [edit for edit in self.newest_first if edit.turn >= turn]
+        cut = self.unread >= turn or any(has_mark(edit.diff) for edit in wanted)
+        prompts = sorted(self.prompts.items())
+        turns = [EditingTurn(number, prompt, number == self.last) for number, prompt in prompts]
+        return EditedFiles(_by_file(wanted), cut, turns)
+
+
+def _edits(turn: ConversationTurn) -> Iterator[tuple[str, str]]:
+    for item in turn.items:
+        path, diff = _path_of(item), item.diff or _created(item)
+        if path and diff and item.status == "ok":
+            yield path, diff
 
 
 def _created(item: Item) -> str:
@@ -77,9 +120,9 @@ def _path_of(item: Item) -> str:
     return path if isinstance(path, str) else ""
 
 
-def _by_file(newest_first: list[tuple[str, str]]) -> list[EditedFile]:
+def _by_file(newest_first: list[_Edit]) -> list[EditedFile]:
     files: dict[str, EditedFile] = {}
-    for path, diff in reversed(newest_first):
+    for _, path, diff in reversed(newest_first):
         files.setdefault(path, EditedFile(path, [])).diffs.append(diff)
     return [*files.values()]
 

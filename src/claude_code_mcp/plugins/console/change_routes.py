@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.errors import InvalidArgument, PermissionDenied, SessionNotFound
+from ...core.model.text import one_line
 from ...core.service import Service
-from ...core.transcripts.edited_files import MAX_LENGTH
+from ...core.transcripts.edited_files import MAX_LENGTH, EditingTurn
 from ...server.tools.arguments import Arguments, Name
-from ...server.web_answers import answer, arguments_of, session_id_of, text_of
+from ...server.web_answers import answer, arguments_of, number_of, session_id_of, text_of
 from .guard import WebUser
 
 _HEAD = re.compile(r"^diff --git ", re.MULTILINE)
@@ -75,6 +76,12 @@ def _digest(*texts: str) -> str:
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 _MAX_NAMED = 30
+_MAX_TURN = 1_000_000
+_MAX_PROMPT = 80
+
+
+def _turn_row(turn: EditingTurn) -> dict[str, Any]:
+    return {"number": turn.number, "prompt": one_line(turn.prompt, _MAX_PROMPT), "isLast": turn.is_last}
 
 
 class WorkArguments(Arguments):
@@ -96,19 +103,34 @@ class ChangeRoutes:
 
     async def changes(self, request: Request, user: WebUser) -> Response:
         """The session's changes by file: of its worktree if it has one and is idle, otherwise as recorded by its
-        calls."""
+        calls. `since` limits them to those recorded from a turn on; `turns` are the possible values."""
         session_id, service = session_id_of(request), self._service
+        since = number_of(request, "since", None, 1, _MAX_TURN)
         session = await service.find(session_id, caller=user.caller)
-        changes = await service.work.changes(session, caller=user.caller)
-        if isinstance(changes, str):
-            files, cut = files_of_diff(service.redaction.text(changes))
-            source = "worktree"
+        if since is None:
+            changes = await service.work.changes(session, caller=user.caller)
         else:
-            files = [ChangedFile(path, diffs, "", _digest(path, *diffs)) for path, diffs in changes.files]
-            cut = changes.cut
+            changes = await service.work.edits(session, since, caller=user.caller)
+        if isinstance(changes, str):
+            source = "worktree"
+            files, cut = files_of_diff(service.redaction.text(changes))
+            try:
+                turns = (await service.work.edits(session, caller=user.caller)).turns
+            except SessionNotFound:  # it has no transcript
+                turns = []
+        else:
             source = "conversation"
-        directory = service.redaction.text(session.cwd)
-        return answer({"source": source, "directory": directory, "files": [file.row() for file in files], "cut": cut})
+            files = [ChangedFile(path, diffs, "", _digest(path, *diffs)) for path, diffs in changes.files]
+            cut, turns = changes.cut, changes.turns
+        return answer(
+            {
+                "source": source,
+                "directory": service.redaction.text(session.cwd),
+                "files": [file.row() for file in files],
+                "cut": cut,
+                "turns": [_turn_row(turn) for turn in turns],
+            }
+        )
 
     async def file(self, request: Request, user: WebUser) -> Response:
         """A text file below a session's directory, if the session may read it."""
