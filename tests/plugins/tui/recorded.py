@@ -93,6 +93,35 @@ EVENTS: list[dict[str, Any]] = [
     message("assistant", "u4", {"type": "text", "text": ANSWER}),
     message("assistant", "u5", {"type": "tool_use", "id": "t2", "name": "Edit", "input": EDIT}),
 ]
+
+
+def call(number: int, name: str, result: str, tool_input: Mapping[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """A call and its result; `details` are those that Claude Code writes beside it."""
+    returned = {"type": "tool_result", "tool_use_id": f"w{number}", "content": result, **more}
+    details = returned.pop("details", None)
+    ended = message("user", f"wr{number}", returned)
+    if details is not None:
+        ended["message"]["tool_use_result"] = details
+    used = {"type": "tool_use", "id": f"w{number}", "name": name, "input": tool_input}
+    return [message("assistant", f"wc{number}", used), ended]
+
+
+PATCH = {
+    "structuredPatch": [
+        {"oldStart": 1, "oldLines": 2, "newStart": 1, "newLines": 3, "lines": [" a", "-b", "+c", "+d"]},
+    ]
+}
+TESTS = "collected 3 items\n\n\x1b[32mtests/test_cart.py ..F\x1b[0m\n\nE  assert 8 == 11\n1 failed, 2 passed\n"
+WORK: list[dict[str, Any]] = [
+    {"type": "turn_started", "turn": 1, "messageId": "m1", "prompt": "The cart shows the wrong total. Fix it."},
+    *(event for number in range(4) for event in call(number, "Read", "1  x", {"file_path": f"part{number}.py"})),
+    *call(4, "Grep", "cart.py:1", {"pattern": "total"}),
+    message("assistant", "said", {"type": "text", "text": "It is the sum."}),
+    *call(5, "Edit", "The file was updated.", EDIT, details=PATCH),
+    *call(6, "Bash", TESTS, {"command": "pytest -q tests", "description": "Run the tests"}),
+    *call(7, "Bash", "one\ntwo", {"command": "ls"}),
+    *call(8, "Read", "File does not exist.", {"file_path": "gone.py"}, is_error=True),
+]
 SUMMARY = {
     "status": "running",
     "workingDirectory": "/src/shop",

@@ -23,7 +23,7 @@ from claude_code_mcp.plugins.tui.screens import budget_lines
 from claude_code_mcp.plugins.tui.session_list import ShownRow, asking_elsewhere
 from claude_code_mcp.plugins.tui.status_lines import top_line
 
-from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, listed, message
+from .recorded import BILLING, CHOICES, DOCS, EVENTS, NOW, SESSIONS, SHOP, WORK, listed, message
 
 
 def page(*events: dict[str, Any], **summary: Any) -> dict[str, Any]:
@@ -108,6 +108,37 @@ def test_a_result_is_put_to_its_call_and_a_subagent_is_told_apart() -> None:
     inner["message"]["parent_tool_use_id"] = "t2"
     conversation.fold(page(inner))
     assert conversation.blocks[-1].within_agent
+
+
+def test_a_folded_command_shows_its_purpose_and_the_end_of_its_output_and_an_edit_its_size() -> None:
+    conversation = ShownConversation(SHOP)
+    conversation.fold(page(*WORK))
+    drawn = {}
+    for block in conversation.blocks:
+        picture = DrawnBlock(block)
+        picture.draw(100, Palette())
+        drawn[block.id] = [strip.text.rstrip() for strip in picture.strips if strip.text.strip()]
+    tests = ["tests/test_cart.py ..F", "E  assert 8 == 11", "1 failed, 2 passed"]
+    assert drawn["w6"] == ["▸ ✓ Run the tests  Run: pytest -q tests", *(f"    {line}" for line in tests)]
+    assert drawn["w7"] == ["▸ ✓ Run: ls", "    one", "    two"]
+    assert drawn["w5"] == ["▸ ✓ Edit /src/shop/cart.py: 1 line changed  +2 −1"]
+    assert drawn["w8"] == ["▸ ✗ Read gone.py", "    File does not exist."]
+
+
+def test_calls_that_only_look_are_one_line_until_one_fails_or_another_call_is_between() -> None:
+    conversation = ShownConversation(SHOP)
+    conversation.fold(page(*WORK[:5]))
+    conversation.fold_looks()
+    assert [block.run for block in conversation.blocks] == [None] * 3, "two calls are no run"
+    conversation.fold(page(*WORK))
+    conversation.fold_looks()
+    runs = [(block.id, block.run.line) for block in conversation.blocks if block.run is not None]
+    assert runs == [("w0", "Read 4 files, searched 1 time")]
+    assert [block.id for block in conversation.blocks if block.is_hidden] == ["w1", "w2", "w3", "w4"]
+    failed = {"type": "tool_result", "tool_use_id": "w2", "content": "no", "is_error": True}
+    conversation.fold(page(message("user", "again", failed)))
+    conversation.fold_looks()
+    assert not any(block.is_hidden for block in conversation.blocks)
 
 
 def test_an_error_is_shown_without_the_tags_that_are_for_the_model() -> None:

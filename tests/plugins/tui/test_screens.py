@@ -99,11 +99,50 @@ async def test_a_screen_is_drawn_as_before(name: str, size: tuple[int, int]) -> 
     await compare(name, size, question, act, wanted)
 
 
+@pytest.mark.parametrize("size", [(100, 30), (60, 20)], ids=["100x30", "60x20"])
+async def test_the_work_of_a_turn_is_folded_to_what_matters_of_it(size: tuple[int, int]) -> None:
+    await compare("work", size, None, nothing, "1 failed, 2 passed", recorded.WORK)
+
+
+async def test_a_run_of_reads_is_unfolded_call_by_call_and_folded_again() -> None:
+    server = RecordedServer()
+    server.events = list(recorded.WORK)
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(100, 60)) as pilot:
+        screen = Screen(app, pilot)
+        run = "✓ Read 4 files, searched 1 time"
+        await screen.shows(f"▸ {run}", "It is the sum.")
+        assert "part1.py" not in screen.text
+        screen.view.focus()
+        await pilot.press(*["up"] * 8, "down", "enter")
+        await screen.shows(f"▾ {run}", "▸ ✓ Read part0.py", "▸ ✓ Read part3.py", "▸ ✓ Search for: total")
+        await pilot.press("down", "enter")
+        await screen.shows("▾ ✓ Read part1.py", "file_path: part1.py")
+        await pilot.press("up", "enter")
+        await screen.shows("▾ ✓ Read part0.py")
+        await pilot.press("enter")
+        await screen.shows(f"▸ {run}")
+        assert "part1.py" not in screen.text
+        await pilot.press("down")
+        selected = screen.view.selected
+        assert selected is not None
+        assert selected.text == "It is the sum.", "what is hidden is not selected"
+        # What is found in a folded run is shown.
+        assert screen.view.search("part2.py") == 1
+        await screen.shows(f"▾ {run}", "▸ ✓ Read part2.py")
+
+
 async def compare(
-    name: str, size: tuple[int, int], question: Any, act: Callable[[Screen], Awaitable[None]], wanted: str
+    name: str,
+    size: tuple[int, int],
+    question: Any,
+    act: Callable[[Screen], Awaitable[None]],
+    wanted: str,
+    events: list[dict[str, Any]] = recorded.EVENTS,
 ) -> None:
     """Does something with the interface, and compares what is on the screen with what was there once."""
     server = RecordedServer(question)
+    server.events = list(events)
     app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
     async with app.run_test(size=size) as pilot:
         screen = Screen(app, pilot)

@@ -231,7 +231,7 @@ def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
     item.result = clean(without_sequences(text))
     item.output = without_surrogates(text) if steers_terminal(text) else ""
     if isinstance(details, Mapping):
-        item.diff = _diff(details)
+        item.diff = recorded_diff(details)
         agent = details.get("agentId")
         item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
 
@@ -264,7 +264,7 @@ def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
     return (_call_id(call), agent) if isinstance(agent, str) and is_agent_id(agent) else None
 
 
-def _diff(details: Mapping[str, Any]) -> str:
+def recorded_diff(details: Mapping[str, Any]) -> str:
     """The change to a file that the CLI recorded, as a unified diff."""
     if "edit_mode" in details:
         return _cell_diff(details)

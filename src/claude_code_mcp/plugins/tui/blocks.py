@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...client.styled_lines import call_line, result_text
+from ...core.model.folded_calls import SHORTEST_RUN, is_look, run_line
 from ...core.model.outcome import call_statuses, without_error_tags
 from ...core.model.states import BUSY_STATUSES
 from ...core.model.text import clip_line, cut, visible
+from ...core.transcripts.conversation import recorded_diff
+from ...core.transcripts.transcript_lines import without_sequences
 from .chunked_text import ChunkedText
 
 MAX_BLOCKS = 400
@@ -24,6 +27,15 @@ _MAX_RESULT = 50_000
 _HAND_BACK = re.compile(r"\A\[Subagent hand-back\][^\n]*\n*")
 """Precedes the report of a subagent, for the model."""
 _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was withdrawn."}
+
+
+@dataclass(frozen=True, slots=True)
+class LooksRun:
+    """A run of calls that only look at something, shown as one line."""
+
+    line: str
+    is_open: bool
+    is_running: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +61,12 @@ class ConversationBlock:
     """The subagent that the call started, whose conversation can be read."""
     is_open: bool = False
     """Whether a foldable block is unfolded."""
+    run: LooksRun | None = None
+    """On the first block of a run."""
+    opens_run: bool = False
+    """Whether the user unfolded the run that the block is in."""
+    is_hidden: bool = False
+    """Whether the block is in a folded run, and not its first block."""
     streaming: bool = False
     revision: int = 0
     """Grows with every change, for caching what is drawn."""
@@ -56,6 +74,10 @@ class ConversationBlock:
     @property
     def can_fold(self) -> bool:
         return self.kind in ("tool", "thinking")
+
+    @property
+    def is_look(self) -> bool:
+        return self.kind == "tool" and is_look(self.name, self.status)
 
     @property
     def size(self) -> int:
@@ -209,12 +231,14 @@ class ShownConversation:
         block = self._by_id.get(call)
         if block is not None and block.kind == "tool":
             block.status = statuses.get(call, "error")
-            result = without_error_tags(result_text(part.get("content")), block.status)
+            result = without_error_tags(without_sequences(result_text(part.get("content"))), block.status)
             if block.agent or (isinstance(details, Mapping) and details.get("agentId")):
                 result = _HAND_BACK.sub("", result)
             block.result = cut(visible(result), _MAX_RESULT)
             named = details.get("agentId") if isinstance(details, Mapping) else None
             block.agent = visible(str(named)) if named else block.agent
+            if isinstance(details, Mapping):
+                block.diff = visible(recorded_diff(details))
             block.revision += 1
 
     def _agent_started(self, message: Mapping[str, Any]) -> None:
@@ -298,6 +322,36 @@ class ShownConversation:
         block.agent = visible(item.get("agent") or "")
         block.result = cut(visible(item.get("result") or ""), _MAX_RESULT)
         return block
+
+    def fold_looks(self) -> None:
+        """Folds runs of calls that only look at something; a run stays unfolded in which the user unfolded a block."""
+        for leader, *others in self._runs():
+            run = [leader, *others]
+            is_run = len(run) >= SHORTEST_RUN
+            is_open = is_run and any(block.opens_run or block.is_open for block in run)
+            is_running = not all(block.status for block in run)
+            leader.run = LooksRun(run_line(block.name for block in run), is_open, is_running) if is_run else None
+            leader.is_hidden = False
+            for block in run:
+                block.opens_run = is_open
+            for block in others:
+                block.run, block.is_hidden = None, is_run and not is_open
+
+    def _runs(self) -> list[list[ConversationBlock]]:
+        """The blocks as runs; a block that is no look is alone."""
+        runs: list[list[ConversationBlock]] = []
+        for block in self.blocks:
+            before = runs[-1][-1] if runs else None
+            if before and before.is_look and block.is_look and before.within_agent == block.within_agent:
+                runs[-1].append(block)
+            else:
+                runs.append([block])
+        return runs
+
+    def fold_run(self, leader: ConversationBlock) -> None:
+        """Folds the run that begins with this block, and its blocks."""
+        for block in next((run for run in self._runs() if run[0] is leader), []):
+            block.opens_run = block.is_open = False
 
     def _shrink(self) -> None:
         """Drops the oldest blocks outside of the window."""

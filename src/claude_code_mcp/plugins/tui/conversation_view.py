@@ -102,6 +102,10 @@ class ConversationView(ScrollView, can_focus=True):
         # Before anything is drawn: it is found by the lines as they are on the screen now.
         anchor = None if self.following else self._anchor()
         known = self._drawn
+        self.conversation.fold_looks()
+        if self.selected is not None and self.selected.is_hidden:
+            self.selected.opens_run = True
+            self.conversation.fold_looks()
         self._drawn = {block: known.get(block) or DrawnBlock(block) for block in self.conversation.blocks}
         self._order = list(self._drawn.values())
         in_sight = (
@@ -203,23 +207,23 @@ class ConversationView(ScrollView, can_focus=True):
 
     def action_select(self, step: int) -> None:
         """Selects the next block up or down; initially the last visible one."""
-        blocks = self.conversation.blocks
+        blocks = [block for block in self.conversation.blocks if not block.is_hidden]
         if not blocks:
             return
         if self.selected is None:
             bottom = self._number_at(min(self._total - 1, round(self.scroll_y) + self.size.height - 1))
-            number = bottom if bottom is not None else len(blocks) - 1
-        else:
-            number = min(max(0, blocks.index(self.selected) + step), len(blocks) - 1)
-            if number == 0 and step < 0 and self.conversation.has_older:
-                self.post_message(self.OlderWanted())
+            self._select(self._order[bottom].block if bottom is not None else blocks[-1])
+            return
+        number = min(max(0, blocks.index(self.selected) + step), len(blocks) - 1)
+        if number == 0 and step < 0 and self.conversation.has_older:
+            self.post_message(self.OlderWanted())
         self._select(blocks[number])
 
     def _select(self, block: ConversationBlock) -> None:
         self.selected = block
         number = self.conversation.blocks.index(block)
-        if len(self._order) != len(self.conversation.blocks):
-            self.redraw()  # what came since the last picture has no place yet
+        if len(self._order) != len(self.conversation.blocks) or block.is_hidden:
+            self.redraw()  # what came since the last picture has no place yet, and what is in a folded run has none
         if number >= len(self._order):
             return  # there is no room to draw anything
         if not self._order[number].is_current(self._text_width, self.palette):
@@ -232,16 +236,22 @@ class ConversationView(ScrollView, can_focus=True):
         self.refresh()
 
     def action_unfold(self) -> None:
-        if self.selected is not None and self.selected.can_fold:
+        block = self.selected
+        if block is not None and block.can_fold:
             self.following = False
-            self.selected.is_open = not self.selected.is_open
+            if block.run is not None and not block.run.is_open:
+                block.opens_run = True
+            elif block.run is not None and block.is_open:
+                self.conversation.fold_run(block)
+            else:
+                block.is_open = not block.is_open
         self.redraw()
 
     def action_unfold_all(self) -> None:
         foldable = [block for block in self.conversation.blocks if block.can_fold]
         unfold = not all(block.is_open for block in foldable)
         for block in foldable:
-            block.is_open = unfold
+            block.is_open = block.opens_run = unfold
         self.redraw()
 
     def action_copy(self) -> None:

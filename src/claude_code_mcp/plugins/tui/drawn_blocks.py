@@ -25,8 +25,9 @@ from textual.strip import Strip
 
 from ...client.styled_lines import Line, input_lines
 from ...client.styled_lines import Style as LineStyle
-from ...core.model.text import clip_line
-from .blocks import ConversationBlock
+from ...core.model.folded_calls import change_counts, purpose, shown_lines
+from ...core.model.text import clip_line, visible
+from .blocks import ConversationBlock, LooksRun
 
 _MAX_LINES = 2_000
 """Maximum lines of a call's input and result."""
@@ -39,6 +40,8 @@ _PARSER = (
     .disable("reference")
 )
 _EMPTY = Markdown("", hyperlinks=False)
+_WITHIN = "  ↳ "
+"""Precedes what a subagent did."""
 _SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "denied": ("✗ denied", "bad"), "": ("…", "quiet")}
 
 
@@ -199,14 +202,17 @@ class DrawnBlock:
         return self._key == self._now(width, palette)
 
     def _now(self, width: int, palette: Palette) -> object:
-        return (self.block.revision, self.block.is_open, self.block.streaming, width, palette)
+        block = self.block
+        return (block.revision, block.is_open, block.run, block.is_hidden, block.streaming, width, palette)
 
     def draw(self, width: int, palette: Palette) -> bool:
         """Draws; returns whether anything changed."""
         block, key = self.block, self._now(width, palette)
         if key == self._key:
             return False
-        if block.kind == "text":
+        if block.is_hidden:
+            self.strips = []
+        elif block.kind == "text":
             self._draw_text(width, palette)
         else:
             self.strips = [*_drawn(block, width, palette), Strip([])]
@@ -249,8 +255,11 @@ def _drawn(block: ConversationBlock, width: int, palette: Palette) -> list[Strip
         case "thinking":
             return _thinking(block, width, palette)
         case "tool":
-            details = _call_details(block, width, palette) if block.is_open else []
-            return [*_call_line(block, width, palette), *details]
+            head = _run_line(block.run, block.within_agent, width, palette) if block.run else []
+            if block.run and not block.run.is_open:
+                return head
+            details = _call_details(block, width, palette) if block.is_open else _call_outcome(block, width, palette)
+            return [*head, *_call_line(block, width, palette), *details]
     return lines_of(Text(block.body.text, palette.style("note"), overflow="fold"), width, palette)
 
 
@@ -264,18 +273,48 @@ def _thinking(block: ConversationBlock, width: int, palette: Palette) -> list[St
     return [*head, *lines_of(Padding(Text(text, quiet, overflow="fold"), (0, 0, 0, 2)), width, palette)]
 
 
-def _call_line(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
-    sign, role = _SIGNS.get(block.status, ("?", "quiet"))
+def _run_line(run: LooksRun, within_agent: bool, width: int, palette: Palette) -> list[Strip]:
+    text = _folded_line(run.is_open, "" if run.is_running else "ok", palette)
+    text.append((_WITHIN if within_agent else "") + run.line, palette.style("tool"))
+    return lines_of(text, width, palette)
+
+
+def _folded_line(is_open: bool, status: str, palette: Palette) -> Text:
+    sign, role = _SIGNS.get(status, ("?", "quiet"))
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("▾ " if block.is_open else "▸ ", palette.style("quiet"))
-    text.append(f"{sign} ", palette.style(role))
-    text.append(("  ↳ " if block.within_agent else "") + block.summary, palette.style("tool"))
+    text.append("▾ " if is_open else "▸ ", palette.style("quiet"))
+    return text.append(f"{sign} ", palette.style(role))
+
+
+def _call_line(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    text = _folded_line(block.is_open, block.status, palette)
+    description = visible(purpose(block.name, block.input))
+    text.append((_WITHIN if block.within_agent else "") + (description or block.summary), palette.style("tool"))
     if block.agent:
         text.append("  a: its conversation", palette.style("quiet"))
-    outcome = clip_line(block.result, 120)
-    if outcome and not block.is_open:
-        text.append(f"  {outcome}", palette.style("bad" if block.status in ("error", "denied") else "quiet"))
+    if block.is_open:
+        return lines_of(text, width, palette)
+    if description:
+        text.append(f"  {block.summary}", palette.style("quiet"))
+    if block.diff and block.status == "ok":
+        added, removed = change_counts(block.diff)
+        counts = Text(f"  +{added}", palette.style("added")).append(f" −{removed}", palette.style("removed"))
+        text.truncate(max(_MIN_WIDTH, width - counts.cell_len), overflow="ellipsis")
+        text.append_text(counts)
+    elif not shown_lines(block.name, block.status, block.result):
+        outcome = clip_line(block.result, 120)
+        text.append(f"  {outcome}" if outcome else "", palette.style("bad" if block.status == "denied" else "quiet"))
     return lines_of(text, width, palette)
+
+
+def _call_outcome(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
+    """A few lines of the result below a folded call."""
+    shown = shown_lines(block.name, block.status, block.result)
+    if not shown or (block.diff and block.status == "ok"):
+        return []
+    style = palette.style("bad" if block.status == "error" else "quiet")
+    text = Text("\n".join(shown), style, no_wrap=True, overflow="ellipsis")
+    return lines_of(Padding(text, (0, 0, 0, 4)), width, palette)
 
 
 def _call_details(block: ConversationBlock, width: int, palette: Palette) -> list[Strip]:
