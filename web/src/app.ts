@@ -12,7 +12,7 @@ import { dollars, visible } from "./words";
 
 const WAIT_SECONDS = 20;
 const PAUSE = 3000;
-const MOST_LINES = 2000;
+const MAX_LINES = 2000;
 const CALL = /^\[(tool|ok|failed|denied)\] /;
 const STATUS_WORDS: Record<string, string> = {
   running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
@@ -131,7 +131,7 @@ class SessionApp {
     this.badge.textContent = [STATUS_WORDS[status] ?? status, dollars(report.costUsd)].filter(Boolean).join(" · ");
     this.badge.dataset["status"] = status === "waiting_for_input" ? "question" : status;
     if (report.recentOutput?.length) {
-      this.lines = [...this.lines, ...report.recentOutput].slice(-MOST_LINES);
+      this.lines = [...this.lines, ...report.recentOutput].slice(-MAX_LINES);
       this.output.replaceChildren(...blocks(this.lines));
     }
     if (report.pendingInputs !== undefined) this.showQuestions(report.pendingInputs);

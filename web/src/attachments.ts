@@ -3,13 +3,13 @@
 
 import { size } from "./words";
 
-const MOST = 10;
+const MAX_ATTACHMENTS = 10;
 /** What the server takes of one picture, in bytes. */
-const LARGEST_PICTURE = 5 << 20;
-const LARGEST_TOGETHER = 15 << 20;
-const LARGEST_FILE = 200_000;
+const MAX_PICTURE = 5 << 20;
+const MAX_TOTAL = 15 << 20;
+const MAX_FILE = 200_000;
 /** Larger pictures are made smaller: the model sees no more of them. */
-const LONGEST_SIDE = 2048;
+const MAX_SIDE = 2048;
 const PICTURE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 export interface Attachment {
@@ -31,9 +31,9 @@ export async function withMore(list: readonly Attachment[], files: readonly File
   for (const file of files) {
     try {
       const attachment = await read(file);
-      if (all.length >= MOST) throw new Error(`At most ${MOST} attachments can be sent with one message.`);
+      if (all.length >= MAX_ATTACHMENTS) throw new Error(`At most ${MAX_ATTACHMENTS} attachments can be sent with one message.`);
       const together = all.reduce((sum, one) => sum + one.bytes, attachment.bytes);
-      if (together > LARGEST_TOGETHER) throw new Error(`${file.name}: all attachments together may have at most ${size(LARGEST_TOGETHER)}.`);
+      if (together > MAX_TOTAL) throw new Error(`${file.name}: all attachments together may have at most ${size(MAX_TOTAL)}.`);
       all = [...all, attachment];
     } catch (error) {
       refused = error instanceof Error ? error.message : String(error);
@@ -81,11 +81,11 @@ export function dataOf(attachments: readonly Attachment[]): string[] {
 
 async function read(file: File): Promise<Attachment> {
   if (file.type === "application/pdf") {
-    if (file.size > LARGEST_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have at most ${size(LARGEST_PICTURE)}.`);
+    if (file.size > MAX_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have at most ${size(MAX_PICTURE)}.`);
     return { name: file.name, document: await dataUrl(file), bytes: file.size };
   }
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") return readPicture(file);
-  if (file.size > LARGEST_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have at most ${size(LARGEST_FILE)}.`);
+  if (file.size > MAX_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have at most ${size(MAX_FILE)}.`);
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text: string;
   try {
@@ -106,10 +106,10 @@ async function readPicture(file: File): Promise<Attachment> {
     throw new Error(`${name} is not a supported image; use PNG, JPEG, GIF or WebP.`);
   }
   const longest = Math.max(bitmap.width, bitmap.height);
-  const asIs = PICTURE_TYPES.includes(file.type) && file.size <= LARGEST_PICTURE && longest <= LONGEST_SIDE;
-  const blob = asIs ? file : await scaled(bitmap, Math.min(1, LONGEST_SIDE / longest));
+  const asIs = PICTURE_TYPES.includes(file.type) && file.size <= MAX_PICTURE && longest <= MAX_SIDE;
+  const blob = asIs ? file : await scaled(bitmap, Math.min(1, MAX_SIDE / longest));
   bitmap.close();
-  if (blob.size > LARGEST_PICTURE) throw new Error(`${name} has ${size(blob.size)}; an image may have at most ${size(LARGEST_PICTURE)}.`);
+  if (blob.size > MAX_PICTURE) throw new Error(`${name} has ${size(blob.size)}; an image may have at most ${size(MAX_PICTURE)}.`);
   return { name, picture: await dataUrl(blob), bytes: blob.size };
 }
 

@@ -6,7 +6,7 @@ import type { HighlightPart } from "./highlighter";
 /** Finds the parts of a code that get colours, and hands them over when they are known; put together they are the code. */
 export type Highlighter = (code: string, language: string, done: (parts: readonly HighlightPart[]) => void) => void;
 
-const LONGEST_SPOKEN = 40;
+const MAX_SPOKEN = 40;
 let highlight: Highlighter = () => undefined;
 
 /** From now on blocks of code get colours. Without it they have none, as inside an MCP client. */
@@ -39,7 +39,7 @@ export function codeBlock(code: string, label = "", shown: readonly (Node | stri
       if (text.textContent === code) text.replaceChildren(...coloured(parts));
     });
   }
-  const spoken = label.slice(0, LONGEST_SPOKEN) || "code";
+  const spoken = label.slice(0, MAX_SPOKEN) || "code";
   const body = h("pre", { tabindex: 0, role: "group", aria: { label: spoken } }, text);
   return h("div", { class: "code" }, h("div", { class: "code-head" }, h("span", null, label), copy), body);
 }

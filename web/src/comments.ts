@@ -8,9 +8,9 @@ import { button, freshId, h, replace } from "./dom";
 import { draftOf, freshKey, saveDraft } from "./drafts";
 import { count, visible } from "./words";
 
-const MOST = 50;
-const LONGEST = 1000;
-const LONGEST_QUOTE = 300;
+const MAX_COMMENTS = 50;
+const MAX_LENGTH = 1000;
+const MAX_QUOTE = 300;
 const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it counts only once.";
 
 interface Comment {
@@ -56,7 +56,7 @@ export class Comments {
   }
 
   private at(file: string, row: Row): Comment | undefined {
-    const [line, removed, quote] = [lineOf(row), row.kind === "gone", row.text.slice(0, LONGEST_QUOTE)];
+    const [line, removed, quote] = [lineOf(row), row.kind === "gone", row.text.slice(0, MAX_QUOTE)];
     return this.list.find((one) => one.file === file && one.line === line && one.removed === removed && one.quote === quote);
   }
 
@@ -66,8 +66,8 @@ export class Comments {
     if (line === undefined) return null;
     let comment = this.at(file, row);
     if (comment === undefined) {
-      if (this.list.length >= MOST) return this.complain(`At most ${MOST} comments can be sent with one message.`);
-      comment = { file, removed: row.kind === "gone", line, quote: row.text.slice(0, LONGEST_QUOTE), text: "" };
+      if (this.list.length >= MAX_COMMENTS) return this.complain(`At most ${MAX_COMMENTS} comments can be sent with one message.`);
+      comment = { file, removed: row.kind === "gone", line, quote: row.text.slice(0, MAX_QUOTE), text: "" };
       this.list.push(comment);
       this.changed();
     }
@@ -78,7 +78,7 @@ export class Comments {
 
   private makeField(comment: Comment): HTMLElement {
     const id = freshId("comment");
-    const input = h("textarea", { id, rows: 2, maxlength: LONGEST, on: { input: () => {
+    const input = h("textarea", { id, rows: 2, maxlength: MAX_LENGTH, on: { input: () => {
       comment.text = input.value;
       this.changed();
     } } });

@@ -5,7 +5,7 @@ import { type VNode } from "preact";
 import { get, sessionPath } from "./api";
 
 const DELAY = 120;
-const MOST = 8;
+const MAX_CHOICES = 8;
 
 interface Typed {
   mark: "/" | "@";
@@ -89,7 +89,7 @@ export class Completion {
       return this.hide(); // what is typed is sent as it is
     }
     if (number !== this.request) return;
-    const choices = found.slice(0, MOST);
+    const choices = found.slice(0, MAX_CHOICES);
     const exact = choices.length === 1 && choices[0] === `${typed.mark}${typed.text}`;
     batch(() => {
       this.at.value = 0;

@@ -55,7 +55,7 @@ const OWN_WAYS = ["day", "month", "project", "model", "session"];
 const TEAM_WAYS = ["person and month", "person and day", "group and month", "group and day", "project", "model", "day", "month"];
 /** In these a picture shows the parts of each bar. */
 const TIMES = ["day", "month"];
-const MOST_BARS = 366;
+const MAX_BARS = 366;
 const SPANS: Record<string, number> = { "7 days": 7, "30 days": 30, "90 days": 90, "all time": 0 };
 
 export function Costs({ me, live }: { me: Me; live: Live }): VNode {
@@ -141,7 +141,7 @@ function periods(lines: readonly Line[], by: string, days: number): string[] {
   if (by === "month") return known;
   const first = Date.parse(known[0] ?? "");
   const all = first ? Math.floor((Date.now() - first) / 86_400_000) + 1 : 1;
-  return lastDays(days || Math.min(MOST_BARS, Math.max(1, all)));
+  return lastDays(days || Math.min(MAX_BARS, Math.max(1, all)));
 }
 
 /** The budget of whoever the costs are of, for one bar: of a group or of another person it says nothing here. */

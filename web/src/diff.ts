@@ -12,7 +12,7 @@ export interface Row {
 }
 
 /** A change of more lines is shown as all that go and all that come. */
-const MOST_STEPS = 600;
+const MAX_STEPS = 600;
 
 /** The rows of a change from one text to another. */
 export function lineDiff(before: string, after: string): Row[] {
@@ -38,7 +38,7 @@ export function lineDiff(before: string, after: string): Row[] {
 function parts(old: string[], now: string[]): { count: number; removed: boolean; added: boolean }[] {
   const all = [{ count: old.length, removed: true, added: false }, { count: now.length, removed: false, added: true }];
   if (!old.length || !now.length) return all;
-  return diffArrays(old, now, { maxEditLength: MOST_STEPS }) ?? all;
+  return diffArrays(old, now, { maxEditLength: MAX_STEPS }) ?? all;
 }
 
 function linesOf(text: string): string[] {

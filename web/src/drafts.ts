@@ -4,12 +4,12 @@
 import type { Attachment } from "./attachments";
 
 const KEY = "claude-code-mcp.drafts";
-const MOST = 40;
-const LONGEST = 100_000;
-const LONGEST_TOGETHER = 1_000_000;
-const MOST_SENT = 10;
-const MOST_REVIEWS = 40;
-const MOST_VIEWED = 500;
+const MAX_DRAFTS = 40;
+const MAX_LENGTH = 100_000;
+const MAX_TOTAL_LENGTH = 1_000_000;
+const MAX_SENT = 10;
+const MAX_REVIEWS = 40;
+const MAX_VIEWED = 500;
 
 /** A message that the server has taken. */
 export interface Sent {
@@ -62,7 +62,7 @@ export function draftOf(scope: string): { text: string; key?: string | undefined
 
 export function saveDraft(scope: string, text: string, key?: string, attached = 0): void {
   const sent = kept.drafts[scope]?.sent;
-  put(scope, { text: text.slice(0, LONGEST), key, at: Date.now(), ...(attached ? { attached } : {}), ...(sent ? { sent } : {}) });
+  put(scope, { text: text.slice(0, MAX_LENGTH), key, at: Date.now(), ...(attached ? { attached } : {}), ...(sent ? { sent } : {}) });
 }
 
 export function sentOf(scope: string): readonly Sent[] {
@@ -72,7 +72,7 @@ export function sentOf(scope: string): readonly Sent[] {
 export function noteSent(scope: string, message: Sent): void {
   const { text, key, attached = 0 } = draftOf(scope);
   const others = sentOf(scope).filter((one) => one.messageId !== message.messageId);
-  const sent = [...others, { ...message, text: message.text.slice(0, LONGEST) }].slice(-MOST_SENT);
+  const sent = [...others, { ...message, text: message.text.slice(0, MAX_LENGTH) }].slice(-MAX_SENT);
   put(scope, { text, key, sent, at: Date.now(), ...(attached ? { attached } : {}) });
 }
 
@@ -88,7 +88,7 @@ function put(scope: string, draft: Draft): void {
   if (draft.text || draft.attached || draft.sent?.length) kept.drafts[scope] = draft;
   const size = (): number => JSON.stringify(kept.drafts).length;
   let scopes = Object.keys(kept.drafts);
-  while (scopes.length > MOST || (scopes.length > 1 && size() > LONGEST_TOGETHER)) {
+  while (scopes.length > MAX_DRAFTS || (scopes.length > 1 && size() > MAX_TOTAL_LENGTH)) {
     delete kept.drafts[scopes[0] as string];
     scopes = scopes.slice(1);
   }
@@ -111,8 +111,8 @@ export function viewedOf(session: string): ReadonlySet<string> {
 /** Keeps which changes of a session were viewed; the sessions that were reviewed longest ago lose theirs. */
 export function saveViewed(session: string, digests: ReadonlySet<string>): void {
   const { [session]: _, ...others } = kept.viewed ?? {};
-  const all = Object.entries({ ...others, ...(digests.size ? { [session]: [...digests].slice(-MOST_VIEWED) } : {}) });
-  kept.viewed = Object.fromEntries(all.slice(-MOST_REVIEWS));
+  const all = Object.entries({ ...others, ...(digests.size ? { [session]: [...digests].slice(-MAX_VIEWED) } : {}) });
+  kept.viewed = Object.fromEntries(all.slice(-MAX_REVIEWS));
   store();
 }
 
@@ -124,8 +124,8 @@ export function freshKey(): string {
 // -- attachments of drafts ----------------------------------------------------------------------------------------------
 
 const STORE = "attachments";
-const MOST_SCOPES = 10;
-const LARGEST_TOGETHER = 60 << 20;
+const MAX_SCOPES = 10;
+const MAX_TOTAL_BYTES = 60 << 20;
 
 interface KeptFiles {
   scope: string;
@@ -172,7 +172,7 @@ export async function saveAttachments(scope: string, attachments: readonly Attac
     store.put({ scope, principal, attachments, bytes, at: Date.now() } satisfies KeptFiles);
     rows.filter((row) => row.scope !== scope).sort((one, other) => other.at - one.at).forEach((row, at) => {
       bytes += row.bytes;
-      if (at + 1 >= MOST_SCOPES || bytes > LARGEST_TOGETHER) store.delete(row.scope);
+      if (at + 1 >= MAX_SCOPES || bytes > MAX_TOTAL_BYTES) store.delete(row.scope);
     });
   });
 }

@@ -7,7 +7,7 @@ import { visible } from "./words";
 import { useFreshId } from "./ui";
 
 /** Longer lists are a menu. */
-const MOST_RADIOS = 8;
+const MAX_RADIOS = 8;
 const INPUT_TYPES: Record<string, "email" | "url" | "date"> = { email: "email", uri: "url", date: "date" };
 
 /** What was entered into a part of a question, and whether it can be sent. */
@@ -30,7 +30,7 @@ export function FormField({ choice, field, register }: { choice: Choice; field: 
   register(partOf(() => [...(place.current?.querySelectorAll<Control>("input, select") ?? [])], choice, field));
   const label = <><span class="label">{visible(field.title)}</span>{!field.required && <span class="tag">optional</span>}</>;
   const hint = help && <p class="hint" id={described}>{visible(help)}</p>;
-  if (choice.options.length && (choice.several || choice.options.length <= MOST_RADIOS)) {
+  if (choice.options.length && (choice.several || choice.options.length <= MAX_RADIOS)) {
     return (
       <fieldset class="choice" aria-describedby={described} ref={place as never}>
         <legend>{label}</legend>

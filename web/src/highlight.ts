@@ -3,11 +3,11 @@
 import type { HighlightPart, HighlightRequest } from "./highlighter";
 import { scriptAddress } from "./scripts";
 
-const LONGEST_CODE = 50_000;
+const MAX_CODE = 50_000;
 /** The most code that may wait; what comes on top of that stays plain. */
-const MOST_WAITING = 200;
+const MAX_WAITING = 200;
 /** A pattern may need very long on a text that was made for it: then the worker is ended, and so is that text. */
-const LONGEST_MILLISECONDS = 3000;
+const MAX_MILLISECONDS = 3000;
 const NOT_A_LANGUAGE = new Set(["error", "result", "command", "text", "txt", "plain", "plaintext", "code"]);
 
 interface Job {
@@ -28,8 +28,8 @@ export class Highlight {
   /** Hands over the parts of the code as soon as they are found; never, where that takes too long. */
   readonly add = (code: string, language: string, done: (parts: readonly HighlightPart[]) => void): void => {
     const name = language.toLowerCase();
-    if (this.broken || code.length > LONGEST_CODE || NOT_A_LANGUAGE.has(name) || !/^[a-z][a-z0-9+#.-]{0,20}$/.test(name)) return;
-    if (this.waiting.length >= MOST_WAITING) return;
+    if (this.broken || code.length > MAX_CODE || NOT_A_LANGUAGE.has(name) || !/^[a-z][a-z0-9+#.-]{0,20}$/.test(name)) return;
+    if (this.waiting.length >= MAX_WAITING) return;
     this.waiting.push({ request: { id: (this.number += 1), code, language: name }, done });
     this.next();
   };
@@ -40,7 +40,7 @@ export class Highlight {
     if (this.current === null) return;
     this.worker ??= this.start();
     this.worker?.postMessage(this.current.request);
-    this.timer = setTimeout(() => this.giveUp(), LONGEST_MILLISECONDS);
+    this.timer = setTimeout(() => this.giveUp(), MAX_MILLISECONDS);
   }
 
   private start(): Worker | null {

@@ -23,7 +23,7 @@ const SEARCH_DELAY = 250;
 const WHOLE_DELAY = 500;
 const REPEAT_DELAY = 1000;
 /** Characters from which conversations are searched too. */
-const SHORTEST_WHOLE = 3;
+const MIN_WHOLE = 3;
 const GONE_HINT = "Its sessions continue on another machine with their next message, or here when it is back.";
 
 /** What is read of the list, and what is chosen from it. */
@@ -113,7 +113,7 @@ export class SessionList {
   }
 
   private async searchConversations(number: number, text: string): Promise<void> {
-    if (text.length < SHORTEST_WHOLE) return;
+    if (text.length < MIN_WHOLE) return;
     // The server reads every conversation for that: not while somebody still types.
     await new Promise((resolve) => setTimeout(resolve, WHOLE_DELAY));
     if (number !== this.request) return;

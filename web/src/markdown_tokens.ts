@@ -5,14 +5,14 @@
 import { Lexer, Tokenizer, type Token, type Tokens } from "marked";
 
 /** Lists and quotes that are nested deeper are text. */
-const DEEPEST_BLOCK = 10;
-const DEEPEST_INLINE = 16;
+const MAX_BLOCK_DEPTH = 10;
+const MAX_INLINE_DEPTH = 16;
 /** A paragraph, heading or cell with more characters that could begin something is text: each may cost one look at all
  * that follows it. */
-const MOST_MARKERS = 400;
+const MAX_MARKERS = 400;
 /** Where a text can be cut, it is, once a part is so long; and at the end of a line where a part gets much longer. */
 const SEGMENT = 8_000;
-const LONGEST_SEGMENT = 16_000;
+const MAX_SEGMENT = 16_000;
 const MARKER = /[*_~`!<[\]]/g;
 const FENCE = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,})/;
 /** What may go on with a list, a quote or a table that stands before an empty line. */
@@ -59,7 +59,7 @@ class BoundedLexer extends Lexer {
 
   override blockTokens<List extends Token[]>(src: string, tokens?: List, lastParagraphClipped?: boolean): List;
   override blockTokens(src: string, tokens: Token[] = [], lastParagraphClipped?: boolean): Token[] {
-    if (this.depth >= DEEPEST_BLOCK) {
+    if (this.depth >= MAX_BLOCK_DEPTH) {
       tokens.push(plain(src.trim()));
       return tokens;
     }
@@ -72,7 +72,7 @@ class BoundedLexer extends Lexer {
   }
 
   override inlineTokens(src: string, tokens: Token[] = []): Token[] {
-    if (this.inlineDepth >= DEEPEST_INLINE || (src.match(MARKER)?.length ?? 0) > MOST_MARKERS) {
+    if (this.inlineDepth >= MAX_INLINE_DEPTH || (src.match(MARKER)?.length ?? 0) > MAX_MARKERS) {
       tokens.push(plain(src));
       return tokens;
     }
@@ -106,7 +106,7 @@ function lexer(): BoundedLexer {
 function* segments(text: string): Generator<string> {
   let start = 0;
   for (const { at, safe } of cuts(text, 0)) {
-    if (at - start < (safe ? SEGMENT : LONGEST_SEGMENT)) continue;
+    if (at - start < (safe ? SEGMENT : MAX_SEGMENT)) continue;
     yield text.slice(start, at);
     start = at;
   }

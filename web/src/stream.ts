@@ -15,8 +15,8 @@ export interface StreamHandlers {
 }
 
 const SILENCE = 45_000;
-const SHORTEST_PAUSE = 500;
-const LONGEST_PAUSE = 15_000;
+const MIN_PAUSE = 500;
+const MAX_PAUSE = 15_000;
 const HIDDEN_FOR = 60_000;
 
 export class EventStream {
@@ -24,7 +24,7 @@ export class EventStream {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private watchdog: ReturnType<typeof setTimeout> | undefined;
   private hiddenTimer: ReturnType<typeof setTimeout> | undefined;
-  private pause = SHORTEST_PAUSE;
+  private pause = MIN_PAUSE;
   private ended = false;
 
   constructor(
@@ -47,7 +47,7 @@ export class EventStream {
   }
 
   private readonly wake = (): void => {
-    this.pause = SHORTEST_PAUSE;
+    this.pause = MIN_PAUSE;
     this.disconnect();
     void this.connect();
   };
@@ -101,7 +101,7 @@ export class EventStream {
     if (this.ended) return;
     this.handlers.line("offline");
     this.timer = setTimeout(() => void this.connect(), this.pause * (0.75 + Math.random() / 2));
-    this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+    this.pause = Math.min(this.pause * 2, MAX_PAUSE);
   }
 
   private listenForSilence(): void {
@@ -128,7 +128,7 @@ export class EventStream {
       }
       parts = [whole.slice(end + 2)];
       for (const message of whole.slice(0, end).split("\n\n")) this.dispatch(message);
-      this.pause = SHORTEST_PAUSE;
+      this.pause = MIN_PAUSE;
     }
   }
 

@@ -14,7 +14,7 @@ const SHORT = 200;
 const SHORT_CHANGE = 24;
 /** Lines, and characters of each, that are shown of what a command wrote. */
 const TAIL = 3;
-const LONGEST_TAIL = 300;
+const MAX_TAIL = 300;
 /** Calls that only look at something: a run of them is one line. */
 const LOOKS = new Set(["Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch"]);
 
@@ -172,7 +172,7 @@ export class ToolView {
     const all = shown.split("\n").filter((line) => line.trim());
     const lines = command ? all.slice(-TAIL) : all.slice(0, TAIL);
     this.tail.hidden = !lines.length;
-    this.tail.textContent = lines.map((line) => visible(plainLine(line)).slice(0, LONGEST_TAIL)).join("\n");
+    this.tail.textContent = lines.map((line) => visible(plainLine(line)).slice(0, MAX_TAIL)).join("\n");
   }
 
   /** Whether somebody has to decide on this call first. */

@@ -19,9 +19,9 @@ export interface Ending {
 /** After these another attempt may succeed. */
 const PASSING = new Set(["api_error", "timeout", "crashed", "start_failed", "execution_error", "not_saved", "machine_lost"]);
 const SHORT_PAUSE = 50;
-const LONGEST_PAUSE = 1000;
+const MAX_PAUSE = 1000;
 /** Characters of a thought that are shown while it is thought. */
-const LONGEST_THOUGHT = 2000;
+const MAX_THOUGHT = 2000;
 const ENDINGS: Record<string, string> = {
   interrupted: "Interrupted",
   cancelled: "Cancelled",
@@ -175,7 +175,7 @@ export class TurnView {
       const tools = run.flatMap((one) => (one.classList.contains("looks") ? [...one.querySelectorAll<HTMLElement>(".tool")] : [one]));
       const known = run.find((one) => one.classList.contains("looks"));
       run = [];
-      if (tools.length < SHORTEST_RUN) return;
+      if (tools.length < MIN_RUN) return;
       const group = known ?? h("details", { class: "looks" }, h("summary", null), h("div", { class: "looks-body" }));
       if (known === undefined) tools[0]?.before(group);
       group.lastElementChild?.append(...tools);
@@ -222,7 +222,7 @@ export class TurnView {
   write(kind: string, text: string): void {
     if (kind === "thinking") {
       this.thinking ??= this.items.appendChild(h("div", { class: "thinking-now" }, h("p", { class: "note busy" }, "Thinking…"), h("p", { class: "thought" })));
-      this.thought = (this.thought + text).slice(-LONGEST_THOUGHT);
+      this.thought = (this.thought + text).slice(-MAX_THOUGHT);
       this.thoughtFrame ||= requestAnimationFrame(() => this.drawThought());
       return;
     }
@@ -230,7 +230,7 @@ export class TurnView {
     this.unwritten += text;
     if (this.frame) return;
     // A long block is made again with every change; the longer it is, the less often.
-    const pause = Math.min((this.writing?.whole.length ?? 0) / 50, LONGEST_PAUSE);
+    const pause = Math.min((this.writing?.whole.length ?? 0) / 50, MAX_PAUSE);
     this.frame = pause > SHORT_PAUSE ? window.setTimeout(() => this.draw(), pause) : requestAnimationFrame(() => this.draw());
   }
 
@@ -326,7 +326,7 @@ export class TurnView {
   }
 }
 
-const SHORTEST_RUN = 3;
+const MIN_RUN = 3;
 
 /** What a run of looks was, such as “Read 3 files, searched 2 times”. */
 function lookWords(tools: readonly HTMLElement[]): string {

@@ -10,7 +10,7 @@ import type { Turn, TurnsPage } from "./types";
 
 const PAGE = 8;
 /** More items than that are not on the page at once; what is taken away leaves so many. */
-const MOST = 300;
+const MAX_ITEMS = 300;
 const KEPT = 200;
 /** Items that are added at once where somebody scrolls. */
 const CHUNK = 80;
@@ -196,7 +196,7 @@ export class TurnWindow {
   }
 
   private trimStart(): void {
-    let surplus = this.size > MOST ? this.size - KEPT : 0;
+    let surplus = this.size > MAX_ITEMS ? this.size - KEPT : 0;
     this.keepPlace(() => {
       while (surplus > 0 && this.first !== undefined) {
         const { first } = this;
@@ -212,7 +212,7 @@ export class TurnWindow {
   }
 
   private trimEnd(): void {
-    let surplus = this.size > MOST ? this.size - KEPT : 0;
+    let surplus = this.size > MAX_ITEMS ? this.size - KEPT : 0;
     while (surplus > 0 && this.last !== undefined) {
       const { last } = this;
       this.later.hidden = false;
