@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..client.connections import CallFailed, ask_shared
@@ -540,9 +541,9 @@ class _Conversation:
             self._leave_to_others(asked)
 
     def _continues(self, report: Report) -> bool:
-        """Whether the session waits for a usage limit and continues automatically; print that once."""
+        """Whether the session waits for a usage limit and continues automatically; print when, unless that is now."""
         at = (report.get("limit") or {}).get("continuesAt")
-        if at and at != self._continues_at:
+        if at and at != self._continues_at and datetime.fromisoformat(at).timestamp() > time.time() + 1:
             leave = "Ctrl-D" if self._is_attached else "Ctrl-C"
             at_time = local_time(at, time.time())
             self._remark(f"[{limit_line(report)} It continues at {at_time}; {leave} leaves, and it keeps waiting.]")
