@@ -22,6 +22,7 @@ from .app import authenticators, only_part, queries_of, running_service, tools_w
 from .core.config import Settings, load_settings
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.model.caller import LOCAL
+from .core.model.question import Question
 from .core.policy.policy import Policy
 from .core.policy_file import read_policy
 from .core.service import Service
@@ -260,6 +261,12 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         manifest = _renewed_manifest(server.server(), greeted, plugins)
         if manifest is not None:
             service.start_task(manifest)
+
+        async def expects(question: Question) -> bool:
+            mine = service.sessions(principal=LOCAL)
+            return shared.has_person and any(session.id == question.session_id for session in mine)
+
+        service.broker.add_audience(expects)
 
         async def is_needed(idle: float) -> bool:
             return any([await _is_needed(plugin, idle) for plugin in plugins])

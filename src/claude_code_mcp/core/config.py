@@ -70,8 +70,8 @@ class Settings(Section):
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable. Unset: `claude` on PATH, then the bundled one."""
     permission_timeout_ms: int = Field(300_000, gt=0, validation_alias="PERMISSION_TIMEOUT_MS")
-    """How long a question stays open before it counts as denied. While its owner has a page of the console open, or a
-    receiver of notifications for questions, the time begins when a page shows the question, at most a day later."""
+    """How long a question stays open before it counts as denied. The time does not run while a person is expected: a
+    page of the console is open, notifications are switched on, or a person is at a terminal of the shared server."""
     questions_wait: bool = Field(False, validation_alias=f"{_OWN}QUESTIONS_WAIT")
     """Whether questions stay open as long as their session, regardless of `PERMISSION_TIMEOUT_MS`."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")

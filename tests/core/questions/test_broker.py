@@ -336,38 +336,61 @@ async def test_a_description_is_made_of_what_has_no_secrets() -> None:
     assert question.tool_input == {"command": "echo hush"}
 
 
-async def test_the_time_of_a_question_begins_when_somebody_is_first_shown_it() -> None:
+async def test_a_question_that_a_person_sees_has_no_deadline() -> None:
     broker = Broker(LONG)
     question = QuestionSource(broker).ask()
+    assert question.deadline is not None
     broker.seen(question.id)
     (shown,) = broker.pending()
-    assert shown.deadline is not None
-    assert question.deadline is not None
-    assert shown.deadline > question.deadline
+    assert shown.deadline is None
     broker.seen(question.id)
     broker.seen("q-none")
-    assert broker.pending() == [shown], "only the first time counts"
+    assert broker.pending() == [shown]
 
 
-async def test_an_unseen_question_waits_for_somebody_who_is_expected_and_expires_once_seen() -> None:
-    broker, looks = Broker(0.05), 0
-    asked_often = asyncio.Event()
+@pytest.mark.parametrize("seen", [False, True])
+async def test_a_question_waits_while_somebody_is_expected_and_then_gets_its_full_time(seen: bool) -> None:
+    broker = Broker(0.05)
+    person, asked_often, deadlines = True, asyncio.Event(), list[float | None]()
 
     async def expects(_: Question) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
+        deadlines.extend(question.deadline for question in broker.pending())
+        if len(deadlines) == 3:
             asked_often.set()
-        return True
+        return person
 
     broker.add_audience(expects)
     asker = QuestionSource(broker)
     question = asker.ask()
+    if seen:
+        broker.seen(question.id)
     await asyncio.wait_for(asked_often.wait(), HANG_SECONDS)
     assert asker.heard == {}
-    broker.seen(question.id)
+    assert deadlines[1:] == [None, None], "no time runs while a person is there"
+    person = False
     await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
     assert asker.heard[question.id][0].closure is Closure.EXPIRED
+    assert deadlines[-1] is not None, "it had its full time once nobody was expected"
+
+
+async def test_a_question_that_is_seen_while_audiences_are_asked_stays_open() -> None:
+    broker, looks = Broker(0.0), 0
+    looked = asyncio.Event()
+
+    async def leaves(question: Question) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            broker.seen(question.id)  # a page opens just now
+        else:
+            looked.set()
+        return looks > 1
+
+    broker.add_audience(leaves)
+    asker = QuestionSource(broker)
+    question = asker.ask()
+    await asyncio.wait_for(looked.wait(), HANG_SECONDS)
+    assert [one.id for one in broker.pending()] == [question.id]
 
 
 async def test_an_unseen_question_expires_where_nobody_is_expected_or_that_cannot_be_said() -> None:

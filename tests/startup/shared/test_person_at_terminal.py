@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.client.connections import CallFailed, McpClient, join
+from claude_code_mcp.client.connections import CallFailed, McpClient, ask_shared, join
 from claude_code_mcp.core.processes.environment import MARK
 from claude_code_mcp.core.processes.leftovers import new_mark, started_by_us
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.program import COMMAND
+from tests.support.waiting import HANG_SECONDS, until
 
 from .support import SharedPlace
 
@@ -67,6 +68,10 @@ def asking(client: McpClient, sandbox: Sandbox) -> dict[str, Any]:
     return made
 
 
+def look(client: McpClient, session: str) -> dict[str, Any]:
+    return client.call("claude_get_status", sessionId=session)
+
+
 def answer(shared: SharedPlace, question: str, stdin: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [COMMAND, "answer", question, "allow"],
@@ -97,6 +102,27 @@ def test_a_person_answers_at_a_terminal_and_a_program_does_not(
         assert allowed.returncode == 0, allowed.stderr
         program.call("claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
         assert (sandbox.project / "touched").exists()
+
+
+def test_a_question_waits_for_its_full_time_after_the_last_person_has_left_their_terminal(
+    shared: SharedPlace, sandbox: Sandbox, terminal: int
+) -> None:
+    assert shared.command("shared", "stop").returncode == 0
+    shared.environment |= {"PERMISSION_TIMEOUT_MS": "400"}
+    assert shared.command("shared", "start").returncode == 0
+    with join(shared.environment) as program:
+        session = create(program, sandbox, script("Hello", text("Hello.")))["sessionId"]
+        attach = [COMMAND, "attach", session]
+        attached = subprocess.Popen(attach, env=shared.environment, stdin=terminal, stdout=subprocess.DEVNULL)
+        try:
+            until(lambda: any(client["person"] for client in ask_shared(shared.environment, "status")["clients"]))
+            made = asking(program, sandbox)["sessionId"]
+            until(lambda: "expiresAt" not in look(program, made)["pendingInputs"][0])
+        finally:
+            attached.terminate()
+            attached.wait(HANG_SECONDS)
+        until(lambda: look(program, made)["status"] == "completed")
+        assert not (sandbox.project / "touched").exists()
 
 
 def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: SharedPlace, sandbox: Sandbox) -> None:

@@ -4,8 +4,8 @@ A caller polls `pending`; other channels (a dialog in the client, the terminal, 
 hands the reply to the process within the call, without an await. Only the offer comes one step of the event loop after
 the opening, so that a channel may answer at once and the session is already waiting.
 
-A question that is not answered in time is denied. Its time starts when it opens or, if later, when it is first shown to
-a person (`seen`): while an audience expects a person who has not seen it, it stays open, up to a day.
+A question that is not answered in time is denied. It has no deadline while a person is expected to answer it: from the
+moment a page shows it (`seen`), or its time is over and an audience expects somebody, until no audience does any more.
 
 An answer that does not fit its question raises InvalidArgument, and nothing is sent. `kinds.py` builds the body of the
 `can_use_tool` response from an answer that fits.
@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 _CLOSED_KEPT = 2000
 _MAX_DETAIL = 500
-_MAX_UNSEEN = 86_400.0
-"""Seconds after which an unseen question is denied, whoever is expected."""
 
 
 class Channel(Protocol):
@@ -58,7 +56,7 @@ class Follower(Protocol):
 
 
 Audience = Callable[[Question], Awaitable[bool]]
-"""Whether a person who can answer the question may still see it."""
+"""Whether a person who can answer the question is there, or is notified of it."""
 
 OnClosed = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
@@ -72,10 +70,9 @@ class _Pending:
     question: Question
     settle: OnClosed
     timer: asyncio.TimerHandle | None
-    """None for a question that stays open as long as its session."""
+    """For the end of its time, or the next look at the audiences; None if it stays open as long as its session."""
     check: Check | None
     offered: bool = False
-    seen: bool = False
 
 
 class Broker:
@@ -110,24 +107,22 @@ class Broker:
         self._channels = tuple(other for other in self._channels if other is not channel)
 
     def add_audience(self, audience: Audience) -> None:
-        """Adds an audience: a question does not expire while the audience expects a person who has not seen it."""
+        """Adds an audience: a question does not expire while the audience expects a person."""
         self._audiences = (*self._audiences, audience)
 
     def seen(self, *question_ids: str) -> None:
-        """Reports that a person sees these questions: the time of each starts now, unless it already runs."""
+        """Reports that a person sees these questions: they have no deadline until nobody is expected any more."""
         for question_id in question_ids:
             pending = self._open.get(question_id)
-            if pending is None or pending.seen:
-                continue
-            pending.seen = True
-            if pending.timer is not None:
-                pending.timer.cancel()
-                self._begin_time(pending)
+            if pending is not None and pending.question.deadline is not None:
+                self._start_timer(pending, has_deadline=False)
 
-    def _begin_time(self, pending: _Pending) -> None:
-        """Starts the question's full time."""
-        question = replace(pending.question, deadline=time.time() + self._timeout)
-        pending.question = question
+    def _start_timer(self, pending: _Pending, *, has_deadline: bool) -> None:
+        """Gives the question its full time, or the time until the audiences are asked again."""
+        if pending.timer is not None:
+            pending.timer.cancel()
+        deadline = time.time() + self._timeout if has_deadline else None
+        question = pending.question = replace(pending.question, deadline=deadline)
         pending.timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, question.id)
 
     def open(
@@ -235,9 +230,7 @@ class Broker:
             self.withdraw(question.id, detail)
 
     def _expire(self, question_id: str) -> None:
-        pending = self._open[question_id]
-        late = time.time() - pending.question.opened_at > _MAX_UNSEEN
-        if pending.seen or late or not self._audiences:
+        if not self._audiences and self._open[question_id].question.deadline is not None:
             self._deny(question_id)
             return
         task = asyncio.ensure_future(self._ask_audiences(question_id))
@@ -245,25 +238,27 @@ class Broker:
         task.add_done_callback(self._waiting_for_audiences.discard)
 
     async def _ask_audiences(self, question_id: str) -> None:
-        """Denies an unseen question that nobody is expected to see; otherwise checks again after the same interval."""
+        """Keeps a question open while a person is expected. Else its time begins, or, if that is over, it is denied."""
         # The task begins after `_expire` has returned: an answer may have come in between.
-        unseen = self._open.get(question_id)
-        if unseen is None:
+        found = self._open.get(question_id)
+        if found is None:
             return
-        question = unseen.question
+        question = found.question
         expected = [await _expects(audience, question) for audience in self._audiences]
         # It may have been answered or seen meanwhile.
         pending = self._open.get(question_id)
-        if pending is None or pending.seen:
+        if pending is None or pending.question is not question:
             return
-        if not any(expected):
+        if any(expected):
+            self._start_timer(pending, has_deadline=False)
+        elif question.deadline is None:
+            self._start_timer(pending, has_deadline=True)
+        else:
             self._deny(question_id)
-            return
-        self._begin_time(pending)
 
     def _deny(self, question_id: str) -> None:
         question = self._open[question_id].question
-        # Not the limit: a question that somebody was expected to see has stayed open for several times that.
+        # Not the limit: while somebody was expected, the question stayed open for longer.
         seconds = round(question.deadline - question.opened_at, 2) if question.deadline else self._timeout
         number, unit = (round(seconds / 60, 1), "minute") if seconds >= 60 else (seconds, "second")
         waited = count_of(number, unit, "g")

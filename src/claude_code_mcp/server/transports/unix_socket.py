@@ -222,6 +222,11 @@ class SharedSocket:
             self.wanted_version = version
             self.handover_wanted.set()
 
+    @property
+    def has_person(self) -> bool:
+        """Whether a person at a terminal is connected who can answer questions."""
+        return any(client.unanswered.has_person for client in self._clients)
+
     # -- commands ---------------------------------------------------------------------------------------------
 
     async def _command(self, client: "_Client") -> None:

@@ -12,6 +12,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import text, thinking, tool
 from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
 from tests.support.system_packages import require
+from tests.support.waiting import until
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, Caller, Person, Site, running
@@ -87,10 +88,20 @@ UNANSWERED = re.compile(r"No answer within [\d.]+ seconds, so this was denied\."
 
 @pytest.fixture
 def impatient(tmp_path_factory: pytest.TempPathFactory, site: Site, model: ScriptedModelThread) -> Iterator[Site]:
-    """A server whose questions expire soon after they were seen."""
+    """A server whose questions expire soon after the last page was closed."""
     sandbox = Sandbox(tmp_path_factory.mktemp("impatient"), model.url)
     with running(Site(sandbox, sandbox.environment(PERMISSION_TIMEOUT_MS="700"))) as started:
         yield started
+
+
+def leave_until_over(person: Person) -> None:
+    """Closes the page until the question has expired and the turn has ended, and opens it again."""
+    page, there = person.page, person.page.url
+    caller, path = Caller(person.site), f"/api/sessions/{person.session_id}"
+    person.question()
+    page.goto("about:blank")
+    until(lambda: caller.get(path)["session"]["needs"] == "unanswered")
+    page.goto(there)
 
 
 @pytest.mark.soak  # tests/plugins/console/test_console_port.py
@@ -100,6 +111,7 @@ def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_aga
     person = open_browser(impatient, **PHONE).sign_in()
     asks = tool("Bash", command="touch otter")
     person.start("Make an otter", impatient.project(asks, "Nobody was there.", asks, "Asked twice.", "Enough."))
+    leave_until_over(person)
     person.says("Nobody was there.")
     page = person.page
     missed = page.locator(".question.unanswered")
@@ -116,6 +128,7 @@ def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_aga
     expect(needing).to_contain_text("unanswered")
     needing.click()
     page.get_by_role("button", name="Ask again").click()
+    leave_until_over(person)
     person.says("Asked twice.")
     # The same has ended in the same way, and is asked again as often as somebody likes.
     expect(page.get_by_role("button", name="Ask again")).to_be_enabled()
