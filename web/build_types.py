@@ -1,13 +1,16 @@
 """Writes the types of what the server tells the page: `python web/build_types.py` makes web/src/server_types.ts.
 
-Names, and what may be absent, come from `SessionRow` and the columns that the console shows of it; the kinds of
-questions and the words for states come from the server's own lists. A test says when the file is stale.
+Names, and what may be absent, come from `SessionRow` and the columns that the console shows of it. The kinds of
+questions, the words for states and the rules for folded calls come from the server's own lists. A test says when the
+file is stale.
 """
 
+import json
 import types
 import typing
 from pathlib import Path
 
+from claude_code_mcp.core.model import folded_calls
 from claude_code_mcp.core.model.states import SESSION_TOOL_STATUS
 from claude_code_mcp.core.questions.kinds import WireType
 from claude_code_mcp.core.sessions.callers.session_access import Access
@@ -16,6 +19,8 @@ from claude_code_mcp.plugins.console import event_frames
 
 FILE = Path(__file__).parent / "src" / "server_types.ts"
 _HEAD = "// Made from the server's models by `python web/build_types.py`. Do not edit.\n"
+_FOLDED = ("COMMANDS", "READS", "SEARCHES", "PAGES", "MIN_RUN", "SHOWN_LINES")
+"""What the page needs to fold calls as the terminal interface does."""
 _PLAIN = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 _NARROWER = {
     "status": "Status",
@@ -39,6 +44,8 @@ def typescript() -> str:
         _union("Needs", event_frames._NEEDS_ORDER),
         _union("QuestionKind", kinds),
         _union("Access", [str(access) for access in Access]),
+        *(_constant(name, getattr(folded_calls, name)) for name in _FOLDED),
+        "",
         _PLAN,
         "/** A session as the server lists it. */\nexport interface ServerRow {",
         *(f"  {name}: {_type_of(name, column)};" for name, column in columns.items()),
@@ -57,6 +64,11 @@ export interface PlanUsage {
 
 def _union(name: str, values: typing.Iterable[str]) -> str:
     return f"export type {name} = " + " | ".join(f'"{value}"' for value in values) + ";\n"
+
+
+def _constant(name: str, value: int | frozenset[str]) -> str:
+    given = value if isinstance(value, int) else f"new Set<string>({json.dumps(sorted(value))})"
+    return f"export const {name} = {given};"
 
 
 def _type_of(name: str, column: str) -> str:

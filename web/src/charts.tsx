@@ -17,9 +17,9 @@ export interface BudgetLine {
 }
 
 const OTHER = "other";
-const TALLEST = 46;
+const MAX_HEIGHT = 46;
 /** How many times the highest bar a budget may be and still be drawn: beyond, the bars would be too low to be seen. */
-const HIGHEST_LIMIT = 4;
+const MAX_LIMIT_RATIO = 4;
 
 /** The last days, oldest first. */
 export function lastDays(span: number): string[] {
@@ -33,9 +33,9 @@ export function CostBars({ lines, names, per, split, limit }: {
   const bars = names.map((name) => together(name, lines.filter((line) => line.name === name)));
   const series = ranked(bars);
   const highest = Math.max(...bars.map((bar) => bar.usd), 0.000001);
-  const drawn = limit !== undefined && limit.usd <= highest * HIGHEST_LIMIT ? limit : undefined;
+  const drawn = limit !== undefined && limit.usd <= highest * MAX_LIMIT_RATIO ? limit : undefined;
   const most = Math.max(highest, drawn?.usd ?? 0);
-  const height = (usd: number): number => (TALLEST * usd) / most;
+  const height = (usd: number): number => (MAX_HEIGHT * usd) / most;
   const width = names.length * 10;
   const said = bars.filter((bar) => bar.usd > 0).map((bar) => `${bar.name}: ${dollars(bar.usd)}${inParts(bar, series)}`).join("; ");
   const title = `Costs by ${per}${split ? ` and ${split}` : ""}: ${said || "nothing"}${limit ? `. ${limit.words}: ${dollars(limit.usd)}` : ""}`;

@@ -8,6 +8,13 @@ export type QuestionKind = "permission" | "plan_review" | "user_question";
 
 export type Access = "watch" | "answer";
 
+export const COMMANDS = new Set<string>(["Bash", "PowerShell"]);
+export const READS = new Set<string>(["NotebookRead", "Read"]);
+export const SEARCHES = new Set<string>(["Glob", "Grep", "LS"]);
+export const PAGES = new Set<string>(["WebFetch", "WebSearch"]);
+export const MIN_RUN = 3;
+export const SHOWN_LINES = 3;
+
 /** How much of a subscription is used, by window: the part, from 0 to 1. */
 export interface PlanUsage {
   windows?: Record<string, { used?: number; resetsAt?: string | null }> | null;

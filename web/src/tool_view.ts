@@ -6,19 +6,15 @@ import { diffView, type Margin } from "./diff_view";
 import { codeBlock } from "./code_block";
 import { markdown } from "./markdown";
 import { terminalOutput } from "./terminal_output";
+import { COMMANDS, PAGES, READS, SEARCHES, SHOWN_LINES } from "./server_types";
 import type { Item } from "./types";
 import { count, visible } from "./words";
 
 const SHORT = 200;
 /** Changed lines of a change that is shown without a press. */
 const SHORT_CHANGE = 24;
-/** Lines, and characters of each, that are shown of what a command wrote. */
-const TAIL = 3;
+/** Characters of each line that is shown of what a command wrote. */
 const MAX_TAIL = 300;
-/** Calls that only look at something: a run of them is one line. */
-const LOOKS = new Set(["Read", "Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch"]);
-
-export const COMMANDS = new Set(["Bash", "PowerShell"]);
 
 /** What a call would do to a file that is there: the change as a unified diff, or why it cannot be shown. */
 export interface FileChange {
@@ -149,7 +145,7 @@ export class ToolView {
     const why = item.status === "denied" ? visible((item.result ?? "").slice(0, 200)).replace(/\s+/g, " ") : "";
     this.about.textContent = [below(summary(item), this.directory), why].filter(Boolean).join(" · ");
     this.about.classList.toggle("words", isDescribed(item));
-    this.element.dataset["kind"] = LOOKS.has(item.name ?? "") && item.status !== "error" && item.status !== "denied" ? "look" : "act";
+    this.element.dataset["kind"] = [READS, SEARCHES, PAGES].some((looks) => looks.has(item.name ?? "")) && item.status !== "error" && item.status !== "denied" ? "look" : "act";
     this.drawChange(item);
     this.drawTail(item);
     this.draw();
@@ -170,7 +166,7 @@ export class ToolView {
     const command = COMMANDS.has(item.name ?? "");
     const shown = (command && item.status && item.status !== "denied") || item.status === "error" ? item.result ?? "" : "";
     const all = shown.split("\n").filter((line) => line.trim());
-    const lines = command ? all.slice(-TAIL) : all.slice(0, TAIL);
+    const lines = command ? all.slice(-SHOWN_LINES) : all.slice(0, SHOWN_LINES);
     this.tail.hidden = !lines.length;
     this.tail.textContent = lines.map((line) => visible(plainLine(line)).slice(0, MAX_TAIL)).join("\n");
   }

@@ -5,6 +5,7 @@ import { button, h, replace } from "./dom";
 import { itemView, type ItemView } from "./item_views";
 import { StreamingMarkdown } from "./markdown";
 import { PromptView, type PromptActs } from "./prompt_view";
+import { PAGES, READS, MIN_RUN } from "./server_types";
 import type { ItemActs } from "./tool_view";
 import type { Item, Turn } from "./types";
 import { count, dollars, duration } from "./words";
@@ -326,13 +327,11 @@ export class TurnView {
   }
 }
 
-const MIN_RUN = 3;
-
 /** What a run of looks was, such as “Read 3 files, searched 2 times”. */
 function lookWords(tools: readonly HTMLElement[]): string {
   const names = tools.map((tool) => tool.querySelector(".tool-name")?.textContent ?? "");
-  const reads = names.filter((name) => name === "Read" || name === "NotebookRead").length;
-  const webs = names.filter((name) => name.startsWith("Web")).length;
+  const reads = names.filter((name) => READS.has(name)).length;
+  const webs = names.filter((name) => PAGES.has(name)).length;
   const failed = tools.filter((tool) => tool.dataset["status"] === "error" || tool.dataset["status"] === "denied").length;
   const searches = names.length - reads - webs;
   const parts = [reads && `read ${count(reads, "file")}`, searches && `searched ${count(searches, "time")}`, webs && `looked at ${count(webs, "page")}`,

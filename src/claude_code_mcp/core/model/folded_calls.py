@@ -1,37 +1,42 @@
 """A tool call as it is shown folded: the purpose of a command and the end of its output, the size of a change, and runs
-of calls that only look at something as one line. Pure."""
+of calls that only look at something as one line. Pure.
+
+The console's page folds calls itself, because a result reaches it without its call. Its generated types
+(`web/src/server_types.ts`) have the names and numbers of this module.
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from .text import clip_line, count_of
 
-SHORTEST_RUN = 3
+MIN_RUN = 3
 """The number of calls from which a run is one line."""
-_COMMANDS = frozenset({"Bash", "PowerShell"})
-_READS = frozenset({"Read", "NotebookRead"})
-_SEARCHES = frozenset({"Grep", "Glob", "LS"})
-_PAGES = frozenset({"WebFetch", "WebSearch"})
+COMMANDS = frozenset({"Bash", "PowerShell"})
+READS = frozenset({"Read", "NotebookRead"})
+SEARCHES = frozenset({"Grep", "Glob", "LS"})
+PAGES = frozenset({"WebFetch", "WebSearch"})
 _FAILED = frozenset({"error", "denied"})
-_TAIL = 3
+SHOWN_LINES = 3
+"""The number of lines of a result that are shown folded."""
 _MAX_LINE = 300
 
 
 def purpose(name: str, tool_input: object) -> str:
     """What Claude says a command is for; empty if it is no command or nothing is said."""
-    description = tool_input.get("description") if isinstance(tool_input, Mapping) and name in _COMMANDS else None
+    description = tool_input.get("description") if isinstance(tool_input, Mapping) and name in COMMANDS else None
     return clip_line(description, _MAX_LINE) if isinstance(description, str) else ""
 
 
 def shown_lines(name: str, status: str, result: str) -> list[str]:
     """The lines of a result that are shown folded: the last ones of a command, the first ones of another call that
     failed. Without empty lines."""
-    if name in _COMMANDS and status and status != "denied":
-        last = islice((line for line in reversed(result.split("\n")) if line.strip()), _TAIL)
+    if name in COMMANDS and status and status != "denied":
+        last = islice((line for line in reversed(result.split("\n")) if line.strip()), SHOWN_LINES)
         return [line[:_MAX_LINE] for line in last][::-1]
     if status != "error":
         return []
-    return [line[:_MAX_LINE] for line in islice((line for line in result.split("\n") if line.strip()), _TAIL)]
+    return [line[:_MAX_LINE] for line in islice((line for line in result.split("\n") if line.strip()), SHOWN_LINES)]
 
 
 def change_counts(diff: str) -> tuple[int, int]:
@@ -42,13 +47,13 @@ def change_counts(diff: str) -> tuple[int, int]:
 
 def is_look(name: str, status: str) -> bool:
     """Whether a call only looks at something, and did not fail."""
-    return (name in _READS or name in _SEARCHES or name in _PAGES) and status not in _FAILED
+    return (name in READS or name in SEARCHES or name in PAGES) and status not in _FAILED
 
 
 def run_line(names: Iterable[str]) -> str:
     """A run of such calls in one line: `Read 5 files, searched 2 times`."""
     known = [*names]
-    reads, searches, pages = (sum(name in group for name in known) for group in (_READS, _SEARCHES, _PAGES))
+    reads, searches, pages = (sum(name in group for name in known) for group in (READS, SEARCHES, PAGES))
     parts = [
         f"read {count_of(reads, 'file')}" if reads else "",
         f"searched {count_of(searches, 'time')}" if searches else "",

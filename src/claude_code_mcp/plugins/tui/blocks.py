@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...client.styled_lines import call_line, result_text
-from ...core.model.folded_calls import SHORTEST_RUN, is_look, run_line
+from ...core.model.folded_calls import MIN_RUN, is_look, run_line
 from ...core.model.outcome import call_statuses, without_error_tags
 from ...core.model.states import BUSY_STATUSES
 from ...core.model.text import clip_line, cut, visible
@@ -327,7 +327,7 @@ class ShownConversation:
         """Folds runs of calls that only look at something; a run stays unfolded in which the user unfolded a block."""
         for leader, *others in self._runs():
             run = [leader, *others]
-            is_run = len(run) >= SHORTEST_RUN
+            is_run = len(run) >= MIN_RUN
             is_open = is_run and any(block.opens_run or block.is_open for block in run)
             is_running = not all(block.status for block in run)
             leader.run = LooksRun(run_line(block.name for block in run), is_open, is_running) if is_run else None
