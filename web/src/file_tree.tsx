@@ -72,7 +72,7 @@ export function FileTree({ groups, viewed }: { groups: readonly Group[]; viewed:
   );
 }
 
-function Amount({ added, gone }: { added: number; gone: number }): VNode {
+export function Amount({ added, gone }: { added: number; gone: number }): VNode {
   return (
     <span class="amount">
       <span class="plus" aria-hidden="true">+{added}</span> <span class="minus" aria-hidden="true">−{gone}</span>

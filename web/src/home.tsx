@@ -6,6 +6,7 @@ import { type VNode } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { ApiError, get, messageOf, post, sessionPath } from "./api";
 import { CostBars, lastDays, type CostBar } from "./charts";
+import { Amount } from "./file_tree";
 import { useMinutes } from "./list";
 import type { Live } from "./live";
 import { Questions } from "./questions";
@@ -52,11 +53,54 @@ function Lines({ title, rows, since = false }: { title: string; rows: readonly S
             <a href={`#${routeOf(row.sessionId)}`} dir="auto">{titleOf(row)}</a>
             <span class="hint">{[since ? (row.retrying || row.queued || `working, ${ago(moment(row.lastUsed))}`) : `${statusWord(row)}, ${ago(moment(row.lastUsed))}`,
               row.machine, place(row.directory), dollars(row.costUsd)].filter(Boolean).join(" · ")}</span>
-            {!since && row.status === "completed" && <a class="hint" href={`#${routeOf(row.sessionId)}/changes`}>Changes</a>}
+            {!since && row.status === "completed" && <ChangesLink row={row} />}
           </li>
         ))}
       </ul>
     </section>
+  );
+}
+
+interface ChangedLines {
+  added: number;
+  removed: number;
+  /** Whether there are more. */
+  cut: boolean;
+}
+
+/** Claude Code writes its transcript a moment after a turn has ended. */
+const WRITTEN = 2000;
+/** Narrower screens have the list of sessions instead of this page. */
+const SHOWN = "(min-width: 56rem)";
+/** What sessions had changed when they were used last; one is asked for at a time. */
+const amounts = new Map<string, ChangedLines>();
+let asked: Promise<unknown> = Promise.resolve();
+
+/** Leads to what a session has changed, with the number of lines once it is known. */
+function ChangesLink({ row }: { row: SessionRow }): VNode {
+  const key = `${row.sessionId} ${row.lastUsed}`;
+  const amount = useSignal(amounts.get(key));
+  useEffect(() => {
+    if (amounts.has(key) || !matchMedia(SHOWN).matches) return;
+    let current = true;
+    const ask = async (): Promise<void> => {
+      if (!current) return;
+      const found = await get<ChangedLines>(sessionPath(row.sessionId, "changes", "amount"));
+      amounts.set(key, found);
+      if (current) amount.value = found;
+    };
+    // Without the number there is still the link.
+    const timer = setTimeout(() => (asked = asked.then(ask).catch(() => undefined)), Math.min(moment(row.lastUsed) + WRITTEN - Date.now(), WRITTEN));
+    return () => {
+      current = false;
+      clearTimeout(timer);
+    };
+  }, [key]);
+  const { added = 0, removed = 0, cut = false } = amount.value ?? {};
+  return (
+    <a class="hint" href={`#${routeOf(row.sessionId)}/changes`}>
+      Changes{added + removed > 0 && <> <Amount added={added} gone={removed} />{cut && " and more"}</>}
+    </a>
   );
 }
 

@@ -100,6 +100,9 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
     assert files[str(made)] == ["@@ -0,0 +1,1 @@\n+new"]
     assert [sum(line.startswith(("+", "-")) for line in diff.split("\n")) for diff in files[str(kept)]] == [2, 2]
     assert console.browser("bob").get(f"/api/sessions/{session}/changes").status == 404
+    amount = alice.get(f"/api/sessions/{session}/changes/amount").json
+    assert amount == {"files": 2, "added": 3, "removed": 2, "cut": False}
+    assert console.browser("bob").get(f"/api/sessions/{session}/changes/amount").status == 404
 
 
 def test_changes_are_shown_since_a_turn(console: Console, alice: Browser) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ...core.errors import InvalidArgument, PermissionDenied, SessionNotFound
 from ...core.model.text import one_line
 from ...core.service import Service
-from ...core.transcripts.edited_files import MAX_LENGTH, EditingTurn
+from ...core.transcripts.edited_files import MAX_LENGTH, EditedFiles, EditingTurn
 from ...server.tools.arguments import Arguments, Name
 from ...server.web_answers import answer, arguments_of, number_of, session_id_of, text_of
 from .guard import WebUser
@@ -111,17 +111,15 @@ class ChangeRoutes:
             changes = await service.work.changes(session, caller=user.caller)
         else:
             changes = await service.work.edits(session, since, caller=user.caller)
+        files, cut = self._files(changes)
         if isinstance(changes, str):
             source = "worktree"
-            files, cut = files_of_diff(service.redaction.text(changes))
             try:
                 turns = (await service.work.edits(session, caller=user.caller)).turns
             except SessionNotFound:  # it has no transcript
                 turns = []
         else:
-            source = "conversation"
-            files = [ChangedFile(path, diffs, "", _digest(path, *diffs)) for path, diffs in changes.files]
-            cut, turns = changes.cut, changes.turns
+            source, turns = "conversation", changes.turns
         return answer(
             {
                 "source": source,
@@ -131,6 +129,19 @@ class ChangeRoutes:
                 "turns": [_turn_row(turn) for turn in turns],
             }
         )
+
+    async def amount(self, request: Request, user: WebUser) -> Response:
+        """The number of files and lines that the session changed."""
+        session = await self._service.find(session_id_of(request), caller=user.caller)
+        files, cut = self._files(await self._service.work.changes(session, caller=user.caller))
+        lines = [line[:1] for file in files for diff in file.diffs for line in diff.split("\n")]
+        return answer({"files": len(files), "added": lines.count("+"), "removed": lines.count("-"), "cut": cut})
+
+    def _files(self, changes: str | EditedFiles) -> tuple[list[ChangedFile], bool]:
+        """The files of a diff or of recorded changes, and whether some were omitted."""
+        if isinstance(changes, str):
+            return files_of_diff(self._service.redaction.text(changes))
+        return [ChangedFile(path, diffs, "", _digest(path, *diffs)) for path, diffs in changes.files], changes.cut
 
     async def file(self, request: Request, user: WebUser) -> Response:
         """A text file below a session's directory, if the session may read it."""

@@ -85,6 +85,7 @@ class ServiceRoutes:
             ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
             ("GET", path + "/turns/{turn}/images/{image}", sessions.image),
             ("GET", f"{path}/changes", changes.changes),
+            ("GET", f"{path}/changes/amount", changes.amount),
             ("GET", f"{path}/file", changes.file),
             ("GET", f"{path}/work", changes.plan),
             ("POST", f"{path}/work", changes.work),

@@ -54,6 +54,23 @@ def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
     person.says("Chosen.")
 
 
+def test_what_was_finished_today_says_how_much_it_changed(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    directory = site.project()
+    steps = [tool("Write", file_path=str(directory / name), content="one\ntwo\n") for name in ("a.py", "b.py")]
+    write_script(directory, *steps, "Written.")
+    options = {"workingDirectory": str(directory), "permissionMode": "acceptEdits"}
+    page = open_browser(storage_state=signed_in).arrive().page
+    Caller(site).post("/api/sessions", {"prompt": "Write both files", **options})
+    line = page.locator(".home-part", has_text="Finished today").locator("li", has_text="Write both files")
+    changes = line.get_by_role("link", name="Changes 4 lines added, 0 lines removed")
+    expect(changes).to_be_visible()
+    expect(changes.locator(".plus")).to_have_text("+4")
+    changes.click()
+    expect(page.locator(".file-tree .path")).to_have_text(["a.py", "b.py"])
+
+
 def test_a_session_is_started_with_a_picture_and_a_completed_file_in_a_worktree(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
