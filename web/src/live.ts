@@ -94,7 +94,8 @@ export class Live {
   private learnRow(row: SessionRow): void {
     const before = this.rows.get(row.sessionId);
     this.learn([row]);
-    if (before !== undefined && isWorking(before) && !isWorking(row)) this.turnEnded();
+    // The server sends the latest row of a session only: the first that comes of a new one may have its turn behind it.
+    if (!isWorking(row) && (before === undefined || isWorking(before))) this.turnEnded();
   }
 
   /** What the list has of a machine comes and goes with it. */
