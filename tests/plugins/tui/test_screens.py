@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +152,18 @@ async def compare(
             await screen.until(lambda: screen.panel.asked is not None)
         await act(screen)
         await screen.shows(wanted)
-        before = ""
-        while before != screen.text:  # until the layout has settled
-            before = screen.text
-            await pilot.pause(0.1)
-        drawn = "\n".join(line.rstrip() for line in lines_of(screen)) + "\n"
-    file = SCREENS / f"{name}-{size[0]}x{size[1]}.txt"
-    if os.environ.get("UPDATE_SCREENS"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(drawn, encoding="utf-8")
-    assert drawn == file.read_text(encoding="utf-8")
+
+        def drawn() -> str:
+            return "\n".join(line.rstrip() for line in lines_of(screen)) + "\n"
+
+        file = SCREENS / f"{name}-{size[0]}x{size[1]}.txt"
+        if os.environ.get("UPDATE_SCREENS"):
+            await pilot.pause(1.0)
+            file.write_text(drawn(), encoding="utf-8")
+        expected = file.read_text(encoding="utf-8")
+        with suppress(AssertionError):  # the comparison below shows what differs
+            await screen.until(lambda: drawn() == expected)
+        assert drawn() == expected
 
 
 async def test_an_empty_server_says_how_to_begin() -> None:
