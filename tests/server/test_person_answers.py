@@ -49,7 +49,7 @@ def touched(place: Sandbox) -> Iterator[Path]:
     [
         {},
         pytest.param({"scope": "session"}, marks=pytest.mark.soak),
-        {"updatedInput": {"command": "touch touched # changed"}},
+        pytest.param({"updatedInput": {"command": "touch touched # changed"}}, marks=pytest.mark.soak),
     ],
     ids=str,
 )

@@ -84,7 +84,7 @@ async def test_a_cancelled_session_does_not_wait(start_service: StartService, sa
     assert (session.state, session.limit_wait, session.continues_at) == (State.CANCELLED, None, None)
 
 
-@pytest.mark.parametrize("moment", [TurnStarted, ProcessChanged])
+@pytest.mark.parametrize("moment", [pytest.param(TurnStarted, marks=pytest.mark.soak), ProcessChanged])
 async def test_a_server_that_stops_while_the_session_continues_leaves_the_message_to_the_next(
     moment: type[Event], start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:

@@ -176,7 +176,13 @@ class Settled:
             await self._happened.wait()
 
 
-@pytest.mark.parametrize("moment", ["stopped", *MOMENTS])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "stopped",
+        *(pytest.param(name, marks=() if name in ("init", "ended") else pytest.mark.soak) for name in MOMENTS),
+    ],
+)
 async def test_a_killed_server_neither_loses_the_message_nor_runs_it_twice(
     moment: str, start_service: StartService, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:

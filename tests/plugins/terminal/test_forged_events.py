@@ -152,7 +152,7 @@ def make_transcript(kind: str, transcript: Path, other: Path) -> None:
         transcript.mkdir()
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+@pytest.mark.parametrize("kind", ["link", "pipe", pytest.param("directory", marks=pytest.mark.soak)])
 async def test_a_transcript_that_is_no_file_of_the_session_is_not_waited_for(
     server: Service, sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:

@@ -78,7 +78,7 @@ def test_an_answer_from_elsewhere_is_first(
     assert all(re.search(r"already answered|no (open )?question", told, re.IGNORECASE) for told in again), again
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [by_console, *(pytest.param(way, marks=pytest.mark.soak) for way in WAYS[1:])])
 def test_the_keyboard_is_first(shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way) -> None:
     terminal = claude(ASKS)
     question = asked(shared)

@@ -19,7 +19,9 @@ CHOICE = asking(
     "AskUserQuestion", {"questions": [{"question": "Which one?", "options": [f"option{n}" for n in range(60)]}]}
 )
 SIZES = pytest.mark.parametrize(
-    "size", [(80, 24), (200, 50), (30, 10), (20, 6)], ids=lambda size: "{}x{}".format(*size)
+    "size",
+    [(80, 24), (30, 10), *(pytest.param(size, marks=pytest.mark.soak) for size in ((200, 50), (20, 6)))],
+    ids=lambda size: "{}x{}".format(*size),
 )
 
 
