@@ -5,6 +5,7 @@ questions, the words for states and the rules for folded calls come from the ser
 file is stale.
 """
 
+import dataclasses
 import json
 import types
 import typing
@@ -15,6 +16,7 @@ from claude_code_mcp.core.model.states import SESSION_TOOL_STATUS
 from claude_code_mcp.core.questions.kinds import WireType
 from claude_code_mcp.core.sessions.callers.session_access import Access
 from claude_code_mcp.core.sessions.stored.session_row import SessionRow
+from claude_code_mcp.core.transcripts.timeline import Timeline, TurnTime, WaitTime
 from claude_code_mcp.plugins.console import event_frames
 
 FILE = Path(__file__).parent / "src" / "server_types.ts"
@@ -47,6 +49,7 @@ def typescript() -> str:
         *(_constant(name, getattr(folded_calls, name)) for name in _FOLDED),
         "",
         _PLAN,
+        *map(_interface, (TurnTime, WaitTime, Timeline)),
         "/** A session as the server lists it. */\nexport interface ServerRow {",
         *(f"  {name}: {_type_of(name, column)};" for name, column in columns.items()),
         "}\n",
@@ -71,13 +74,27 @@ def _constant(name: str, value: int | frozenset[str]) -> str:
     return f"export const {name} = {given};"
 
 
+def _interface(model: type) -> str:
+    """A dataclass of plain values, or of tuples of others."""
+    hints = typing.get_type_hints(model)
+    fields = [f"  {field.name}: {_plain(hints[field.name])};" for field in dataclasses.fields(model)]
+    return "\n".join([f"export interface {model.__name__} {{", *fields, "}\n"])
+
+
+def _plain(hint: typing.Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return f"{typing.get_args(hint)[0].__name__}[]"
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return " | ".join(_PLAIN[option] for option in options)
+
+
 def _type_of(name: str, column: str) -> str:
     hint = _hints()[column]
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     nullable = type(None) in options
     if name in _NARROWER:
         return _NARROWER[name] + (" | null" if nullable else "")
-    return " | ".join(_PLAIN[option] for option in options)
+    return _plain(hint)
 
 
 def _hints() -> dict[str, typing.Any]:

@@ -129,7 +129,7 @@ export class ConversationView implements Watcher {
     discard: (message) => this.taken(message.messageId),
       } }, this.waiting),
       mount(Activity, { live: around.live, row: this.rowShown, doing: this.doing }, this.activity),
-      mount(SessionMenu, { row: this.rowShown, around, moved: (id, words) => void this.goneOn(id, words) }, this.menu),
+      mount(SessionMenu, { row: this.rowShown, around, moved: (id, words) => void this.goneOn(id, words), jump: (turn) => void this.jump(turn, null) }, this.menu),
       mount(ComposerBox, { children: createElement(ModeAndModel, { row: this.rowShown, around }), composer: this.composer, label: "Message", placeholder: "Message Claude", send: "Send", stop: () => this.interrupt() }, this.writing),
       mount(NeedsPill, { live: around.live, except: id }, this.pill),
       mount(QuestionList, { questions: this.questions, directory: () => this.row.directory ?? "", owner: this.owner,

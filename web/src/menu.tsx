@@ -9,6 +9,7 @@ import type { Surroundings } from "./conversation_view";
 import { MovePart } from "./machines";
 import { modeWords } from "./question";
 import { routeOf } from "./sessions";
+import { TimelinePart } from "./timeline";
 import type { SessionRow } from "./types";
 import { Problem, Twice, useFreshId } from "./ui";
 import { visible } from "./words";
@@ -23,6 +24,7 @@ interface Props {
   around: Surroundings;
   /** Called when the session is at another machine, with what there is to say of it. */
   moved(id: string, words: string): void;
+  jump(turn: number): void;
 }
 
 export function SessionMenu(props: Props): VNode {
@@ -52,7 +54,7 @@ export function SessionMenu(props: Props): VNode {
   );
 }
 
-function MenuBody({ row: signal, around, moved, close }: Props & { close(): void }): VNode {
+function MenuBody({ row: signal, around, moved, jump, close }: Props & { close(): void }): VNode {
   // As it was when the menu was opened: nobody may press what has just changed its meaning.
   const row = useRef(signal.value).current;
   const id = useFreshId();
@@ -60,9 +62,15 @@ function MenuBody({ row: signal, around, moved, close }: Props & { close(): void
   const part = useSignal<"" | "rename" | "share" | "move">("");
   const name = useRef<HTMLInputElement>(null);
   const fail = (error: unknown): void => void (problem.value = messageOf(error));
+  const timeline = (
+    <TimelinePart id={row.sessionId} person={row.sharedBy ? "an answer" : "you"} fail={fail} jump={(turn) => {
+      close();
+      jump(turn);
+    }} />
+  );
   if (row.sharedBy) {
     const may = row.access === "answer" ? "to answer and write" : "to watch";
-    return <p class="hint">{row.sharedBy} has shared this session with you {may}. Only they can change its settings.</p>;
+    return <>{timeline}<p class="hint">{row.sharedBy} has shared this session with you {may}. Only they can change its settings.</p></>;
   }
   const attempt = (act: () => Promise<void>): void => void act().then(close, fail);
   /** `change` is what the row shows afterwards; null if there is none any more. */
@@ -93,6 +101,7 @@ function MenuBody({ row: signal, around, moved, close }: Props & { close(): void
       <Problem>{problem.value}</Problem>
       {part.value === "" && (
         <>
+          {timeline}
           {item("Rename…", () => (part.value = "rename"))}
           {item(row.pinned ? "Unpin" : "Pin", () => manage(row.pinned ? "unpin" : "pin", {}, { pinned: !row.pinned }))}
           {item("Share…", () => (part.value = "share"))}

@@ -21,6 +21,23 @@ export interface PlanUsage {
   reportedAt?: string | null;
 }
 
+export interface TurnTime {
+  number: number;
+  at: number;
+  until: number | null;
+  prompt: string;
+}
+
+export interface WaitTime {
+  at: number;
+  until: number | null;
+}
+
+export interface Timeline {
+  turns: TurnTime[];
+  waits: WaitTime[];
+}
+
 /** A session as the server lists it. */
 export interface ServerRow {
   sessionId: string;

@@ -2,7 +2,7 @@
 
 import type { QuestionKind, ServerRow } from "./server_types";
 
-export type { PlanUsage, QuestionKind, Status } from "./server_types";
+export type { PlanUsage, QuestionKind, Status, Timeline, TurnTime } from "./server_types";
 
 /** What may be absent, because this answer did not tell it. */
 type Told<Row> = { [Name in keyof Row]?: Row[Name] | null };

@@ -66,6 +66,7 @@ def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: B
     assert found == [("alice", "watch"), (None, None), ("alice", "watch")]
     turns = carol.get(f"/api/sessions/{session}/turns").json["turns"]
     assert "Hello!" in json.dumps(turns)
+    assert carol.get(f"/api/sessions/{session}/timeline").json["turns"][0]["number"] == 1
     assert carol.get(f"/api/sessions/{session}/shares").json["owner"] == "alice"
     refused = [
         carol.post(f"/api/sessions/{session}/messages", {"message": "mine"}),
@@ -79,7 +80,7 @@ def test_a_watcher_sees_all_of_it_and_changes_nothing(console: Console, alice: B
         carol.get(f"/api/sessions/{session}/file?path=README.md"),
     ]
     assert [found.status for found in refused] == [403] * len(refused), [found.body for found in refused]
-    for path in ("", "/turns", "/shares"):
+    for path in ("", "/turns", "/timeline", "/shares"):
         assert dave.get(f"/api/sessions/{session}{path}").status == 404
     assert session not in listed(dave)
 

@@ -118,6 +118,11 @@ def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
     return [*places[:1], *places[first:]], max(0, first - 1)
 
 
+def read_turn_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, Any]]:
+    """The lines of a turn, with the limit of `read_turn`."""
+    return _read_lines(path, _within_limit([*places])[0])
+
+
 def read_prompt_images(path: str, places: Iterable[LineRange]) -> list[str]:
     """The images in the prompt of the turn in these lines, as base64; none without a prompt."""
     for line in _read_lines(path, places):

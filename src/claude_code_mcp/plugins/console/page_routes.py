@@ -78,6 +78,7 @@ class ServiceRoutes:
             ("POST", "/sessions", sessions.create),
             ("GET", path, sessions.show),
             ("GET", f"{path}/turns", sessions.turns),
+            ("GET", f"{path}/timeline", sessions.timeline),
             ("GET", f"{path}/find", sessions.find),
             ("GET", f"{path}/commands", sessions.commands),
             ("POST", f"{path}/export", sessions.export),

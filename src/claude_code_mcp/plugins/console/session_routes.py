@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
@@ -20,6 +21,7 @@ from ...core.sessions.stored.session_row import session_row
 from ...core.state.spending import Period
 from ...core.transcripts.conversation_pages import MAX_PREVIEW, Extent
 from ...core.transcripts.cost_table import Grouping, Split
+from ...core.transcripts.timeline import Timeline, logged_waits
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
 from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
@@ -212,6 +214,18 @@ class SessionRoutes:
                 "cursor": cursor,
             }
         )
+
+    async def timeline(self, request: Request, user: WebUser) -> Response:
+        """When the last turns ran and waited for a person."""
+        session_id = session_id_of(request)
+        session = session_in_memory(self._service, user.principal, session_id)
+        logged = logged_waits(session.events, session.questions) if session is not None else {}
+        try:
+            return answer(asdict(await self._service.stored.timeline(session_id, logged, caller=user.caller)))
+        except SessionNotFound:
+            if session is None:
+                raise
+            return answer(asdict(Timeline()))  # its process has not written a transcript yet
 
     async def image(self, request: Request, user: WebUser) -> Response:
         """An image in a prompt."""

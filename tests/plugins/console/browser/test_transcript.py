@@ -1,5 +1,6 @@
 """A conversation shows the work: changes with their size, commands with their words, looks in one line."""
 
+import re
 from typing import Any
 
 from playwright.sync_api import expect
@@ -131,3 +132,30 @@ def test_a_turn_that_failed_is_tried_again(person: Person, site: Site) -> None:
     expect(page.locator(".ending.bad")).to_have_count(2)
     expect(page.locator(".turn").first.get_by_role("button", name="Try again")).to_have_count(0)
     expect(page.locator(".turn").last.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_the_menu_shows_when_turns_ran_and_waited_and_leads_to_them(person: Person, site: Site) -> None:
+    person.start("Touch a file", site.project(tool("Bash", command="touch here"), "Touched.", "Done."))
+    asked = person.question("touch here")
+    asked.get_by_role("button", name="Allow once").click()
+    person.says("Touched.")
+    page = person.page
+    page.get_by_label("Message", exact=True).fill("And then?")
+    page.get_by_role("button", name="Send", exact=True).click()
+    person.says("Done.")
+    path = f"/api/sessions/{person.session_id}/timeline"
+    while True:  # Claude Code writes its transcript a moment after it has said something
+        timeline = Caller(site).get(path)
+        if [turn["until"] is not None for turn in timeline["turns"]] == [True, True]:
+            break
+    (wait,) = timeline["waits"]
+    assert timeline["turns"][0]["at"] <= wait["at"] <= wait["until"] <= timeline["turns"][0]["until"]
+    page.locator(".menu > summary").click()
+    bar = page.get_by_role("img", name=re.compile("^2 turns in .+, waited .+ for you$"))
+    expect(bar).to_be_visible()
+    expect(bar.locator(".turn-time")).to_have_count(2)
+    expect(bar.locator(".turn-time title").last).to_have_text(re.compile(r"^Turn 2, .+: And then\?$"))
+    expect(bar.locator("[data-turn='1'] .wait-time title")).to_have_text(re.compile("^Turn 1 waited .+ for you$"))
+    bar.locator("[data-turn='1']").click()
+    expect(bar).to_be_hidden()
+    expect(page.locator(".turn.found .prompt")).to_have_text("Touch a file")

@@ -33,6 +33,7 @@ from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping, Sp
 from ...transcripts.index import File, look_at
 from ...transcripts.outline import Outline, read_outline
 from ...transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
+from ...transcripts.timeline import Timeline, WaitTime, read_timeline
 from ...transcripts.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ...transcripts.transcript_reader import grown_lines, grown_messages
 from ...transcripts.transcripts import ProjectFolders, SessionFiles, unreadable_refused
@@ -221,6 +222,14 @@ class SessionLibrary:
                     if len(hits) >= most:
                         return hits
         return hits
+
+    @in_thread
+    def timeline(self, session_id: str, logged: Mapping[str, WaitTime]) -> Timeline:
+        """When the last turns of a conversation ran and waited for a person."""
+        _, path = self._found(session_id)
+        _, read_from, outline = self._conversation(session_id, path, None)
+        with unreadable_refused(session_id):
+            return read_timeline(read_from, outline, logged, self._redact)
 
     @in_thread
     def prompt_image(self, session_id: str, turn: int, number: int) -> Image:

@@ -22,6 +22,7 @@ from ...transcripts.conversation import Item
 from ...transcripts.conversation_pages import Extent
 from ...transcripts.cost_table import Costs, Grouping, Split, added_up
 from ...transcripts.session_catalogue import Entry
+from ...transcripts.timeline import Timeline, WaitTime
 from ...transcripts.transcript_export import Detail
 from ..callers.client_environments import ClientEnvironments
 from ..callers.session_access import Access, SessionAccess, SessionSharing
@@ -102,6 +103,13 @@ class StoredSessions:
         """The matches of a text in a conversation, newest first."""
         own_id, stores = await self._locate(session_id, caller)
         return await stores.library.find(own_id, text, most)
+
+    async def timeline(
+        self, session_id: str, logged: Mapping[str, WaitTime], *, caller: Caller = LOCAL_CALLER
+    ) -> Timeline:
+        """When the last turns of a session ran and waited; `logged` are the waits in its event log."""
+        own_id, stores = await self._locate(session_id, caller)
+        return await stores.library.timeline(own_id, logged)
 
     async def prompt_image(self, session_id: str, turn: int, number: int, *, caller: Caller = LOCAL_CALLER) -> Image:
         """One of the images that went with the prompt of a turn, counted from 0."""
