@@ -116,7 +116,7 @@ function Files({ session, changes, comments }: { session: string; changes: Chang
   const listed = files.length > 1;
   return (
     <>
-      <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}</p>
+      <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}<span class="touch-hint"> Tap a line number to comment.</span></p>
       {changes.cut && <p class="problem">Not all changes are shown: there are too many.</p>}
       <div class={listed ? "reviewed listed" : "reviewed"}>
         {listed && <FileTree groups={groups} viewed={viewed.value} />}

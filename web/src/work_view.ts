@@ -25,11 +25,13 @@ interface Plan {
   digest: string;
 }
 
+const CHECKING = "Checking the branch…";
+
 type Action = "commit" | "merge" | "pull_request" | "discard";
 
 export class WorkView {
   readonly element = h("section", { class: "work", aria: { label: "Merge or discard" } });
-  private readonly note = h("p", { class: "hint", role: "status" }, "Checking the branch…");
+  private readonly note = h("p", { class: "hint", role: "status" }, CHECKING);
   private readonly form = h("div", { class: "work-form", hidden: true });
   private readonly buttons = h("div", { class: "actions" });
 
@@ -102,8 +104,11 @@ export class WorkView {
     const { message: told } = await post<{ message: string }>(sessionPath(this.session, "work"), { action, ...given, ...more });
     const link = action === "pull_request" ? outsideLink(told, told) : null;
     replace(this.form, h("p", { role: "status" }, link === null ? visible(told) : [`The ${requestNoun(plan)} is open: `, link]));
-    if (action === "discard") replace(this.buttons);
-    else await this.load();
+    replace(this.buttons);
+    if (action !== "discard") {
+      this.note.textContent = CHECKING;
+      await this.load();
+    }
     this.done();
   }
 }

@@ -105,6 +105,25 @@ def test_a_session_is_started_with_a_picture_and_a_completed_file_in_a_worktree(
     expect(page.locator(".attachment")).to_have_count(0)
 
 
+def test_a_small_screen_says_on_every_page_who_waits_and_cuts_no_line_of_a_session(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    directory = site.project(tool("Bash", command="touch newt"), name="a-directory-with-a-name-wider-than-a-phone")
+    session = begin(site, "Choose a newt", directory)
+    person = open_browser(storage_state=signed_in, **{**PHONE, "viewport": {"width": 844, "height": 390}}).arrive()
+    page = person.page
+    for route in ("/new", "/costs", "/settings"):
+        page.goto(f"{site.url}/#{route}")
+        expect(page.locator(".view-head .needs-pill, .bar .needs-pill").filter(visible=True)).to_contain_text("need")
+    page.set_viewport_size({"width": 320, "height": 640})
+    page.goto(f"{site.url}/#/")
+    row = page.locator(f'.sessions [data-key="{session}"]')
+    expect(row.locator(".cost")).to_be_visible()
+    assert row.locator(".row-foot").evaluate("(foot) => foot.scrollWidth <= foot.clientWidth")
+    [asked] = Caller(site).get(f"/api/sessions/{session}")["questions"]
+    Caller(site).post(f"/api/sessions/{session}/questions/{asked['questionId']}", {"decision": "deny"})
+
+
 def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
