@@ -1,15 +1,18 @@
 """Whole stories in a real browser, on the real CLI: what a person does from a phone or a desk."""
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, text, tool
+from tests.support.repositories import repository
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site, write_script
+from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site, changes_of, read_on, write_script
+from .test_messages import png
 
 MARKDOWN = """## What I found
 
@@ -124,6 +127,71 @@ def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
     edit = person.page.locator("details.tool", has_text="Edit").last
     edit.locator("summary").click()
     expect(edit.locator("td.new")).to_contain_text("Hello, {name}!")
+
+
+def test_a_task_with_a_picture_is_started_approved_steered_reviewed_and_merged_on_a_phone(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, tmp_path: Path
+) -> None:
+    may_end = tmp_path / "may-end"
+    directory = site.project(
+        tool("Read", file_path="${cwd}/hello.py"),
+        tool("Edit", file_path="${cwd}/hello.py", old_string="'Hello ' + name", new_string="f'Hello, {name}!'"),
+        text("The greeting is changed.", until=str(may_end)),
+        tool("Write", file_path="${cwd}/test_hello.py", content="from hello import greet\n"),
+        "A test is there too.",
+        "The name is public, so I keep it.",
+    )
+    (directory / "hello.py").write_text("def greet(name):\n    return 'Hello ' + name\n")
+    source = repository(directory)
+    person = open_browser(storage_state=signed_in, **PHONE).arrive()
+    page = person.page
+
+    page.get_by_role("link", name="New", exact=True).tap()
+    page.get_by_label("Task").tap()
+    page.keyboard.type("Make it look like this")
+    with page.expect_file_chooser() as chosen:
+        page.get_by_role("button", name="Attach images or files").tap()
+    shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
+    chosen.value.set_files([shot])
+    expect(page.locator(".attachment img")).to_be_visible()
+    page.get_by_label("Directory").fill(str(source))
+    page.get_by_label("In a new worktree and branch").tap()
+    page.get_by_role("button", name="Start").tap()
+    expect(page.locator(".sent-pictures")).to_be_visible()
+
+    asked = person.question("Edit")
+    read_on(asked)
+    asked.get_by_role("button", name="Allow once").tap()
+    expect(page.locator("details.tool", has_text="Edit")).to_contain_text("done")
+    page.get_by_label("Message", exact=True).tap()
+    page.keyboard.type("And write a test")
+    page.get_by_role("button", name="Send", exact=True).tap()
+    expect(page.locator(".queued")).to_contain_text("And write a test")
+    may_end.touch()
+    asked = person.question("test_hello.py")
+    read_on(asked)
+    asked.get_by_role("button", name="Allow once").tap()
+    person.says("A test is there too.")
+
+    changes_of(person, 2)
+    hint = page.get_by_text("Tap a line number to comment.")
+    expect(hint).to_be_visible()
+    page.get_by_label("Viewed test_hello.py").tap()
+    expect(page.locator(".file-tree summary")).to_contain_text("1 of 2 viewed")
+    page.get_by_role("button", name="Comment on line 1", exact=True).tap()
+    page.keyboard.type("Rename it to salute?")
+    page.get_by_role("button", name="Send 1 comment").tap()
+    person.says("The name is public, so I keep it.")
+
+    changes_of(person, 2)
+    work = page.locator(".work")
+    work.get_by_role("button", name="Merge into main").tap()
+    page.keyboard.type("Greet with a comma")  # the message has the focus
+    work.get_by_role("button", name="Merge", exact=True).tap()
+    expect(work).to_contain_text(", now at")
+    assert "Hello, {name}!" in (source / "hello.py").read_text()
+    assert (source / "test_hello.py").read_text() == "from hello import greet\n"
+    expect(work.get_by_role("button", name="Merge into main")).to_be_disabled()
 
 
 @pytest.mark.soak  # tests/plugins/tui/test_stories.py
