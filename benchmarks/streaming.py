@@ -82,7 +82,9 @@ def _engine(transport: str, place: Place) -> Cost:
     first, message = (
         tool_call("claude_code_query", {"prompt": prompt, "options": options}) for prompt in (_SHORT, _PROMPT)
     )
-    environment = {**place.environment, "CLAUDE_CODE_MCP_STATE_DIR": str(place.sandbox.root / "state")}
+    # Without a token over HTTP: the default profile there would require one.
+    own = {"CLAUDE_CODE_MCP_PROFILE": "local", "CLAUDE_CODE_MCP_STATE_DIR": str(place.sandbox.root / "state")}
+    environment = {**place.environment, **own}
     if transport == "stdio":
         cost = over_stdio([_OURS], environment, Path(place.cwd), first, message)
     else:
