@@ -10,6 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,8 @@ def generate(root: Path, sessions: int = _SESSIONS, size: int = _BYTES) -> None:
         cwd = f"/code/project-{number % _PROJECTS}"
         path = root / "config" / "projects" / folder_of(cwd) / f"{session_id}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_transcript(session_id, cwd, chance, filler, size))
         when = 1_790_000_000 + number * 60
+        path.write_text(_transcript(session_id, cwd, chance, filler, size, when))
         os.utime(path, (when, when))
         owner = "alice" if number % 10 == 0 else "bob"
         record = SessionRecord(
@@ -96,12 +97,12 @@ def generate(root: Path, sessions: int = _SESSIONS, size: int = _BYTES) -> None:
         records.write(record, durable=False)
 
 
-def _transcript(session_id: str, cwd: str, chance: random.Random, filler: str, size: int) -> str:
+def _transcript(session_id: str, cwd: str, chance: random.Random, filler: str, size: int, when: int) -> str:
     lines: list[str] = []
     written = 0
     while written < size:
         for kind in ("user", "assistant", "tool_result"):
-            line = json.dumps(_message(kind, session_id, cwd, chance, filler), separators=(",", ":"))
+            line = json.dumps(_message(kind, session_id, cwd, chance, filler, when), separators=(",", ":"))
             lines.append(line)
             written += len(line)
     model = {"claude-opus-5-5": {"inputTokens": 9000, "outputTokens": 900, "costUSD": chance.random()}}
@@ -109,7 +110,7 @@ def _transcript(session_id: str, cwd: str, chance: random.Random, filler: str, s
     return "\n".join(lines) + "\n"
 
 
-def _message(kind: str, session_id: str, cwd: str, chance: random.Random, filler: str) -> dict[str, Any]:
+def _message(kind: str, session_id: str, cwd: str, chance: random.Random, filler: str, when: float) -> dict[str, Any]:
     start = chance.randrange(len(filler) // 2)
     text = f"{' '.join(chance.choices(_WORDS, k=12))} {filler[start : start + chance.randrange(200, 8000)]}"
     content: Any = text
@@ -127,7 +128,7 @@ def _message(kind: str, session_id: str, cwd: str, chance: random.Random, filler
         "type": "assistant" if kind == "assistant" else "user",
         "message": message,
         "uuid": str(uuid.UUID(int=chance.getrandbits(128))),
-        "timestamp": "2026-09-21T10:00:00.000Z",
+        "timestamp": datetime.fromtimestamp(when, UTC).isoformat(),
         "cwd": cwd,
         "sessionId": session_id,
         "gitBranch": "main",
@@ -186,8 +187,10 @@ def _of_alice(sessions: Catalogue, records: SessionRecords) -> None:
 def _grow(sessions: Catalogue) -> None:
     path = sessions.path_of(sessions.list(limit=50)[-1].session_id)
     assert path is not None
+    message = _message("user", Path(path).stem, "/code/project-0", random.Random(1), "word " * 200, time.time())
     with open(path, "a") as file:
-        file.write(json.dumps({"type": "custom-title", "customTitle": "grown"}) + "\n")
+        for line in ({"type": "custom-title", "customTitle": "grown"}, message):
+            file.write(json.dumps(line) + "\n")
     assert sessions.list(limit=1)[0].title == "grown"
 
 
