@@ -50,7 +50,10 @@ def _unharmed(person: Person) -> None:
     """Nothing ran, nothing of it became an element, every link leads to the web."""
     page = person.page
     assert page.evaluate("window.hit") is None
-    elements = "script, iframe, img, object, embed, link, style, base, form, svg, math"
+    # The ring of the context is the page's own.
+    elements = (
+        "script, iframe, img, object, embed, link, style, base, form, svg:not(.ring), .ring :not(circle, title), math"
+    )
     # The field that one writes in grows with what is in it; that is the only style that is not in the page's own sheet.
     forbidden = f"{elements}, [onerror], [onload], [style]:not(textarea)"
     assert page.evaluate(f"document.body.querySelectorAll({forbidden!r}).length") == 0
