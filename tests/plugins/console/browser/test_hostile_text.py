@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
 
-from .console import Person, Site, write_script
+from .console import Person, Site, read_on, write_script
 
 CORPUS = (
     "<script>window.hit=1</script>",
@@ -102,5 +102,6 @@ def test_no_script_runs_from_a_plan(person: Person, site: Site) -> None:
     person.start("Plan", site.project(plan(ALL), "done"), mode="plan")
     asked = person.question("onerror=window.hit=1")
     _unharmed(person)
+    read_on(asked)
     asked.get_by_role("button", name="Approve the plan").click()
     person.says("done")
