@@ -1,12 +1,12 @@
 """The chain of hashes that links the lines of the audit trail.
 
-Lines are chained by their hashes: whoever changes, removes or inserts one breaks the chain from there on. Each line
-ends with `"chain"`: the SHA-256 of the chain of the line before it and of the line itself without it. The first line of
-a file goes on from the last one of the file that was put aside for it. A line that was cut off, by a full disk or a
-crash, is no link: the next one goes on from the last whole line.
+Each line ends with `"chain"`: the SHA-256 of the previous line's chain and of the line itself without this field. A
+line that is changed, removed or inserted breaks the chain from there on. The first line of a file continues the chain
+of the file that was rotated away. A line that was cut off, by a full disk or a crash, is not part of the chain: the
+next line continues from the last complete one.
 
-The chain has no key. It tells whoever has a value of it from elsewhere (a sink, a note) whether the lines up to there
-are the same; somebody who can write the file can make a new chain, and cannot make it end with that value.
+The chain has no key. A reader who has kept a chain value elsewhere (a sink, a note) can check that the lines up to it
+are unchanged. Someone who can write the file can build a new chain, but cannot make it end with that value.
 """
 
 import hashlib
