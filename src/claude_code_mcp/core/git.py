@@ -50,6 +50,11 @@ _FILES_UNTOUCHED = frozenset(
 that only write an index: they look again at files that changed in the same moment."""
 _SECONDS, _LONG_SECONDS = 10.0, 60.0
 _GRACE = 2.0
+_UNFINISHED_WORKTREE = re.compile(r"^fatal: failed to read .*/commondir", re.MULTILINE)
+"""Git looks through all worktrees of a repository, and fails where another git is creating one at the same moment. It
+has changed nothing then, so the command can be repeated."""
+_PAUSES = (0.02, 0.1, 0.3, 1.0)
+"""Seconds before each repetition."""
 _MAX_OUTPUT = 16 << 20
 _MAX_OVERRIDDEN = 200
 _CONFIGURED = (
@@ -179,7 +184,13 @@ class Git:
             overridden = _without_programs(programs)
             alone = not any(program.usual for program in programs.values())
         seconds = _LONG_SECONDS if touches_files else _SECONDS
-        return await self._git(arguments, cwd, git_dir, overridden, stdin, variables or {}, seconds, alone=alone)
+        how = (arguments, cwd, git_dir, overridden, stdin, variables or {}, seconds)
+        for pause in _PAUSES:
+            reply = await self._git(*how, alone=alone)
+            if not (reply.code and _UNFINISHED_WORKTREE.search(reply.errors)):
+                return reply
+            await asyncio.sleep(pause)
+        return await self._git(*how, alone=alone)
 
     async def own_filters(self, cwd: str, git_dir: str | None = None) -> list[str]:
         """The filters of the repository's own configuration that apply to a file of it: they are not run, so that what

@@ -90,6 +90,17 @@ async def test_many_at_once_do_not_collide(repo: Path, made: Make) -> None:
     assert git(repo, "status", "--porcelain") == ""
 
 
+async def test_a_worktree_that_another_git_is_creating_is_waited_for(repo: Path, made: Make) -> None:
+    other = repo / ".git" / "worktrees" / "other"
+    other.mkdir(parents=True)
+    (other / "gitdir").write_text(f"{repo}-other/.git\n")
+    (other / "HEAD").write_text("0" * 40 + "\n")
+    (other / "commondir").touch()
+    asyncio.get_running_loop().call_later(0.1, (other / "commondir").write_text, "../..\n")
+    worktree, _ = await made()
+    assert git(worktree.path, "branch", "--show-current").strip() == worktree.branch
+
+
 async def test_a_directory_of_the_repository_is_the_same_directory_in_the_worktree(tmp_path: Path, repo: Path) -> None:
     asked = (home(tmp_path), enforcer(tmp_path), LOCAL, str(repo / "sub"), str(uuid.uuid4()))
     worktree, cwd = await Worktrees().make(*asked)

@@ -47,8 +47,11 @@ class Worktrees(Workplaces):
         await _check_own_filters(git, found.repository)
         # Before the worktree is there: from then on a `git add` in the checkout could take it in.
         await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
-        how = ("worktree", "add", "--no-checkout", "--no-track", "-b", worktree.branch, worktree.path, worktree.base)
+        # The branch by itself: `worktree add -b` could fail after it has made one, and then not be repeated.
+        branch = ("update-ref", f"refs/heads/{worktree.branch}", worktree.base, "0" * len(worktree.base))
         try:
+            await git.read(*branch, cwd=found.repository)
+            how = ("worktree", "add", "--no-checkout", worktree.path, worktree.branch)
             await git.read(*how, cwd=found.repository)
             # Asked for: git chooses another name than was planned where that is taken.
             worktree = worktree.model_copy(update={"git_dir": await _git_dir(git, worktree)})
