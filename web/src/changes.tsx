@@ -50,19 +50,19 @@ const SOURCES = {
 export function ChangesPage({ id, comments, say }: Props): VNode {
   const changes = useSignal<Changes | null>(null);
   const problem = useSignal("");
-  /** The turn from which on changes are shown; empty for all. */
-  const since = useSignal("");
+  /** The turns whose changes are shown, as a query: `turn=N`, `since=N`, or empty for all. */
+  const range = useSignal("");
   const worktree = useSignal(false);
   const read = (): void => {
-    const wanted = since.value;
-    void get<Changes>(`${sessionPath(id, "changes")}?since=${wanted}`).then((found) => {
-      if (since.value !== wanted) return;
+    const wanted = range.value;
+    void get<Changes>(`${sessionPath(id, "changes")}?${wanted}`).then((found) => {
+      if (range.value !== wanted) return;
       changes.value = found;
       worktree.value ||= found.source === "worktree";
       problem.value = "";
     }, (error: unknown) => (problem.value = messageOf(error)));
   };
-  useEffect(read, [id, since.value]);
+  useEffect(read, [id, range.value]);
   const now = changes.value;
   return (
     <div class="page">
@@ -74,7 +74,7 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
         {worktree.value && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
         <div class="changes">
           <Problem>{problem.value}</Problem>
-          {now !== null && <Since turns={now.turns} worktree={worktree.value} since={since} />}
+          {now !== null && <Turns turns={now.turns} worktree={worktree.value} range={range} />}
           {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files session={id} changes={now} comments={comments} />}
         </div>
       </div>
@@ -83,18 +83,28 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
   );
 }
 
-/** Chooses the turn from which on changes are shown. */
-function Since({ turns, worktree, since }: { turns: Changes["turns"]; worktree: boolean; since: Signal<string> }): VNode | null {
+/** Chooses the turns whose changes are shown: all, one, or those from one on. */
+function Turns({ turns, worktree, range }: { turns: Changes["turns"]; worktree: boolean; range: Signal<string> }): VNode | null {
   const id = useFreshId();
   if (turns.length < (worktree ? 1 : 2)) return null;
+  const newestFirst = [...turns].reverse();
   return (
     <div class="since">
       <label for={id}>Show</label>
-      <select id={id} value={since.value} onChange={(event) => (since.value = event.currentTarget.value)}>
+      <select id={id} value={range.value} onChange={(event) => (range.value = event.currentTarget.value)}>
         <option value="">All changes</option>
-        {[...turns].reverse().map(({ number, prompt, isLast }) => (
-          <option key={number} value={String(number)}>{`${isLast ? "The last turn" : `Since turn ${number}`}: ${visible(prompt)}`}</option>
-        ))}
+        <optgroup label="One turn">
+          {newestFirst.map(({ number, prompt, isLast }) => (
+            <option key={number} value={`turn=${number}`}>{`${isLast ? "The last turn" : `Turn ${number}`}: ${visible(prompt)}`}</option>
+          ))}
+        </optgroup>
+        {turns.length > 1 && (
+          <optgroup label="From a turn on">
+            {newestFirst.slice(1).map(({ number, prompt }) => (
+              <option key={number} value={`since=${number}`}>{`Since turn ${number}: ${visible(prompt)}`}</option>
+            ))}
+          </optgroup>
+        )}
       </select>
     </div>
   );

@@ -49,6 +49,8 @@ async def test_edits_since_a_turn_that_is_divided_between_pages() -> None:
     later = [EditedFile("a", ["2"]), EditedFile("b", ["3"])]
     assert await edited_files(read, since=2) == EditedFiles(later, False, turns)
     assert await edited_files(read, since=4) == EditedFiles([], False, turns)
+    assert await edited_files(read, since=1, until=2) == EditedFiles([EditedFile("a", ["1"])], False, turns)
+    assert await edited_files(read, since=3, until=3) == EditedFiles(later, False, turns)
 
 
 async def test_edits_are_cut_only_where_the_limit_was_reached() -> None:
@@ -59,3 +61,5 @@ async def test_edits_are_cut_only_where_the_limit_was_reached() -> None:
     assert [turn.number for turn in turns] == [1, 2, 3]
     files, cut, _ = await edited_files(read, since=2)
     assert ([file.path for file in files], cut) == (["b", "c"], False)
+    files, cut, _ = await edited_files(read, since=1, until=1)
+    assert ([file.path for file in files], cut) == (["a"], False), "later turns do not use up the limit"

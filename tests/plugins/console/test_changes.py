@@ -105,7 +105,7 @@ def test_a_question_about_a_write_has_the_change_and_the_session_has_all_of_them
     assert console.browser("bob").get(f"/api/sessions/{session}/changes/amount").status == 404
 
 
-def test_changes_are_shown_since_a_turn(console: Console, alice: Browser) -> None:
+def test_changes_are_shown_since_a_turn_and_of_one_turn(console: Console, alice: Browser) -> None:
     first, second = console.project / "first.txt", console.project / "second.txt"
     write = tool("Write", file_path=str(first), content="one\n")
     session = start(alice, console, script("Begin.", write, text("Done.")), permissionMode="acceptEdits")
@@ -118,8 +118,8 @@ def test_changes_are_shown_since_a_turn(console: Console, alice: Browser) -> Non
         ended(alice, say(alice, session, script(prompt, step, text("Done."))))
     path = f"/api/sessions/{session}/changes"
 
-    def changed(since: str) -> dict[str, list[str]]:
-        shown = alice.get(f"{path}?since={since}").json
+    def changed(since: str, turn: str = "") -> dict[str, list[str]]:
+        shown = alice.get(f"{path}?since={since}&turn={turn}").json
         assert [(turn["number"], turn["isLast"]) for turn in shown["turns"]] == [(1, False), (2, False), (3, False)]
         assert [turn["prompt"].split()[0] for turn in shown["turns"]] == ["Begin.", "Change.", "Add."]
         return {file["path"]: file["diffs"] for file in shown["files"]}
@@ -129,7 +129,12 @@ def test_changes_are_shown_since_a_turn(console: Console, alice: Browser) -> Non
     assert changed("2") == {str(first): [edited], str(second): [added]}
     assert changed("3") == {str(second): [added]}
     assert changed("4") == {}
-    assert alice.get(f"{path}?since=0").status == 400
+    assert changed("", "1") == {str(first): [begun]}
+    assert changed("", "2") == {str(first): [edited]}
+    assert changed("", "3") == {str(second): [added]}
+    assert changed("", "4") == {}
+    for query in ("since=0", "turn=0", "since=1&turn=1"):
+        assert alice.get(f"{path}?{query}").status == 400, query
     assert console.browser("bob").get(f"{path}?since=2").status == 404
 
 

@@ -64,15 +64,17 @@ class SessionWork:
             return await self.diff(session.id, caller=caller)
         return await self.edits(session, caller=caller)
 
-    async def edits(self, session: Session, since: int = 1, *, caller: Caller = LOCAL_CALLER) -> EditedFiles:
-        """The changes recorded from its tool calls, from a turn on. The session must have been found for this
-        caller."""
+    async def edits(
+        self, session: Session, since: int = 1, until: int | None = None, *, caller: Caller = LOCAL_CALLER
+    ) -> EditedFiles:
+        """The changes recorded from its tool calls, from turn `since` to turn `until`; None: to its end. The session
+        must have been found for this caller."""
 
         async def read(before: str | None) -> ConversationPage:
             extent = Extent(_EDITS_PAGE, longest_result=_ENOUGH_OF_A_RESULT)
             return (await self._stored.page_before(session.id, before, extent, caller=caller)).page
 
-        return await edited_files(read, since)
+        return await edited_files(read, since, until)
 
     async def plan(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> tuple[WorktreePlan, str | None]:
         """The contents of a commit, merge or pull request, and where the pull request would be opened, as

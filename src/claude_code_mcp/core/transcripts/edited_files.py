@@ -50,9 +50,9 @@ class _Edit(NamedTuple):
     diff: str
 
 
-async def edited_files(read: ReadPage, since: int = 1) -> EditedFiles:
-    """The changes made by a conversation's calls from a turn on. `read` returns the page before a position; None: the
-    last page."""
+async def edited_files(read: ReadPage, since: int = 1, until: int | None = None) -> EditedFiles:
+    """The changes made by a conversation's calls from turn `since` to turn `until`; None: to its end. `read` returns
+    the page before a position; None: the last page."""
     found = _Found([], {})
     before: str | None = None
     room = MAX_LENGTH
@@ -65,6 +65,8 @@ async def edited_files(read: ReadPage, since: int = 1) -> EditedFiles:
             # A turn that is divided has its prompt on an earlier page than its last edits.
             if edits or part.number in found.prompts:
                 found.prompts[part.number] = part.turn.prompt or found.prompts.get(part.number, "")
+            if until is not None and part.number > until:
+                continue
             for edit in reversed(edits):
                 room -= len(edit.diff)
                 if room < 0:

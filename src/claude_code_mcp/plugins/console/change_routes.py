@@ -103,14 +103,21 @@ class ChangeRoutes:
 
     async def changes(self, request: Request, user: WebUser) -> Response:
         """The session's changes by file: of its worktree if it has one and is idle, otherwise as recorded by its
-        calls. `since` limits them to those recorded from a turn on; `turns` are the possible values."""
+        calls. `since` limits them to those recorded from a turn on, `turn` to those of one turn; `turns` are the
+        possible values of both."""
         session_id, service = session_id_of(request), self._service
         since = number_of(request, "since", None, 1, _MAX_TURN)
+        turn = number_of(request, "turn", None, 1, _MAX_TURN)
+        if since is not None and turn is not None:
+            raise InvalidArgument("turn: cannot be combined with since.", field="turn")
         session = await service.find(session_id, caller=user.caller)
-        if since is None:
-            changes = await service.work.changes(session, caller=user.caller)
-        else:
+        changes: str | EditedFiles
+        if turn is not None:
+            changes = await service.work.edits(session, turn, turn, caller=user.caller)
+        elif since is not None:
             changes = await service.work.edits(session, since, caller=user.caller)
+        else:
+            changes = await service.work.changes(session, caller=user.caller)
         files, cut = self._files(changes)
         if isinstance(changes, str):
             source = "worktree"

@@ -175,7 +175,7 @@ def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, site:
     expect(page.get_by_role("textbox", name="Comment on src/app.py:1")).to_be_focused()
 
 
-def test_the_changes_of_the_last_turn_are_shown_alone(person: Person, site: Site) -> None:
+def test_the_changes_of_one_turn_are_shown_alone(person: Person, site: Site) -> None:
     _three_files(person, site)
     page = person.page
     shown = page.get_by_label("Show", exact=True)
@@ -183,12 +183,23 @@ def test_the_changes_of_the_last_turn_are_shown_alone(person: Person, site: Site
     expect(shown).to_be_hidden()
     _change_one(person)
     expect(shown.locator("option")).to_have_text(
-        ["All changes", "The last turn: Change one", "Since turn 1: Write three files"]
+        [
+            "All changes",
+            "The last turn: Change one",
+            "Turn 1: Write three files",
+            "Since turn 1: Write three files",
+        ]
     )
     shown.select_option("The last turn: Change one")
     expect(page.get_by_text("1 file.")).to_be_visible()
     expect(page.locator("td.new")).to_have_text(["+added: two = 'zwei'"])
+    shown.select_option("Turn 1: Write three files")
+    expect(page.get_by_text("3 files.")).to_be_visible()
+    expect(page.locator("details.tool", has_text="src/app.py").locator("td.new")).to_have_text(
+        ["+added: one = 1", "+added: two = 2"]
+    )
     shown.select_option("All changes")
+    expect(page.locator("td.new", has_text="zwei").first).to_be_visible()
     expect(page.locator(".file-tree summary")).to_contain_text("0 of 3 viewed")
 
 
