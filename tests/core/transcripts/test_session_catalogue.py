@@ -10,6 +10,7 @@ import pytest
 from claude_code_mcp.core.model.text import iso
 from claude_code_mcp.core.state.session_marks import Mark
 from claude_code_mcp.core.transcripts import session_catalogue
+from claude_code_mcp.core.transcripts.index import File
 from claude_code_mcp.core.transcripts.session_catalogue import Catalogue, HistoryEntry
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, summarize
@@ -291,6 +292,33 @@ def test_a_listing_opens_no_more_transcripts_than_it_needs(disk: Disk, monkeypat
     monkeypatch.setattr(session_catalogue, "summarize", noted)
     assert ids(disk.catalogue, limit=2) == made[:-3:-1]
     assert len(opened) == 2
+
+
+def test_in_a_copied_home_directory_only_the_first_listing_looks_into_all_transcripts(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every file is younger than the messages of all."""
+    monkeypatch.setattr(session_catalogue, "_SORTED_AFTER", 1)
+    made = [disk.session("hello", **said(f"{day:02}T10:00")) for day in (5, 3, 9, 1, 7)]
+    same = sorted(disk.session("hello", **said("02T10:00")) for _ in range(5))
+    catalogue = disk.catalogue
+    looked: list[str] = []
+    last = [made[2], made[4], made[0], made[1], *same, made[3]]
+    summary = catalogue._summary
+
+    def noted(file: File) -> TranscriptSummary | None:
+        looked.append(session_catalogue._session_of(file.path))
+        return summary(file)
+
+    monkeypatch.setattr(catalogue, "_summary", noted)
+    assert ids(catalogue) == last
+    looked.clear()
+    assert ids(catalogue, limit=2) == last[:2]
+    assert set(looked) <= set(last[:3])
+    assert [ids(catalogue, limit=1, offset=at) for at in range(10)] == [[one] for one in last]
+    with disk.path_of(made[3]).open("ab") as file:
+        file.write(lines(user("again", cwd=str(disk.project), **said("20T10:00"))))
+    assert ids(catalogue, limit=2) == [made[3], last[0]]
 
 
 def test_a_directory_with_a_line_break_in_its_name_is_found(disk: Disk) -> None:

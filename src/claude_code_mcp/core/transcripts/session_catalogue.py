@@ -54,6 +54,8 @@ _EXTENSION = len(EXTENSION)
 _NAME = 36 + _EXTENSION
 _MAX_CACHED = 4096
 _WRITTEN_AT_ONCE = 200
+_SORTED_AFTER = 500
+"""The list is sorted anew when so many more transcripts have been opened."""
 _HISTORY_BYTES = 1 << 20
 """How much of the end of the history is read."""
 _LATEST_MS = 10**14
@@ -91,6 +93,7 @@ class Entry:
 
 # `Catalogue.list` hides the built-in within its class.
 CatalogueEntries = list[Entry]
+CatalogueOrder = list[tuple[float, str]]
 IndexRow = tuple[File, str, str]
 """A file, its facts and its searchable text."""
 
@@ -102,6 +105,18 @@ class HistoryEntry:
     project: str
     first_prompt: str | None
     last_used: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """All sessions, sorted, and what they were sorted by."""
+
+    files: object
+    history: object
+    marked: object
+    opened: int
+    """The number of transcripts that had been opened."""
+    sessions: "CatalogueOrder"
 
 
 _NO_HISTORY: dict[str, HistoryEntry] = {}
@@ -125,7 +140,9 @@ class Catalogue:
         self._indexing = threading.Lock()
         self._indexed: object = None
         """The files at the time when all of them were last in the index."""
-        self._order: tuple[object, object, object, list[str]] = (None, None, None, [])
+        self._order = _Order(None, None, None, 0, [])
+        self._last_uses: dict[str, tuple[File, float]] = {}
+        """When the sessions of the transcripts that were opened were last used, by path."""
         self._newest: tuple[object, dict[str, File]] = (None, {})
         self._unread: dict[str, str] = {}
         """The transcripts, and the history, that could not be read when last needed, with the reason."""
@@ -186,7 +203,7 @@ class Catalogue:
         files, history, marked = self._files(), self._history(), self.marks.read()
         return sum(
             (only is None or session_id in only) and (session_id in marked.archived) is archived
-            for session_id in self._by_file_time(files, history, marked)
+            for _, session_id in self._by_latest_use(files, history, marked)
         )
 
     def transcripts(self) -> dict[str, File]:
@@ -240,8 +257,8 @@ class Catalogue:
         named = self._named(text, history) if text is not None else None
         # What can be decided without opening the transcript comes first: most of them are never opened.
         wanted = (
-            session_id
-            for session_id in self._by_file_time(files, history, marked)
+            (latest, session_id)
+            for latest, session_id in self._by_latest_use(files, history, marked)
             if (only is None or session_id in only)
             and (session_id in marked.archived) is archived
             and (directory is None or directory.may_be(files[session_id]))
@@ -281,41 +298,52 @@ class Catalogue:
 
     def _by_last_use(
         self,
-        session_ids: Iterable[str],
+        wanted: Iterable[tuple[float, str]],
         files: dict[str, File],
         history: dict[str, HistoryEntry],
         marked: MarkedSessions,
     ) -> Iterator[str]:
-        """Turns the order of `_by_file_time` into the order of last use. A file is never older than its last message,
-        so an opened one is known to be next once no younger file remains. Opens no more files than necessary."""
+        """Turns the order of `_by_latest_use` into the order of last use. An opened session is known to be next once
+        none remains that could have been used later. Opens no more files than necessary."""
         opened: list[tuple[bool, float, str]] = []
-        for session_id in session_ids:
-            file, past = files[session_id], history.get(session_id)
+        for latest, session_id in wanted:
             not_pinned = session_id not in marked.pinned
-            youngest = not_pinned, -max(file.mtime_ns / 1e9, past.last_used if past else 0)
-            while opened and opened[0][:2] <= youngest:
+            # Not at the same time: sessions of one time are in the order of their ids, whatever was opened before.
+            while opened and opened[0][:2] < (not_pinned, -latest):
                 yield heapq.heappop(opened)[2]
-            heapq.heappush(opened, (not_pinned, -_last_used(file, self._summary(file), past), session_id))
+            file = files[session_id]
+            used = _last_used(file, self._summary(file), history.get(session_id))
+            heapq.heappush(opened, (not_pinned, -used, session_id))
         while opened:
             yield heapq.heappop(opened)[2]
 
-    def _by_file_time(
+    def _by_latest_use(
         self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
-    ) -> Iterable[str]:
-        """Pinned sessions first, then by file time; cached while all three inputs are the same objects. Does not check
-        for changes: files added since would be sorted into an order without them."""
+    ) -> Iterable[tuple[float, str]]:
+        """Pinned sessions first, then by the latest time at which they can have been used: that of the last message if
+        the transcript was opened, else that of the file, which is never older. (In a copied home directory all files
+        are younger.) Cached while all three inputs are the same objects. Does not check for changes: files added since
+        would be sorted into an order without them."""
         with self._lock:
-            known_files, known_history, known_marks, order = self._order
-            if known_files is files and known_history is history and known_marks is marked:
-                return order
-            used = {session_id: transcript.mtime_ns / 1e9 for session_id, transcript in files.items()}
-            for session_id in used.keys() & history.keys():
-                used[session_id] = max(history[session_id].last_used, used[session_id])
-            ids = sorted(used, key=used.__getitem__, reverse=True)
+            order = self._order
+            unchanged = order.files is files and order.history is history and order.marked is marked
+            if unchanged and len(self._last_uses) - order.opened < _SORTED_AFTER:
+                return order.sessions
+            if order.files is not files and len(self._last_uses) > len(files):
+                paths = {file.path for file in files.values()}
+                self._last_uses = {path: known for path, known in self._last_uses.items() if path in paths}
+            latest: dict[str, float] = {}
+            for session_id, file in files.items():
+                known = self._last_uses.get(file.path)
+                latest[session_id] = known[1] if known is not None and known[0] == file else file.mtime_ns / 1e9
+            for session_id in latest.keys() & history.keys():
+                latest[session_id] = max(history[session_id].last_used, latest[session_id])
+            ids = sorted(latest, key=latest.__getitem__, reverse=True)
             pinned = marked.pinned
-            order = [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
-            self._order = files, history, marked, order
-            return order
+            ids = [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
+            sessions = [(latest[session_id], session_id) for session_id in ids]
+            self._order = _Order(files, history, marked, len(self._last_uses), sessions)
+            return sessions
 
     def _entry(
         self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
@@ -391,6 +419,7 @@ class Catalogue:
             self.index.note([_row(file, summary)])
         self._unread.pop(file.path, None)
         with self._lock:
+            self._last_uses[file.path] = file, _last_used(file, summary, None)
             self._summaries[file.path] = file, summary
             if len(self._summaries) > _MAX_CACHED:
                 self._summaries.popitem(last=False)
