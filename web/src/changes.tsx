@@ -12,7 +12,7 @@ import { saveViewed, viewedOf } from "./drafts";
 import { byDirectory, FileTree, type ListedFile } from "./file_tree";
 import { below } from "./tool_view";
 import { Nodes, Problem, useFreshId } from "./ui";
-import { WorkView } from "./work_view";
+import { Work } from "./work";
 import { count, visible } from "./words";
 
 interface Changes {
@@ -71,7 +71,7 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
         <div class="heading"><h1 tabIndex={-1}>Changes</h1></div>
       </header>
       <div class="scroller" tabIndex={0} role="region" aria-label="Changes">
-        {worktree.value && <Nodes class="work-place" from={[id]} make={() => [new WorkView(id, read, say).element]} />}
+        {worktree.value && <div class="work-place"><Work session={id} done={read} say={say} /></div>}
         <div class="changes">
           <Problem>{problem.value}</Problem>
           {now !== null && <Turns turns={now.turns} worktree={worktree.value} range={range} />}

@@ -10,7 +10,7 @@ import { Comments } from "./comments";
 import { Composer, ComposerBox, type Outgoing } from "./composer";
 import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
 import { button, h, replace } from "./dom";
-import { FindView } from "./find_view";
+import { Find, FindBar } from "./find";
 import type { Live, Watcher } from "./live";
 import { GONE, GoneNotice } from "./machines";
 import { planWords } from "./limits";
@@ -52,7 +52,8 @@ export class ConversationView implements Watcher {
   private readonly changes = h("a", { class: "quiet changes-link" }, "Changes");
   private readonly asking = h("div", { class: "asking" });
   private readonly todo = new TodoList();
-  private readonly find = new FindView(() => this.id, (turn, itemId) => this.jump(turn, itemId));
+  private readonly find = new Find(() => this.id, (turn, itemId) => this.jump(turn, itemId));
+  private readonly finding = h("div", { class: "place" });
   private readonly queue = new Queue();
   private readonly waiting = h("div", { class: "place" });
   private readonly tasks = h("div", { class: "place" });
@@ -117,10 +118,11 @@ export class ConversationView implements Watcher {
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.pill, this.changes,
         button("", () => this.find.toggle(), { class: "quiet find-open", aria: { label: "Find in this conversation" } }), this.menu),
-      this.find.element,
+      this.finding,
       this.tasks, this.scroller, h("div", { class: "newest-place" }, this.newest), this.comments.element, this.activity, this.watching, this.writing);
     this.unmount.push(
       mount(ContextRing, { row: this.rowShown }, this.context),
+      mount(FindBar, { find: this.find }, this.finding),
       mount(Todos, { list: this.todo }, this.tasks),
       mount(QueueList, { queue: this.queue, acts: {
     withdraw: (message) => this.withdraw(message),

@@ -80,47 +80,21 @@ export function replace(parent: Element, ...children: Child[]): void {
   append(parent, children);
 }
 
-/** A link to an address that somebody else wrote; null unless it is an absolute one on http or https. */
+/** An address that somebody else wrote; null unless it is an absolute one on http or https. */
+export function outsideAddress(address: string): string | null {
+  const url = URL.canParse(address) ? new URL(address) : null;
+  return url?.protocol === "http:" || url?.protocol === "https:" ? url.href : null;
+}
+
+/** A link to such an address; null if it is none. */
 export function outsideLink(address: string, ...children: Child[]): HTMLAnchorElement | null {
-  let url: URL;
-  try {
-    url = new URL(address);
-  } catch {
-    return null;
-  }
-  if (url.protocol !== "http:" && url.protocol !== "https:") return null;
-  const link = h("a", { title: url.href }, ...children);
-  link.href = url.href;
+  const href = outsideAddress(address);
+  if (href === null) return null;
+  const link = h("a", { title: href }, ...children);
+  link.href = href;
   link.rel = "noopener noreferrer nofollow";
   link.target = "_blank";
   return link;
-}
-
-/** Makes the children of a list those of `items`, in order. An element that is there for a key already stays, and with
- * it the focus and what was typed into it. */
-export function keyed<Item>(
-  parent: Element,
-  items: readonly Item[],
-  key: (item: Item) => string,
-  make: (item: Item, old: HTMLElement | undefined) => HTMLElement,
-): void {
-  const old = new Map<string, HTMLElement>();
-  for (const child of parent.children) old.set((child as HTMLElement).dataset["key"] ?? "", child as HTMLElement);
-  let place: Element | null = parent.firstElementChild;
-  for (const item of items) {
-    const name = key(item);
-    const before = old.get(name);
-    const element = make(item, before);
-    element.dataset["key"] = name;
-    old.delete(name);
-    if (before !== undefined && before !== element) {
-      if (place === before) place = before.nextElementSibling;
-      before.remove();
-    }
-    if (place === element) place = element.nextElementSibling;
-    else parent.insertBefore(element, place);
-  }
-  for (const left of old.values()) left.remove();
 }
 
 /** A button that says what it does. Without an action of its own it does nothing. */
@@ -134,18 +108,4 @@ let numbers = 0;
 export function freshId(prefix: string): string {
   numbers += 1;
   return `${prefix}-${numbers}`;
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-
-/** An icon that is drawn by one path on a square of 24. */
-export function icon(path: string): SVGSVGElement {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 24 24");
-  svg.setAttribute("aria-hidden", "true");
-  svg.setAttribute("class", "icon");
-  const line = document.createElementNS(SVG, "path");
-  line.setAttribute("d", path);
-  svg.appendChild(line);
-  return svg;
 }

@@ -1,5 +1,6 @@
 // The console: who is signed in, which screen is shown, the list beside it, and the state of the connection.
 
+import type { FunctionComponent } from "preact";
 import { ApiError, get, messageOf, onSignedOut, post, sessionPath, type SignInWays } from "./api";
 import { setHighlighter } from "./code_block";
 import { Design } from "./design";
@@ -8,10 +9,10 @@ import { ChangesPage } from "./changes";
 import { Comments } from "./comments";
 import { ConversationView, type Surroundings } from "./conversation_view";
 import { Costs } from "./costs";
-import { button, h, replace } from "./dom";
+import { h, replace } from "./dom";
 import { noteSent, openDrafts } from "./drafts";
 import { setFileRoute } from "./file_links";
-import { fileView } from "./file_view";
+import { FilePage } from "./file";
 import { Highlight } from "./highlight";
 import { Home } from "./home";
 import { NeedsPill, SessionList, SessionNav } from "./list";
@@ -21,7 +22,7 @@ import { Live } from "./live";
 import { NewSession } from "./new";
 import { Servers } from "./servers";
 import { Settings } from "./settings";
-import { cameBackInVain, signIn, signInView, takeTicket } from "./sign_in_view";
+import { AccountChoice, cameBackInVain, NoAnswer, SignIn, signIn, takeTicket } from "./sign_in";
 import { below } from "./tool_view";
 import type { Me } from "./types";
 
@@ -133,7 +134,7 @@ class Console {
     const say = (text: string, key: string): Promise<void> => this.say(id, text, key);
     const comments = (): Comments => new Comments(id, say, () => isWatched(this.live.rows.get(id) ?? { sessionId: id }));
     if (part === "changes") this.show(this.mounted((place) => mount(ChangesPage, { id, comments: comments(), say }, place)));
-    else if (part === "file") this.show(fileView(id, what, line, comments()));
+    else if (part === "file") this.show(this.mounted((place) => mount(FilePage, { session: id, path: what, line, comments: comments() }, place)));
     else this.showSession(id, part, what || null);
   }
 
@@ -233,11 +234,13 @@ function decoded(parts: readonly string[]): string[] {
 }
 
 let shown: Console | null = null;
+let door: (() => void) | null = null;
 
 async function start(problem = ""): Promise<void> {
   let ways: SignInWays = { token: true, open: false, provider: false };
   shown?.close();
   shown = null;
+  closeDoor();
   onSignedOut((told) => {
     ways = told;
     if (shown !== null) void start();
@@ -254,6 +257,7 @@ async function start(problem = ""): Promise<void> {
   try {
     const me = await get<Me>("/api/me");
     openDrafts(me.principal);
+    closeDoor();
     shown = new Console(me, () => void start());
   } catch (error) {
     if (error instanceof ApiError && error.code === "SIGNED_OUT") showSignIn(ways, problem);
@@ -262,26 +266,30 @@ async function start(problem = ""): Promise<void> {
 }
 
 function showSignIn(ways: SignInWays, problem: string): void {
-  document.body.dataset["area"] = "sign-in";
-  replace(document.body, signInView(ways, problem, () => void start()));
-  document.querySelector<HTMLElement>("h1")?.focus();
+  showDoor(SignIn, { ways, problem, done: () => void start() });
 }
 
-/** A link of somebody else was opened: whoever sent it may want this person to work in another name. */
 function showChoice(ticket: string, why: string): void {
-  document.body.dataset["area"] = "sign-in";
   const change = (): void => void signIn({ ticket, replace: true }).then(() => start(), (error: unknown) => start(messageOf(error)));
-  replace(document.body, h("main", { class: "sign-in", id: "main" }, h("h1", { tabindex: -1 }, "Claude Code"),
-    h("p", { role: "alert" }, why), h("div", { class: "actions" },
-      button("Stay signed in", () => void start(), { class: "allow" }), button("Switch accounts", change))));
-  document.querySelector<HTMLElement>("h1")?.focus();
+  showDoor(AccountChoice, { why, stay: () => void start(), change });
 }
 
 function showFailure(why: string): void {
-  document.body.dataset["area"] = "sign-in";
-  replace(document.body, h("main", { class: "sign-in", id: "main" }, h("h1", null, "Claude Code"),
-    h("p", { class: "problem", role: "alert" }, why), button("Try again", () => void start(), { class: "allow" })));
+  showDoor(NoAnswer, { why, again: () => void start() });
   addEventListener("online", () => void start(), { once: true });
+}
+
+function closeDoor(): void {
+  door?.();
+  door = null;
+}
+
+/** A page for somebody who is not signed in. */
+function showDoor<Props extends object>(page: FunctionComponent<Props>, props: Props): void {
+  document.body.dataset["area"] = "sign-in";
+  closeDoor();
+  document.body.replaceChildren();
+  door = mount(page, props, document.body);
 }
 
 addEventListener("hashchange", () => {

@@ -2,7 +2,7 @@
 
 import { post, send } from "./api";
 import { scriptAddress } from "./scripts";
-import { deviceName } from "./sign_in_view";
+import { deviceName } from "./sign_in";
 
 /** Why notifications cannot be had here; null if they can. */
 export function pushProblem(key: string | null | undefined): string | null {
