@@ -91,7 +91,7 @@ async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
     report = finished_report(session, outcome, ResultParts(service.redaction))
     assert report.result is not None
     assert report.result.startswith("lost")
-    assert "cannot be recorded" in str(report.notice)
+    assert "could not be saved" in str(report.notice)
     listed = await session_list(service, LOCAL_CALLER)
     assert listed.error is not None
     assert (listed.error.code, session.id in listed.error.message) == ("NOT_SAVED", True)

@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.core.errors import LimitReached
 from claude_code_mcp.core.processes.memory import MachineMemory
-from claude_code_mcp.core.sessions.live.slots import EXPECTED, Slots
+from claude_code_mcp.core.sessions.live.slots import EXPECTED_BYTES, Slots
 
 MIB = 1 << 20
 
@@ -83,7 +83,7 @@ async def starting(slots: Slots, holder: Holder) -> AsyncIterator["asyncio.Task[
     slots.take(holder)
 
     async def start() -> None:
-        async with slots.spawning(slots.line_up(holder)):
+        async with slots.spawning(slots.enqueue(holder)):
             pass
 
     task = asyncio.create_task(start())
@@ -94,7 +94,7 @@ async def starting(slots: Slots, holder: Holder) -> AsyncIterator["asyncio.Task[
 
 
 async def test_those_who_wait_for_memory_are_told_their_place_and_start_in_their_order() -> None:
-    slots = Slots(9, 4, memory_limit=EXPECTED)
+    slots = Slots(9, 4, memory_limit=EXPECTED_BYTES)
     [working] = holders(slots, 1, idle=False)
     second, third = Holder(slots, 2, idle=False), Holder(slots, 3, idle=False)
     async with starting(slots, second) as two, starting(slots, third) as three:
@@ -110,7 +110,7 @@ async def test_those_who_wait_for_memory_are_told_their_place_and_start_in_their
 
 
 async def test_who_gives_up_waiting_is_not_waited_for() -> None:
-    slots = Slots(9, 4, memory_limit=EXPECTED)
+    slots = Slots(9, 4, memory_limit=EXPECTED_BYTES)
     holders(slots, 1, idle=False)
     async with starting(slots, Holder(slots, 2)):
         assert slots.waiting == 1
@@ -118,7 +118,7 @@ async def test_who_gives_up_waiting_is_not_waited_for() -> None:
 
 
 async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_idle_makes_room() -> None:
-    slots = Slots(9, 4, memory_limit=EXPECTED, memory_wait=0)
+    slots = Slots(9, 4, memory_limit=EXPECTED_BYTES, memory_wait=0)
     [idle] = holders(slots, 1)
     working = Holder(slots, 2, idle=False)
     slots.take(working)
@@ -131,7 +131,7 @@ async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_id
 async def test_only_so_many_start_at_once() -> None:
     slots = Slots(9, 1)
     first, second = Holder(slots, 1, idle=False), Holder(slots, 2, idle=False)
-    async with slots.spawning(slots.line_up(first)), starting(slots, second) as two:
+    async with slots.spawning(slots.enqueue(first)), starting(slots, second) as two:
         assert not two.done()
         assert "starting" in (slots.wait_reason(second) or "")
     async with starting(slots, second) as two:
@@ -143,9 +143,9 @@ async def test_a_start_that_never_came_leaves_the_line() -> None:
     first, second = Holder(slots, 1), Holder(slots, 2)
     for holder in (first, second):
         slots.take(holder)
-    place = slots.line_up(first)
+    place = slots.enqueue(first)
     async with starting(slots, second) as waiting:
         assert slots.wait_reason(second) is not None, "one at a time, and the first has its place at once"
-        slots.leave_line(place)
-        slots.leave_line(place)
+        slots.dequeue(place)
+        slots.dequeue(place)
         await waiting

@@ -1,1 +1,1 @@
-"""Many sessions: their turns, their processes, their limits."""
+"""Sessions: their turns, processes and limits."""

@@ -76,6 +76,6 @@ class BackgroundTasks:
 
 
 def _name_of(work: object) -> str:
-    """For the log: the function that a task runs."""
+    """The name of the function that a task runs, for the log."""
     work = work.func if isinstance(work, partial) else work
     return getattr(work, "__qualname__", type(work).__name__)

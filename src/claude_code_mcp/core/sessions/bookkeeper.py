@@ -35,7 +35,7 @@ class Bookkeeper:
     recorder: RecordWriter
     """The recorder of sessions that are no longer in memory."""
     moved_elsewhere: Callable[[str, str], None]
-    """Called when a session continues under another id; may block on the disk."""
+    """Called with the old and the new id when a session continues under another id; may block on the disk."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Bookkeeper:
         observers: ObserverList,
         start_task: StartTask,
     ) -> None:
-        """`sessions`, `recorder` and `moved_elsewhere` are set before the first event: they come after this."""
+        """`sessions`, `recorder` and `moved_elsewhere` are created later and must be set before the first event."""
         self._limits = limits
         self._broker = broker
         self._observers = observers
@@ -84,7 +84,7 @@ class Bookkeeper:
             session = self.sessions.known(session_id)
             if session is not None:
                 # The report of the turn waits for this: the warning belongs to the turn that caused it.
-                session.recorder.saved_with(session_id, writing)
+                session.recorder.also_await(session_id, writing)
 
     async def _write_cost(self, noted: NotedAmount) -> None:
         """Write a cost, and announce the budget warnings that it triggers. They are audited even if the session no
@@ -112,7 +112,7 @@ class Bookkeeper:
 
     def on_moved(self, old: str, new: str) -> None:
         """Record that a session continues under another id. It is on disk on return, before the new id is published."""
-        # First: what follows looks the session up by its new id.
+        # First: the calls below look the session up by its new id.
         self.sessions.moved(old, new)
         self._broker.moved(old, new)
         spending = self._limits.spending

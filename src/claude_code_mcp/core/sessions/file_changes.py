@@ -1,7 +1,7 @@
 """Computes how a tool call would change a file, before a person is asked, so that the change can be shown in context.
 
-Reads only regular files below the session's own directories, by a path without links, and only where the policy lets
-the principal read: a session may have put anything there. Everything here blocks on the disk.
+A session may have put anything into its directories. So this reads only regular files below them, follows no links, and
+reads only what the policy lets the principal read. All functions block on the disk.
 """
 
 import json
@@ -19,7 +19,7 @@ from ..private_files import is_absence, open_at
 MAX_BYTES = 512 << 10
 """Bytes of a file, or characters of text, above which no diff is computed."""
 _MAX_SEARCHED = 64 << 20
-"""Characters searched for all edits of one call: each of thousands of edits would be searched for in the whole text."""
+"""Maximum characters searched for all edits of one call, because each edit is searched for in the whole text."""
 MAX_DIFF = 200_000
 """Characters of a diff that is shown."""
 _NOT_TEXT = FileChange(note="The existing file is not text, so no diff can be shown.")
@@ -150,7 +150,7 @@ def _cell_number(cells: Any, wanted: object) -> int | None:
 
 
 def _after(tool_name: str, tool_input: Mapping[str, Any], before: str) -> str | None:
-    """The text after the call; None if the call does not fit the text, which Claude Code will find as well."""
+    """The text after the call; None if the call does not fit the text, in which case Claude Code rejects it too."""
     if tool_name == "Write":
         content = tool_input.get("content")
         return content if isinstance(content, str) else None

@@ -1,9 +1,9 @@
 """Messages with an idempotency key: a message that is repeated because its answer was lost is accepted only once.
 
-This holds within this server always, and across restarts and servers as far as the database could be written: a key is
-pending there before its message reaches the session, and accepted before the sender is answered. A server that dies in
-between leaves a pending key; the next attempt first looks for the message in the transcript (`Accepting` gets it as
-`orphaned`).
+This is guaranteed within this server, and across restarts and servers unless a write to the database failed: a key is
+recorded as pending before its message reaches the session, and as accepted before the sender gets the answer. A server
+that dies in between leaves a pending key; the next attempt first looks for the message in the transcript (`Accepting`
+gets it as `orphaned`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from .session import Session
 log = logging.getLogger(__name__)
 
 _KEPT = 2000
-"""Accepted keys that are known without the database."""
+"""Maximum number of accepted keys kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,13 @@ class KeyedMessage:
 
 
 class NotKnownToBeRead(Cancelled):
-    """The message was given to the session, whose process may have read it or not: the next server must look."""
+    """The message was given to the session, and it is unknown whether a process has read it: the next server must check
+    the transcript."""
 
 
 Accepting = Callable[[KeyedMessage], Awaitable[PendingTurn]]
 Finding = Callable[[str], Awaitable[Session]]
-"""The session with an id, in memory or on disk."""
+"""Finds the session with an id, in memory or on disk."""
 
 
 class KeyedMessages:

@@ -129,10 +129,10 @@ class LimitWaits:
         try:
             again_at = await self._continue(session_id, owner)
         except Cancelled:
-            again_at = None  # it no longer waits, or the server is stopping
+            again_at = None  # the session no longer waits, or the server is stopping
         except _TEMPORARY as problem:
             log.info("session %s does not continue yet: %s", session_id, problem)
-            again_at = self._clock() + _RETRY * random.uniform(0.5, 1)  # noqa: S311 - only spreads them
+            again_at = self._clock() + _RETRY * random.uniform(0.5, 1)  # noqa: S311 - jitter
         except ClaudeCodeError as error:
             log.warning("session %s does not continue automatically: %s", session_id, error.message)
             again_at = None

@@ -59,7 +59,7 @@ class MessageAcceptance:
         working = [other.id for other in own if other.busy or other.process.uses_model]
         with limits.room(session.id, principal, own_limits, working), self._sessions.keeping(session) as kept:
             if kept.deps.replica is not None:
-                # Before anything is reserved or sent: a machine that does not hold the session must not run anything.
+                # Before anything is reserved or sent: only the machine that holds the session may run it.
                 await kept.deps.replica.admit(kept.id, kept.owner, stays=kept.options.stay_on_machine)
             async with self._budgeted(kept, principal, own_limits, len(working)):
                 yield kept
@@ -127,8 +127,8 @@ class MessageAcceptance:
         continues: str = "",
         on_limit: OnLimit | None = None,
     ) -> UserMessage:
-        """Send the message to the session, after reading the images and prompts that it names. Returns when the message
-        and the options are accepted (`_confirm`). Otherwise like `Session.send`."""
+        """Read the images and prompts that the message names, then send it to the session. Returns when the message and
+        the options are accepted (`_confirm`). Otherwise like `Session.send`."""
         shown: tuple[Image, ...] = ()
         if images:
             shown = await asyncio.to_thread(read_images, images, lambda path: allowed_path(session, path))
@@ -148,7 +148,7 @@ class MessageAcceptance:
 
     async def conclude(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
         """Wait until an accepted message is recorded, and audit it. The caller is answered only afterwards."""
-        # After this, the message survives a kill of the server. A new session's first record already has it.
+        # After this the message survives a kill of the server. The first record of a new session already has it.
         if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
             await session.saved()
         if self._deps.replica is not None:  # it also survives the loss of the machine
@@ -169,12 +169,12 @@ class MessageAcceptance:
         """The message, or the text of the hub server prompt that it names, which the policy must allow too."""
         if not text.startswith(f"/{PREFIX}"):
             return text
-        async with session.deps.open_hub() as host:
-            if host is None:
+        async with session.deps.open_hub() as hub:
+            if hub is None:
                 return text
             caller = f"session:{session.id}"
-            servers = usable_servers(host, session.options.hub_servers, session.deps.enforcer, session.owner)
-            expanded = await expand_prompt(host, text, servers, caller, session.cwd)
+            servers = usable_servers(hub, session.options.hub_servers, session.deps.enforcer, session.owner)
+            expanded = await expand_prompt(hub, text, servers, caller, session.cwd)
         if expanded != text:
             session.deps.enforcer.admission(session.owner).check_prompt("prompt", expanded, session.cwd)
         return expanded

@@ -14,8 +14,8 @@ from ..model.outcome import Outcome
 
 _SETTLED_KEPT = 32
 _MAX_WAITING, _MAX_CHARACTERS = 200, 96 << 20
-"""Maximum number of messages without an outcome, and of characters in them and their images: they are kept in memory,
-and a turn that waits for an answer may last a day."""
+"""Maximum number of messages without an outcome, and of characters in them and their images. They are kept in memory,
+possibly for a day if a turn waits for an answer."""
 
 
 class WhenBusy(StrEnum):

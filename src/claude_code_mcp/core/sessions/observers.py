@@ -1,6 +1,4 @@
-"""The observers of a service, which are called with events and audited acts. They must not block; a failure of one is
-logged and does not affect the others.
-"""
+"""Calls the observers of a service with events and audited acts."""
 
 import logging
 from collections.abc import Container, Iterator

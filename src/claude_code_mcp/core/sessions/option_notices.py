@@ -20,8 +20,8 @@ _MAX_BUDGETS = 10
 
 
 PROMPTS = ("system_prompt", "append_system_prompt")
-"""The options that stay as a conversation began: Claude Code writes them to its transcript, and reads them from there
-when the conversation continues or is forked, whatever options it is started with."""
+"""Options that cannot change within a conversation: Claude Code writes them to the transcript and reads them from there
+when the conversation continues or is forked."""
 _KEPT_PROMPT = (
     "systemPrompt was not applied: a conversation keeps its first system prompt, also in a fork. Start a new session "
     "to use another one."

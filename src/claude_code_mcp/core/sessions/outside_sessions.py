@@ -1,8 +1,8 @@
 """Sessions that another program runs, such as Claude Code in a terminal, as that program reports them.
 
-Such a session is in memory like any other: callers can list it, watch it and wait for it, and the first answer to a
-question counts. Only the program runs it: this server sends it no messages, starts no process for it and writes no
-record. When the program has left, the session is only on disk again, and the next message takes it over.
+Such a session is in memory like any other: callers can list it, watch it, wait for it and answer its questions; the
+first answer counts. But this server sends it no messages, starts no process for it and writes no record. When the
+program has left, the session is only on disk again, and the next message to it starts a process of this server.
 
 All reports are unverified claims, and affect only the display. An answer reaches only the program that asked, and the
 policy of the local user judges it like every other answer.
@@ -41,7 +41,7 @@ _MAX_QUESTIONS = 50
 Settled = Callable[[Resolution, dict[str, Any] | None], None]
 """Called once with the resolution of a question and the reply for Claude Code; None if it needs no reply."""
 Check = Callable[[Question, Answer], None]
-"""Raises the error that an answer must be refused with, if any."""
+"""Raises an error if an answer must be refused."""
 
 
 class OutsideSession:
@@ -53,7 +53,7 @@ class OutsideSession:
         self.attended = attended
         """Whether the person is at the program right now, and needs no notifications."""
         self.permission_mode: str | None = None
-        """As the program reports it; None if it has not."""
+        """The mode that the program reported; None before that."""
         self._turns = 0
         self._logged = logged
         """The number of transcript bytes that are in the session's log."""
@@ -193,7 +193,7 @@ class OutsideSessions:
             ClaudeCodeError: its files cannot be read.
         """
         deps = self._environments.of(LOCAL_CALLER)
-        # Before the log is filled from disk: later additions must not be missing.
+        # Before the log is filled from disk: additions in between must not be lost.
         logged = await deps.stores.library.transcript_size(session_id)
         try:
             session = await self._sessions.find(session_id, LOCAL, deps)

@@ -1,9 +1,8 @@
-"""Other servers of the same user: what they do with a session, and how a session moves from one to another.
-
-A server keeps the process of a session for a while after a turn, so that the next message is cheap. If another server
-gets a message for that session, it requests the session through the database (`request_release`). The holder parks the
-process if it is idle, or answers that it is busy. The holder is notified by a change of its own file in `servers`, the
-other by changes of the database's log file, which the system reports: nothing is polled while nothing happens, and a
+"""Coordinates the servers of one user: which of them holds a session, and how it moves to another.  A server keeps the
+process of a session for a while after a turn, to make the next message cheap. If another server gets a message for that
+session, it requests the session through the database (`request_release`). The holder parks the process if it is idle,
+or answers that it is busy. The operating system reports changes of files: a request changes the holder's file in
+`servers`, and the requester watches the database's log file. So there is no polling while nothing happens, and a
 server's own writes do not wake it.
 """
 
@@ -39,8 +38,9 @@ _LOOK_AGAIN = 2.0
 
 
 class PeerServers:
-    """What this server publishes to others and requests from them; an observer of its questions. `start_task` runs work
-    that belongs to the service."""
+    """Publishes this server's sessions and questions to the other servers, and requests sessions from them.
+
+    An observer of the service. `start_task` starts background work of the service."""
 
     def __init__(
         self,
@@ -56,21 +56,20 @@ class PeerServers:
         self._unannounced: dict[str, asyncio.TimerHandle] = {}
         """By the id of an open question that is about to be published."""
 
-    # -- what this server has ---------------------------------------------------------------------------------
+    # -- sessions of this server ---------------------------------------------------------------------------------
 
     def holding(self, session_id: str) -> str:
-        """This server started a process of the session. Returns the token for `released`."""
+        """Publish that this server has started a process of the session. Returns the token for `released`."""
         token = uuid.uuid4().hex
         self._in_background(self._holders.announce, session_id, token)
         return token
 
     def released(self, token: str) -> None:
-        """The process is gone, and with it the lease."""
+        """Publish that the process and its lease are gone."""
         self._in_background(self._holders.withdraw, token)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """Publishes which questions are open here. A question that is answered at once, by a rule or a person, is not
-        published: the person who is asked comes first."""
+        """Publish which questions are open here, except those that are answered within `_ANNOUNCE_AFTER` seconds."""
 
         def announce(question: Question, asked_at: float) -> None:
             del self._unannounced[question.id]
@@ -95,15 +94,15 @@ class PeerServers:
         self._start_task(self._quietly(step, *arguments))
 
     async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
-        """Failures are logged only: without this, others wait longer and see less."""
+        """Run the step in a thread and only log a failure: other servers then wait longer and see less."""
         try:
             await asyncio.to_thread(step, *arguments)
         except OSError as error:
             log.warning("cannot publish this server's sessions to other servers: %s", error)
 
     async def serve_requests(self, release: Callable[[str], bool]) -> None:
-        """Serves requests of other servers for sessions, endlessly. `release` parks one, or returns False if it is
-        busy."""
+        """Serve requests of other servers for sessions, until cancelled. `release` parks a session, or returns False if
+        it is busy."""
         try:
             file = await asyncio.to_thread(self._holders.requests_file)
         except (OSError, StateUnavailable) as error:
@@ -112,7 +111,7 @@ class PeerServers:
         async with self._follower.follow(str(file)) as requests:
             while True:
                 await requests.changed()
-                # The next request is another chance, and the waiting server has a timeout.
+                # The requester has a timeout and can try again.
                 with suppress(OSError):
                     for session_id in await asyncio.to_thread(self._holders.wanted):
                         if not release(session_id):
@@ -124,7 +123,7 @@ class PeerServers:
         with suppress(OSError):
             await asyncio.to_thread(self._holders.close)
 
-    # -- what others have -------------------------------------------------------------------------------------
+    # -- sessions of other servers ------------------------------------------------------------------------------------
 
     async def request_release(self, session_id: str, leases: Leases) -> None:
         """Request the session; returns when no other server has it. Nothing is reserved: another server may take the
@@ -149,7 +148,7 @@ class PeerServers:
         raise _busy(session_id, holder)
 
     async def wait_for_rest(self, session_id: str, records: SessionRecords, leases: Leases, seconds: float) -> None:
-        """Waits until no other server runs a turn of the session or has a question of it, at most `seconds`."""
+        """Wait until no other server runs a turn of the session or has an open question of it, at most `seconds`."""
 
         def at_rest() -> bool:
             record = records.read(session_id)
@@ -162,8 +161,7 @@ class PeerServers:
                     await self._change(database.changed())
 
     async def refuse_elsewhere(self, session: "Session") -> None:
-        """Raises SessionBusy, with the holder, for a session that is busy in another server or open in another
-        program."""
+        """Raise SessionBusy, with the holder, if the session is busy in another server or open in another program."""
         session.refuse_if_outside()
         if session.runs_elsewhere:
             raise await self.busy(session.id)
@@ -176,12 +174,12 @@ class PeerServers:
         return _busy(session_id, holder)
 
     async def report(self, session_id: str) -> str:
-        """Which other server runs the session, and the question that is open there."""
+        """A sentence about the server that runs the session, and its open questions there."""
         holder, questions = None, []
         with suppress(OSError):
             holder = await asyncio.to_thread(self._holders.holder, session_id)
             questions = await asyncio.to_thread(self._holders.questions_elsewhere, session_id)
-        asked = "".join(f"Open question, to be answered there: {question.line}" for question in questions)
+        asked = "".join(f" It has an open question there: {question.line}" for question in questions)
         return f"It is run by {_name(holder)}.{asked}"
 
     async def _change(self, changed: Awaitable[None]) -> None:

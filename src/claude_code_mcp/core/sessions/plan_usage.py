@@ -1,7 +1,7 @@
-"""Remembers how much of a plan is used, as Claude Code last reported it to a session of each caller.
+"""Stores the last report of Claude Code on how much of a caller's plan is used.
 
-Stored in the state database, so that `costs` and a restarted server also know it. Claude Code reports it with the
-model's answers, and only with a subscription.
+It is in the state database, so that `costs` and a restarted server also have it. Claude Code reports the usage with the
+model's answers, and only for subscriptions.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class PlanUsages:
     def event(self, session_id: str, owner: str, event: Event) -> None:
         if isinstance(event, UsageReported):
             document = {**event.plan.as_json(), "line": event.plan.line, "reportedAt": iso(event.at or time.time())}
-            # One task for each caller, however many reports there are: commands of a session can write frames too.
+            # One task per caller limits the work, because commands of a session can forge any number of reports.
             self._unwritten[owner] = document
             if owner not in self._writing:
                 self._writing.add(owner)

@@ -41,7 +41,8 @@ _RECORD_GRACE = 24 * 3600.0
 
 
 class Sessions:
-    """The sessions in memory, by id. A session without an accepted message is kept only while it is sent one."""
+    """The sessions in memory, by id. A session without an accepted message is kept only while a message is being sent
+    to it."""
 
     def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
         """`deps` are for callers without a separate environment. `spares` is the number of processes kept ready for new
@@ -54,7 +55,7 @@ class Sessions:
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
         self._senders: Counter[str] = Counter()
-        """How many calls are sending a message to a session, which must not be forgotten in the meantime."""
+        """By session id, how many calls are sending it a message; meanwhile the session must not be forgotten."""
         self._records_due = 0.0
         self._closed = False
 
@@ -83,8 +84,8 @@ class Sessions:
         matching spare process, if any. A worktree created for it is removed if the session does not start within the
         context."""
         if options.hub_servers:
-            async with deps.open_hub() as host:
-                available = host.servers if host is not None else ()
+            async with deps.open_hub() as hub:
+                available = hub.servers if hub is not None else ()
             for name in options.hub_servers:
                 if name not in available:
                     raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
@@ -118,7 +119,7 @@ class Sessions:
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
-        """Keep a session in memory while it is sent a message, and permanently if it accepts it.
+        """Context that keeps a session in memory while a message is sent to it, and afterwards if it accepted one.
 
         If two calls have read the same session from disk at the same time, the first object is kept and both get it.
         """
@@ -173,7 +174,7 @@ class Sessions:
         try:
             record = await asyncio.to_thread(session.recorder.records.read, session.id)
         except RecordUnreadable:
-            # An error does not tell whether another server continued it.
+            # An unreadable record does not show whether another server continued the session.
             return False
         if record is None or record.revision <= session.revision:
             return False
@@ -331,7 +332,8 @@ class Sessions:
             await other.closed()
 
     async def release(self, session_id: str) -> None:
-        """Forget a session that will be removed, once its process has ended; SessionBusy while it is working."""
+        """Close the process of a session that will be removed, and forget the session; SessionBusy while it is
+        working."""
         session = self.known(session_id)
         if session is None:
             return
@@ -345,7 +347,7 @@ class Sessions:
             self._forget(session)
 
     async def drop(self, session: Session) -> None:
-        """Forget a session whose options Claude Code has refused, once its process has ended."""
+        """Forget a session whose options Claude Code has refused, after its process has ended."""
         # Wait first: until the process has ended, a resume must find this object and wait too.
         await session.closed()
         if self._known.get(session.id) is session and session.process.dormant:

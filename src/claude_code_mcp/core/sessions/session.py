@@ -3,7 +3,7 @@
 Its parts do the work, and most of them know the session: `TurnRunner` (turn.py) runs the turns, `MessageQueue` holds
 the accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open questions and
 `SessionCosts` the totals; `SessionVerdicts` judges tool calls; `StateTracker` and `StallTimer` (session_state.py) have
-the state; `FrameRouter` hands them what the process says.
+the state; `FrameRouter` passes them the frames of the process.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Session:
         """Why the last process could not be started, until another one is tried."""
         self.grants: tuple[Mapping[str, Any], ...] = ()
         """Permission updates that were allowed for the whole session; every new process is given them."""
-        self.revision = 0  # of the record that it was read from or has written last
+        self.revision = 0  # of the record that was read or written last
         self.beginning = False
         """Whether its first message is about to be accepted: its record says that it runs."""
         self.origin = origin
@@ -273,7 +273,7 @@ class Session:
         """
         # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self.process.starting:
-            # Also early, so that a message that will certainly be refused closes no process.
+            # Checked here too, so that a message that will be refused closes no process.
             self._check_accepting(when_busy)
             # Only one message is sent at a time, so the room found here stays free.
             self.messages.check_room()
@@ -311,7 +311,7 @@ class Session:
             if self.beginning or not self.first_prompt:
                 self.first_prompt = text
             self.turn_runner.accept(message)
-            # Without an await since: the turn may end before its caller is answered, and the record must show it.
+            # No await before this: the turn may end before its caller is answered, and the record must show it.
             self.beginning = False
             return message
 
@@ -482,7 +482,7 @@ class Session:
         self._change_wait(self.limit_wait.hurried(time.time()))
 
     def wait_is_over(self) -> None:
-        """The message that waited was sent by another server, or is never sent."""
+        """Note that the waiting message was sent by another server, or will never be sent."""
         self.limit_wait = None
         self.log.append(WaitChanged(None))
 

@@ -20,7 +20,7 @@ _BYTES_PER_TOKEN = 3
 _MAX_ANSWERS = 10_000
 """Answers of one turn that are remembered one by one."""
 _MAX_STREAMS = 100
-"""Answers that may be on their way at once, of the conversation and of its subagents."""
+"""Maximum answers being streamed at once, of the conversation and of its subagents."""
 _MAX_OUTPUT = 1 << 20
 """Tokens; no model writes that much in one answer."""
 
@@ -31,9 +31,9 @@ class SessionCosts:
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
         self.spent_usd = 0.0
-        """Counts against the session's budget. A fork starts with its source's spending."""
+        """The dollars that count towards the session's budget. A fork starts with its source's spending."""
         self.model_turns = 0
-        """As reported by results."""
+        """The model turns that results have reported."""
         self._unreported_turns = 0
         self._api_ms = 0
         """The CLI's time with the API at the last result."""
@@ -200,7 +200,7 @@ class SessionCosts:
         return self.model_turns + self._unreported_turns + len(self._turn_answers)
 
     def turn_ended(self, outcome: Outcome) -> Outcome:
-        """Counts the turn, and returns its outcome with every answer of the model that was seen.
+        """Count the turn; return its outcome with every model answer that was seen.
 
         A killed process does not report its answers: these are displayed but not recorded, because a record with turns
         implies a conversation on disk, and it is unknown whether they were written.

@@ -55,8 +55,8 @@ class SessionQuestions:
         return bool(self._open_ids)
 
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
-        """Offers a `can_use_tool` request to every channel, unless a rule answers it. `change` is the call's change to
-        a file. A request that cannot be checked or asked about is denied."""
+        """Offer a `can_use_tool` request to every channel, unless a rule answers it. `change` is the call's change to a
+        file. A request that cannot be checked or asked about is denied."""
         try:
             self._open(frame, change)
         except Exception:
@@ -183,7 +183,7 @@ class SessionQuestions:
         self._broker.withdraw(self._question_ids.pop(request_id, ""), "Claude Code no longer needs an answer")
 
     def withdraw_all(self, detail: str) -> None:
-        """Closes all open questions without an answer."""
+        """Close all open questions without an answer."""
         self._broker.withdraw_all(self._session.id, detail)
 
     def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:

@@ -55,7 +55,7 @@ class StallTimer:
         self._report = report
         self._last_output = 0.0
         self._clock: Callable[[], float] = time.monotonic
-        """That of the event loop, once the timer has been started."""
+        """The event loop's clock, once the timer has been started."""
         self._timer: asyncio.TimerHandle | None = None
         self.stalled = False
         """Whether the limit has passed since the last output."""

@@ -1,4 +1,4 @@
-"""The changes of sessions: worktrees, files and checkpoints.
+"""Shows, merges and undoes the changes of sessions: worktrees, edited files and checkpoints.
 
 Every operation checks the current policy. During an operation no turn of the session starts, on this server or another.
 """
@@ -25,7 +25,7 @@ from .workplaces import Workplace
 _MAX_CHECKPOINTS = 50
 _EDITS_PAGE = 400_000
 _ENOUGH_OF_A_RESULT = 500
-"""Characters of a result that are enough to recognise it."""
+"""Characters of a tool result that are kept: enough to recognise it."""
 
 
 @dataclass(frozen=True, slots=True)

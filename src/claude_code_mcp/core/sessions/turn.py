@@ -85,9 +85,10 @@ class Turn:
     last_answer: tuple[str, int] | None = None
     """The id of the last message of the model, and its size."""
     ending_as: OutcomeCode | None = None
-    """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
+    """The reason for which we are ending it, if we are; becomes the code of its outcome, unless the process reports
+    that the turn was finished."""
     to_drop: frozenset[str] = frozenset()
-    """The messages in the queue when an interruption asked to drop it."""
+    """The queued messages that an interruption drops."""
     dropped: list[UserMessage] = field(default_factory=list)
     """The messages behind it that were dropped when it was interrupted."""
     timer: asyncio.TimerHandle | None = None
@@ -101,9 +102,9 @@ class TurnRunner:
         self.current: Turn | None = None
         self.count = 0
         self.any_sent = False
-        """Whether any process has been given a message."""
+        """Whether a message was sent to any process."""
         self.last_interrupted = False
-        """Whether the last turn was ended by this side."""
+        """Whether the server ended the last turn."""
         self._withdrawing: set[str] = set()
         """Messages that the process was asked to return."""
         self._session = session
@@ -169,8 +170,8 @@ class TurnRunner:
                 return
 
     async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
-        """A process that accepts no input is about to exit, and `process_ended` knows more. If it does not exit, stop
-        it."""
+        """Wait for the exit of a process that accepts no input, which `process_ended` handles with more detail. If it
+        does not exit, stop it."""
         await asyncio.wait([process.exited], timeout=self._session.deps.settings.stop_timeout)
         # Otherwise `process_ended` was faster, or the session has another process by now.
         if self._session.process.process is process:
@@ -179,7 +180,7 @@ class TurnRunner:
     # -- end --------------------------------------------------------------------------------------------------
 
     def result_received(self, frame: Result) -> None:
-        """Ends the turn with what the process reports."""
+        """End the turn with the result of the process."""
         session, turn = self._session, self.current
         if turn is None:
             return  # a repeated result for a turn that already has its outcome
@@ -215,7 +216,7 @@ class TurnRunner:
             self.current.compacted = True
 
     def answer_received(self, frame: Conversation) -> None:
-        """Notes the last message of the model itself, which must be in the transcript when the turn has ended."""
+        """Note the last message of the main model, which must be in the transcript when the turn has ended."""
         message_id = frame.raw.get("uuid")
         if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
@@ -226,7 +227,8 @@ class TurnRunner:
         """End a turn whose answer was not found in its transcript at once, after checking whether it is lost; and a
         turn whose replica is behind, after that has caught up or is certain to.
 
-        Disk and network may be slow. Until then the process is held: no frame of the next turn may precede this end.
+        Disk and network may be slow. The process is paused until then, so that no frame of the next turn arrives
+        earlier.
         """
         session = self._session
         try:
@@ -266,7 +268,7 @@ class TurnRunner:
         session.stall_timer.stop()
         session.activity.retrying = None
         outcome = session.costs.turn_ended(outcome)
-        if not outcome.duration_ms:  # no result reported it
+        if not outcome.duration_ms:  # no result reported the duration
             outcome = replace(outcome, duration_ms=round((time.monotonic() - turn.started) * 1000))
         session.outcome = outcome
         session.used_at = time.time()
@@ -284,7 +286,7 @@ class TurnRunner:
             self.wait_for_answers()
             if session.process.ready:
                 self._hand_over()
-            elif session.process.live is None:  # it has crashed
+            elif session.process.live is None:  # the process has crashed
                 session.deps.start_task(self._start_process_for(next_turn))
         else:
             session.state_tracker.move(outcome.state, outcome.detail)
@@ -294,12 +296,12 @@ class TurnRunner:
 
     def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
         """The wait for the message that a usage limit stopped with this turn, and for those stopped before."""
-        session, new_id, chance = self._session, str(uuid.uuid4()), random.random()  # noqa: S311 - only spreads them
+        session, new_id, chance = self._session, str(uuid.uuid4()), random.random()  # noqa: S311 - jitter
         unread = outcome.code in _UNREAD and not turn.begun
         if session.limit_wait is not None and turn.continues and unread:
             return session.limit_wait.unread(time.time(), chance, new_id)
         if outcome.code is not OutcomeCode.LIMIT_REACHED:
-            return None  # the model has answered since, or the turn was ended for another reason
+            return None  # the model has answered since, or the turn ended for another reason
         message = session.messages.find(turn.message_id)
         return wait_after(
             StoppedTurn(message.text if message is not None else "", turn.worked, continued=bool(turn.continues)),
@@ -338,7 +340,7 @@ class TurnRunner:
         if turn is not None and not outcome.usage.models:
             usage = session.costs.usage_before_report() if may_report else session.costs.lost_usage()
             outcome = replace(outcome, usage=usage)
-        # First: `end` hands the next message to whatever process there is.
+        # First: otherwise `end` would send the next message to this process.
         session.process.leave()
         if turn is None or turn.ending_as is None:
             self.end(outcome)
@@ -436,7 +438,7 @@ class TurnRunner:
     async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
         """Wait until the process confirms the interruption and ends the turn; stop it if either takes too long."""
         timeout = self._session.deps.settings.stop_timeout
-        # Whatever went wrong, the check of the turn below decides.
+        # Errors are ignored here: the check of the turn below decides.
         with contextlib.suppress(ProcessFailed, TimeoutError):
             await asyncio.wait_for(reply, timeout)
             await asyncio.wait_for(turn.ended.wait(), timeout)
@@ -483,7 +485,7 @@ class TurnRunner:
 
     @property
     def queued(self) -> list[UserMessage]:
-        """The messages that no turn has taken up yet, oldest first."""
+        """The messages that no turn has picked up yet, oldest first."""
         begun = self.current.message_id if self.current is not None else ""
         return [message for message in self._session.messages.open if not message.started and message.id != begun]
 
@@ -570,11 +572,11 @@ class TurnRunner:
     def process_ended(self, exit_: Exit) -> None:
         """End the turn because its process exited, unless the process had not read any of its messages.
 
-        Such messages are sent once more to the next process; the turn continues and its callers notice nothing.
+        Such messages are sent again, once, to the next process; the turn continues and its callers notice nothing.
         """
         session = self._session
         turn, messages = self.current, session.messages.open
-        # It shows no sign of having read a message of the turn, so another process can get them.
+        # The process gave no sign of having read a message of the turn, so another process can get them.
         resumable = turn is not None and not turn.begun and turn.ending_as is None and session.options.persist
         untouched = resumable and bool(messages) and all(message.unread for message in messages)
         # Before the process is left, which charges unclaimed usage: here it is part of the outcome.

@@ -98,10 +98,10 @@ def audit_denial(
     *,
     session_id: str | None,
 ) -> None:
-    """Writes a denied call to the audit trail. Never raises."""
+    """Write a denied call to the audit trail. Never raises."""
     try:
         description = describe(tool, deps.redact(tool_input), cwd)
-    except Exception:  # the denial is audited for any input
+    except Exception:  # the denial is audited even if the input cannot be described
         log.exception("a call of %s by %s could not be described", tool[:200], principal)
         description = None
     details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
@@ -117,7 +117,7 @@ class SessionVerdicts:
         """The directories of subagent tool uses that differ from the session's. Only added to: later frames cannot
         revoke an entry."""
         self._agreed_directories: set[str] = set()
-        """Directories of subagents in which a command was allowed once."""
+        """Directories of subagents in which a command was allowed before."""
 
     def verdict(
         self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], tool_use_id: str | None = None
@@ -139,8 +139,8 @@ class SessionVerdicts:
         """The reply to the PreToolUse hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
         Never raises: Claude Code would run a call whose hook fails.
 
-        Those permissions include what the caller and answers "for this session" have allowed. A doubtful call is asked
-        about anyway, and Claude Code then offers no allowance for the session.
+        Those permissions include rules of the caller and answers "for this session". A person is asked about a doubtful
+        call in any case, and Claude Code then does not offer to allow it for the session.
         """
         call = request.get("input")
         call = call if isinstance(call, Mapping) else {}

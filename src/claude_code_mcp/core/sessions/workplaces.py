@@ -17,21 +17,21 @@ class Workplace:
     """The checkout of one session. The session is locked while it is used."""
 
     async def diff(self) -> str:
-        """Everything that was changed since the checkout was made, as git prints it."""
+        """All changes since the checkout was made, as a git diff."""
         raise NotImplementedError
 
     async def plan(self) -> WorktreePlan:
-        """What would be committed and merged now. Changes nothing."""
+        """The changes that would be committed and merged now. Modifies nothing."""
         raise NotImplementedError
 
     async def commit(self, message: str | None, agreed: str | None = None) -> str:
-        """Commits everything; returns the last commit. `agreed` is the digest of a plan; PermissionDenied, with nothing
+        """Commit everything; return the last commit. `agreed` is the digest of a plan; PermissionDenied, with nothing
         changed, if something else would be committed."""
         raise NotImplementedError
 
     async def merge(self, message: str | None, agreed: str | None = None) -> str:
-        """Merges the branch where the session began; returns what was done. Uncommitted files are committed with this
-        message. Raises as `commit` does; InvalidArgument if it cannot be merged."""
+        """Merge the branch into the one on which the session began; return a report. Uncommitted files are committed
+        with this message first. Raises the errors of `commit`, and InvalidArgument if it cannot be merged."""
         raise NotImplementedError
 
     async def request_target(self) -> str | None:
@@ -43,18 +43,18 @@ class Workplace:
         raise NotImplementedError
 
     async def open_request(self, title: str, body: str, agreed: str, target: str) -> str:
-        """Commits what is not committed, with the title, and opens a pull request; returns its address. `agreed` is the
-        digest of a plan and `target` the result of `request_target`; PermissionDenied, with nothing pushed, if either
-        has changed."""
+        """Commit uncommitted changes with the title and open a pull request; return its URL. `agreed` is the digest of
+        a plan and `target` the result of `request_target`; PermissionDenied, with nothing pushed, if either has
+        changed."""
         raise NotImplementedError
 
     async def unsaved(self) -> Unsaved:
-        """What `discard` would lose now."""
+        """The changes that `discard` would lose now."""
         raise NotImplementedError
 
     async def discard(self, agreed: Unsaved | None) -> str:
-        """Removes the checkout and its branch; returns what was done. `agreed` is what may be lost, None everything;
-        PermissionDenied, with nothing removed, if something else would be lost."""
+        """Remove the checkout and its branch; return a report. `agreed` are the changes that may be lost, None means
+        all; PermissionDenied, with nothing removed, if others would be lost."""
         raise NotImplementedError
 
 

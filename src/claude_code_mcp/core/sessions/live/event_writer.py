@@ -15,7 +15,7 @@ from ...transcripts.event_log import EventLog
 from .readable_lines import ReadableLines
 
 _REPORT_DELAY = 5.0
-"""Seconds within which the CLI starts a turn that reports an ended background task."""
+"""Seconds within which the CLI starts a turn to report that a background task has ended."""
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _NOISE_BYTES = 2000
 _CONTEXT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
@@ -56,7 +56,7 @@ class EventWriter:
 
     @property
     def background_seconds(self) -> float:
-        """For how long background work has been running without a break; 0 if none is."""
+        """How long background work has been running without a break; 0 if none is running."""
         return time.monotonic() - self._background_since if self.background_tasks else 0.0
 
     def process_left(self) -> None:
@@ -149,7 +149,7 @@ class EventWriter:
             )
             self._log.append(self.retrying)
         elif frame.subtype == "init":
-            # The expected report has started its turn.
+            # The turn that reports the ended task has started.
             self._report_due = 0.0
             names = raw.get("slash_commands")
             if isinstance(names, list):
@@ -157,7 +157,7 @@ class EventWriter:
         elif frame.subtype == "background_tasks_changed":
             tasks = raw.get("tasks")
             before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0
-            # Since the first task: the time without a break counts.
+            # Set by the first task only: overlapping tasks count as one period.
             if not before:
                 self._background_since = time.monotonic()
             if self.background_tasks < before:

@@ -1,22 +1,22 @@
 """Decides which frames of a Claude Code process are plausible and may have an effect. Pure.
 
-A frame is a claim. Every command of a session may find a way to write to the output of its CLI, so a frame has an
-effect only as far as it agrees with our own knowledge: the messages, requests and answers that we sent, whether a turn
-is running, earlier reports. An impossible frame ends the process (`FalseClaim`).
+A frame is a claim: any command of a session may find a way to write to the output of its CLI. So a frame takes effect
+only if it agrees with what the server knows: the messages, requests and answers that it sent, whether a turn is
+running, and earlier frames. An impossible frame ends the process (`FalseClaim`).
 
-| frame | may say | else |
+| frame | accepted if | otherwise |
 | --- | --- | --- |
-| `init`, `result` | the id of the session; after a `/clear` that was sent, a new one that nobody has | process ended |
-| `conversation_reset` | that a `/clear` which was sent has been run | process ended |
-| `result` | the end of a turn, once; amounts that can be, totals that do not shrink | process ended |
-| `assistant`, `user` of the main conversation | anything within a turn | process ended |
-| these and `result` behind a turn that this side interrupted | anything, as they are late | costs count, no more |
-| `control_request` | an id that was not used before, few at once | process ended |
-| `control_response` | the answer to a request that was sent | process ended; a second or late one is ignored |
-| `control_cancel_request` | any id | ignored where nothing waits under it |
-| call of an MCP tool | a use that was allowed: id, name, input | judged anew (`CallClaim`); process ended if denied |
-| `transcript_mirror` | entries of its own conversation (`transcript_mirror.py`), nothing of others | ignored |
-| all others, also of unknown types | anything: nothing but what is shown depends on them | |
+| `init`, `result` | it has the session's id or, after a `/clear` that was sent, a new and unused one | process ended |
+| `conversation_reset` | a `/clear` was sent before | process ended |
+| `result` | it is the first in a running turn, its amounts are possible and its totals do not shrink | process ended |
+| `assistant`, `user` of the main conversation | a turn is running | process ended |
+| these and `result`, late, after a turn that the server interrupted | always | only the costs count |
+| `control_request` | its id is new, and few requests are open | process ended |
+| `control_response` | it answers a request that was sent | process ended; a repeated or late answer is ignored |
+| `control_cancel_request` | always | ignored if no request has its id |
+| call of an MCP tool | its tool use was allowed: id, name, input | checked (`CallClaim`); process ended if denied |
+| `transcript_mirror` | it has entries of its own conversation (`transcript_mirror.py`) | ignored |
+| all others, including unknown types | always: they affect only the display | |
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class CallClaim(StrEnum):
     """What is known about the tool use that a call of an MCP tool refers to."""
 
     ALLOWED = "allowed"
-    """Exactly this call was asked about and allowed, and has not run yet."""
+    """A question about exactly this call was allowed, and the call has not run yet."""
     ANNOUNCED = "announced"
     """The conversation contains exactly this call; who allowed it is unknown here."""
     UNKNOWN = "unknown"
@@ -65,8 +65,7 @@ class ClaimContext(Protocol):
 
     @property
     def after_interruption(self) -> bool:
-        """Whether no turn is running because the session ended the last one, which the process may not have noticed
-        yet."""
+        """Whether no turn is running because the session ended it, and the process may still be sending its frames."""
 
     @property
     def open_requests(self) -> int:
@@ -103,15 +102,15 @@ class FrameClaims:
         self._requests: OrderedDict[str, None] = OrderedDict()
         self._uses: OrderedDict[str, _ToolUse] = OrderedDict()
 
-    # -- what this side has done ----------------------------------------------------------------------------------
+    # -- what the server has sent ---------------------------------------------------------------------------------
 
     def message_sent(self, message_id: str, text: str) -> None:
         if slash_command(text) in _CLEARING:
             self._clearings[message_id] = None
 
     def use_answered(self, use_id: str | None, name: str, tool_input: Mapping[str, Any] | None) -> None:
-        """Note the answer to a question about the use of an MCP tool: it may run with this input, or not at all if
-        None."""
+        """Note the answer to a question about the use of an MCP tool: the input that it may run with, or None if it was
+        denied."""
         if use_id is None:
             return
         use = self._use(use_id, name)
@@ -125,7 +124,7 @@ class FrameClaims:
         if use is not None and not use.denied:
             use.allowed = True
 
-    # -- what a frame says ----------------------------------------------------------------------------------------
+    # -- checking a frame -----------------------------------------------------------------------------------------
 
     def check(self, frame: Frame, context: ClaimContext) -> bool:
         """Whether the frame may have an effect; FalseClaim if it is impossible. Fills in the usage of a result and
@@ -177,7 +176,7 @@ class FrameClaims:
             for block in frame.content:
                 if block.get("type") == "tool_use" and str(block.get("name")).startswith(PREFIX):
                     self._announce(str(block.get("id")), str(block["name"]), block.get("input"))
-        if frame.from_subagent or context.in_turn:  # subagents in the background work on without a turn
+        if frame.from_subagent or context.in_turn:  # background subagents continue without a turn
             return True
         # A request such as a model change makes Claude Code write a user message between two turns.
         if not context.after_interruption and frame.role != "user":
@@ -228,7 +227,7 @@ class FrameClaims:
 
     def _announce(self, use_id: str, name: str, tool_input: object) -> None:
         use = self._use(use_id, name)
-        if not (use.allowed or use.denied):  # an answer overrides the model's own words
+        if not (use.allowed or use.denied):  # an answer takes precedence over the announced input
             use.name, use.digest, use.announced = name, _digest(tool_input), True
 
     def _use(self, use_id: str, name: str) -> _ToolUse:
@@ -246,8 +245,8 @@ def _use_id(params: Mapping[str, Any]) -> str | None:
 
 
 def _digest(value: object) -> bytes | None:
-    """A digest that is equal for inputs that Claude Code cannot distinguish: it has one kind of number. None if the
-    value cannot be written as JSON."""
+    """A digest that is equal for inputs that Claude Code cannot distinguish: it has only one number type. None if the
+    value cannot be encoded as JSON."""
     try:
         text = json.dumps(_normal(value), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_COMPARISON = 5.0
-"""Seconds after which a question is asked without the diff of its file."""
+"""Maximum seconds to compute the diff for a question; after that it is asked without one."""
 
 
 class FrameRouter:
@@ -51,9 +51,9 @@ class FrameRouter:
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._comparing: set[str] = set()
-        """Requests that are waiting for the file that they would change to be read."""
+        """The ids of requests whose diff is being computed."""
 
-    # -- what this side knows, for the claims --------------------------------------------------------------------
+    # -- what the session knows (`ClaimContext`) ------------------------------------------------------------------
 
     @property
     def in_turn(self) -> bool:
@@ -111,8 +111,8 @@ class FrameRouter:
             case Result():
                 session.turn_runner.result_received(frame)
             case System() if frame.subtype == "init":
-                # After `/clear` the process writes another conversation; this frame names it. First the new id: the
-                # turn is reported under it.
+                # After `/clear` the process writes another conversation, and this frame has its id. Change the id
+                # first: the turn is reported under it.
                 if claims.session_id != session.id:
                     session.move_to(claims.session_id)
                 session.turn_runner.process_began_turn()
@@ -156,7 +156,7 @@ class FrameRouter:
                 session.deps.start_task(self._compare_and_ask(live, frame, path))
 
     def _deny_unreadable(self, frame: ControlRequest) -> None:
-        """Deny a request at once that cannot be read: Claude Code would wait minutes for an answer."""
+        """Deny a malformed request at once: otherwise Claude Code would wait minutes for an answer."""
         verdicts, process = self._session.verdicts, self._session.process.process
         assert process is not None
         tool = str(frame.request.get("tool_name"))
@@ -169,8 +169,7 @@ class FrameRouter:
             process.refuse(frame.id, "the request cannot be read")
 
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
-        """Ask with the change to the file. The session treats the request as if it had arrived after the file was
-        read."""
+        """Compute the change to the file, then ask. The session treats the request as if it had arrived after that."""
         session = self._session
         readable = partial(session.deps.enforcer.admission(session.owner).readable, "file_path", cwd=session.cwd)
         directories = (session.cwd, *session.options.additional_directories)
@@ -179,7 +178,7 @@ class FrameRouter:
         try:
             try:
                 change = await asyncio.wait_for(reading, _MAX_COMPARISON)
-            except Exception as error:  # the question is asked without it
+            except Exception as error:  # the question is asked without the change
                 if not isinstance(error, TimeoutError):
                     log.exception("the change to a file in session %s cannot be shown", session.id)
                 change = None
@@ -201,7 +200,7 @@ class FrameRouter:
         session.turn_runner.wait_for_answers()
 
     def _begin_asking(self) -> None:
-        """Without a turn, the question comes from background work."""
+        """Begin a turn if none is running: the question then comes from background work."""
         if self._session.turn_runner.current is None:
             self._session.turn_runner.begin(None, question_only=True)
 
@@ -268,7 +267,7 @@ class FrameRouter:
         )
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> None:
-        """Asks whether a call may run, unless the policy's verdict says so; PermissionDenied if it may not."""
+        """Ask whether a call may run, unless the verdict already decides; PermissionDenied if it may not."""
         session = self._session
         if session.turn_runner.current is not None and session.turn_runner.current.ending_as is not None:
             raise PermissionDenied("The turn is being ended.")

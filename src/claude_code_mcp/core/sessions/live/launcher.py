@@ -1,7 +1,7 @@
-"""Starts Claude Code processes: from the options of a session to a ready process.
+"""Starts Claude Code processes for sessions.
 
 `Launcher` checks the options as far as possible without a process, spawns the process, initialises it and checks what
-only a running Claude Code can determine. `find_start` decides where in which conversation a process starts.
+only a running Claude Code can determine. `find_conversation_start` chooses the conversation that a process continues.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ _CONNECT_MILLISECONDS = 30_000
 _CONNECT_MARGIN = 2.0
 """Additional seconds for reporting the failure."""
 _MAX_ARGUMENT = 128 << 10
-"""The maximum bytes of one argument or variable on Linux; other systems allow more."""
-_LISTED_WITHIN = 2.0
+"""Maximum bytes of one argument or variable on Linux; other systems allow more."""
+_LISTING_TIMEOUT = 2.0
 """Seconds within which a server must be listed if the session can run without it."""
 _STATUS_INTERVAL = 0.1
 _MAX_DEBUG_FILES = 1000
@@ -81,7 +81,7 @@ class Launcher:
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
-    """Variables for our servers inside a session of the local user; empty where there may be none."""
+    """Environment variables for instances of this server inside sessions of the local user; empty if not allowed."""
     own_addresses: Sequence[str] = ()
     """The addresses of this server over HTTP. Read at every start of a process."""
 
@@ -97,7 +97,7 @@ class Launcher:
     # -- before the start -------------------------------------------------------------------------------------
 
     async def check(self, options: SessionOptions, cwd: str) -> None:
-        """Raise errors that would certainly make a start fail, before spawning anything."""
+        """Raise the errors that would make a start fail, as far as they can be found without spawning a process."""
         executable = self._executable(options)
         _check_worktree(options)
         _check_directory("cwd", cwd)
@@ -124,8 +124,8 @@ class Launcher:
         """Raise SessionBusy if a Claude Code process has the session open, except one that `end_stray` ends: a process
         of a killed server may register itself while it is being ended. Reads a few small files.
 
-        A process that exits between the two checks no longer shows its mark and would seem foreign; one that still
-        exists afterwards existed all the time, so its mark could be read."""
+        The process is looked up twice because one that exits during the check no longer shows its mark and would seem
+        foreign. If it still exists afterwards, its mark could be read."""
         pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid) and process_with(session_id, self.config_dir) == pid:
             raise SessionBusy(
@@ -198,18 +198,18 @@ class Launcher:
     def _prepare(
         self, launch: Launch, options: SessionOptions, start: ConversationStart, mark: str
     ) -> tuple[CommandLine, Path | None]:
-        """The command with its files and their directory, after preparing the home. ProcessFailed if that fails. Blocks
-        on the disk."""
+        """Prepare the home; return the command line and the directory of its files, if any. ProcessFailed if that
+        fails. Blocks on the disk."""
         try:
             self.home.make()
             scratch = scratch_path(mark)
-            command = build_command(options, start, scratch, **self._more(launch, options))
+            command = build_command(options, start, scratch, **self._command_inputs(launch, options))
             return command, write_files(command, scratch)
         except OSError as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
 
-    def _more(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
-        """The inputs of a command in addition to the options."""
+    def _command_inputs(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
+        """The arguments of `build_command` in addition to the options."""
         left_out = () if self._nested(launch) else self._own_servers(options, launch.cwd)
         return {
             "budget": launch.budget,
@@ -235,11 +235,11 @@ class Launcher:
     def _key(self, launch: Launch) -> str | None:
         options = self._final_options(launch)
         if options.debug or options.debug_file is not None:
-            return None  # it writes a file before it is used
-        command = build_command(options, ConversationStart(""), Path(), **self._more(launch, options))
+            return None  # the process writes a file before a session uses it
+        command = build_command(options, ConversationStart(""), Path(), **self._command_inputs(launch, options))
         argv, variables = self._argv(options, command), self._variables(launch, command)
         if is_traced() and {**self.environment, **variables}.get(_OWN_TELEMETRY):
-            return None  # it reads its trace when it starts, before there is a turn
+            return None  # the process reads its trace when it starts, before there is a turn
         read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
         if read is None:
             return None
@@ -272,14 +272,14 @@ class Launcher:
         try:
             reply = await process.request("initialize", timeout=self.start_timeout, **fields)
         except ProcessFailed:
-            # Only after it exited: before that, stderr may lack the line with the reason.
+            # Only if it has exited: before that, stderr may lack the line with the reason.
             refusal = refused_argument(process.stderr) if process.exited.done() else None
             if refusal is not None:
                 raise refusal from None
             raise
         check_agents(options, reply)
         if options.permission_mode is None and reply.get("current_permission_mode") == "auto":
-            # Some versions start in this mode unasked; then a model decides instead of a person.
+            # Some versions start in this mode by default; then a model decides instead of a person.
             await process.request("set_permission_mode", timeout=self.start_timeout, mode="default")
 
     async def check_servers(self, process: ClaudeProcess, options: SessionOptions) -> None:
@@ -292,7 +292,7 @@ class Launcher:
             return
         loop = asyncio.get_running_loop()
         environment = {**self.environment, **options.env}
-        timeout = _connect_timeout(environment) if options.strict_mcp_config else _LISTED_WITHIN
+        timeout = _connect_timeout(environment) if options.strict_mcp_config else _LISTING_TIMEOUT
         deadline = loop.time() + timeout
         while True:
             reply = await process.request("mcp_status", timeout=self.start_timeout)
@@ -376,7 +376,7 @@ class ForkPoint:
 def find_conversation_start(
     session_id: str, transcripts: Transcripts, origin: ForkPoint | None = None, at_message: str | None = None
 ) -> ConversationStart:
-    """How the next process starts: from its own transcript, else from its origin's, else with a new conversation.
+    """The start of a session's next process: from its own transcript, else from its origin's, else a new conversation.
 
     Blocks on the disk.
     """

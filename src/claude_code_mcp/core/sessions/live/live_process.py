@@ -1,8 +1,8 @@
 """One Claude Code process of a session with its resources: the lease on the session, a slot, a start task.
 
-A `LiveProcess` is created only after lease and slot are taken, and left exactly once. `leave` stops the process and
-then releases the lease, in this order, so that no second writer can open the transcript in between. Frames that arrive
-after `leave` are discarded, except for the costs in a result.
+Creating a `LiveProcess` takes the lease and a slot; `leave` stops the process and then releases the lease, in this
+order, so that no second writer can open the transcript in between. Frames that arrive after `leave` are discarded,
+except for the costs in a result.
 
 `CurrentProcess` holds a session's current process, and the previous one while it is still being closed.
 """
@@ -101,7 +101,7 @@ class LiveProcess:
         self._find_start = find_start
         self._leases: list[Lease] = []
         self._tokens: list[str] = []
-        """Tokens that announce to other servers that this one has the sessions."""
+        """Tokens of `PeerServers.holding`: they announce to other servers which sessions this one has."""
         if leased:
             # The lease first: it keeps out another server that checks at the same time.
             self._take_lease(owner.id)
@@ -110,7 +110,7 @@ class LiveProcess:
                 deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
         except BaseException:
-            # Here, because an object that was never created cannot be closed.
+            # No one can call `leave` on an object whose constructor failed.
             self._release_leases()
             raise
         self.process: ClaudeProcess | None = None
@@ -118,7 +118,7 @@ class LiveProcess:
         self.ran_hooks = False
         """Whether it ran hooks of the user or the project before it was ready."""
         self.conversation_reset = False
-        """The CLI has started another conversation (`/clear`) and has not named it yet."""
+        """Whether the CLI has started another conversation (`/clear`) whose id is not known yet."""
         self.budget_outdated = False
         """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is idle."""
         self.budget: float | None = None
@@ -130,25 +130,25 @@ class LiveProcess:
         """The session whose replica is notified of this process."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
-        self._hosting = AsyncExitStack()
+        self._hub_access = AsyncExitStack()
         """Open for as long as the process may use the hub."""
         # Queued at once, so that answers from now on can report what the start waits for.
-        self._place = deps.slots.line_up(owner)
+        self._place = deps.slots.enqueue(owner)
         # Last, when everything that the task and `leave` use exists.
         self._starting = deps.start_task(self._start(self._place))
 
     async def _make_bridge(self) -> McpBridge | None:
-        host, owner = await self._hosting.enter_async_context(self._deps.open_hub()), self._owner
-        if host is None or owner.options.hub_servers == ():
+        hub, owner = await self._hub_access.enter_async_context(self._deps.open_hub()), self._owner
+        if hub is None or owner.options.hub_servers == ():
             return None
         return McpBridge(
-            host,
-            partial(usable_servers, host, owner.options.hub_servers, self._deps.enforcer, owner.owner),
+            hub,
+            partial(usable_servers, hub, owner.options.hub_servers, self._deps.enforcer, owner.owner),
             f"session:{owner.id}",
             owner.cwd,
             self._deps.start_task,
             self._deps.redact,
-            lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - of whoever has the process then
+            lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - the owner may change
             lambda server, form: self._frames.form_requested(server, form),  # noqa: PLW0108
         )
 
@@ -171,7 +171,7 @@ class LiveProcess:
             log.exception("session %s could not be started", self._owner.id)
             self._fail_start(ProcessFailed("Claude Code could not be started."))
         else:
-            # Otherwise it was left while starting, and no more is reported.
+            # If it was left while starting, nothing more is reported.
             if self._closing is None:
                 self.ready = True
                 if self.bridge is not None:
@@ -182,8 +182,8 @@ class LiveProcess:
         deps, owner = self._deps, self._owner
         start, used = ConversationStart(owner.id), Usage()
         if self._find_start is not None:
-            start, used = await deps.stores.threads.run(self._look_at_disk, self._find_start)
-        # Before its first frame: its totals start with those of the transcript.
+            start, used = await deps.stores.threads.run(self._read_disk, self._find_start)
+        # Created before the first frame, with the totals of the transcript.
         self.claims = FrameClaims(owner.id, used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.costs.spent_usd
@@ -205,7 +205,7 @@ class LiveProcess:
         if replica is None or not _is_copied(owner.options) or not self._leases:
             return
         if self._replicated is not None and self._replicated != owner.id:
-            replica.process_gone(self._replicated)  # it was cleared, and continues under another id
+            replica.process_gone(self._replicated)  # after `/clear` the session has another id
         self._replicated = owner.id
         replica.process_started(owner.id, self._deps.stores.transcripts, owner.cwd)
 
@@ -221,7 +221,8 @@ class LiveProcess:
         self._lifecycle.traffic_counted(usage)
 
     def _why_model_is_refused(self) -> str | None:
-        """Claude Code enforces its own budget; a command of the session that calls the model does not."""
+        """Why the process may not call the model now; None if it may. Claude Code enforces its own budget, but a
+        command of the session that calls the model does not."""
         if self._closing is not None:
             return "The session is being closed."
         left, process = self._owner.process_budget, self.process
@@ -234,20 +235,19 @@ class LiveProcess:
 
     @property
     def budget_spent(self) -> str:
-        """The message that the process has spent its budget: the session's own, or its reservation from a larger
-        one."""
+        """The error text for a spent budget: the session's own, or its reservation from a larger one."""
         limits, limit = self._deps.enforcer.limits, self._owner.options.max_budget_usd
         is_own = limit is not None and self.budget is not None and self.budget >= limit - self.spent_before
         if limit is not None and is_own:
             return limits.session_budget_spent(self._owner.owner, limit)
         return limits.reservation_spent(self._owner.id)
 
-    def _look_at_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
-        """How the conversation starts and its usage so far. Ensures that no one else has it open (SessionBusy) and that
-        its transcript is writable. Blocks; one call, because each costs a thread switch."""
+    def _read_disk(self, find_start: Callable[[], ConversationStart]) -> tuple[ConversationStart, Usage]:
+        """The start of the conversation and its usage so far. Ensures that no other process has it open (SessionBusy)
+        and that its transcript is writable. Blocks; a single call, because each costs a thread switch."""
         launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
-        # In this order: end leftovers of a killed server, refuse if any other process has it; then no one writes while
-        # the transcript is read.
+        # First end leftovers of a killed server and refuse if any other process has the session open: then nothing
+        # writes to the transcript while it is read.
         launcher.end_stray(session_id)
         launcher.check_alone(session_id)
         start = find_start()
@@ -263,26 +263,26 @@ class LiveProcess:
         """Give a ready process without a session to one, as if it had been started for it: take the lease (SessionBusy)
         and the previous owner's slot; then, in a task, call `register` in a thread, pass on the `earlier` frames, and
         report that it has started and is ready."""
-        # What may be refused comes first: until then the process belongs to the spare, which ends it.
+        # The lease first, because it may be refused: the process then still belongs to the spare, which ends it.
         self._take_lease(session.id)
         self._deps.slots.take(session, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = session, session.turn_runner, session.frames
         self.budget, self.spent_before = session.process_budget, session.costs.spent_usd
-        # As with any start: `_begin_anew` notices if the process ends before it is ready.
+        # As with any start: `_start_for_session` notices if the process ends before it is ready.
         self.ready = False
-        self._starting = self._deps.start_task(self._begin_anew(earlier, register))
+        self._starting = self._deps.start_task(self._start_for_session(earlier, register))
 
-    async def _begin_anew(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
+    async def _start_for_session(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
         await asyncio.to_thread(register)
         process = self.process
-        # It may have been left or have exited during the disk write.
+        # The process may have been left, or may have exited, during the disk write.
         if self._closing is not None or process is None:
             return
-        if process.exited.done():  # just now: another process starts the same conversation
+        if process.exited.done():  # start another process for the same conversation
             if self.bridge is not None:
                 self.bridge.close()
             self.process = None
-            self._place = self._deps.slots.line_up(self._owner)
+            self._place = self._deps.slots.enqueue(self._owner)
             await self._start(self._place)
             return
         # In the order in which a process started for the session would have reported.
@@ -303,7 +303,7 @@ class LiveProcess:
         await asyncio.wait([self._starting])
         return self.ran_hooks
 
-    # -- what the process reports -----------------------------------------------------------------------------
+    # -- reports of the process -------------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
         """Pass a frame on to the process's owner. After `leave` only the costs in results count."""
@@ -363,7 +363,8 @@ class LiveProcess:
             self.ready = False
             if self.bridge is not None:
                 self.bridge.close()
-            # The slots know at once: a start that waits for room must not overlap with a process that still runs.
+            # The slots must know it at once: a start that waits for room must not overlap with a process that still
+            # runs.
             self._closing = self._deps.start_task(self._close())
             self._deps.slots.leave(self._owner, self._closing)
 
@@ -373,7 +374,7 @@ class LiveProcess:
             self._starting.cancel()
             await asyncio.wait([self._starting])
             # A task that was cancelled before its first step is still in the queue.
-            self._deps.slots.leave_line(self._place)
+            self._deps.slots.dequeue(self._place)
             if self.bridge is not None:  # it may have been created after the check in `leave`
                 self.bridge.close()
             if self.process is not None:
@@ -382,7 +383,7 @@ class LiveProcess:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
             # After the process, which may use the MCP servers until it ends.
-            await self._hosting.aclose()
+            await self._hub_access.aclose()
             if self._deps.replica is not None and self._replicated is not None:
                 self._deps.replica.process_gone(self._replicated)
             self._release_leases()

@@ -73,15 +73,15 @@ class SessionHub(Protocol):
 
 
 def usable_servers(
-    host: SessionHub, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
+    hub: SessionHub, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, principal: str
 ) -> dict[str, str]:
     """Maps the names that Claude Code sees to servers: those that a session wants (None: all) and may use, except those
     that the principal's policy denies entirely. A session cannot call other servers."""
-    named = server_names(host.offered(wanted))
+    named = server_names(hub.offered(wanted))
     return {name: server for name, server in named.items() if enforcer.may_use_server(principal, name, server)}
 
 
-async def expand_prompt(host: SessionHub, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
+async def expand_prompt(hub: SessionHub, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
     """Expand a message `/mcp__server__prompt arguments` to the text of that prompt; unchanged if no server has it.
     `servers` come from `usable_servers`. Claude Code has such commands only for servers that it connects to itself.
 
@@ -91,7 +91,7 @@ async def expand_prompt(host: SessionHub, text: str, servers: Mapping[str, str],
     for name, server in servers.items():
         if command.startswith(prefix_of(name)):
             prompt = command.removeprefix(prefix_of(name))
-            expanded = await host.expand_prompt(server, prompt, arguments.split(), caller=caller, directory=directory)
+            expanded = await hub.expand_prompt(server, prompt, arguments.split(), caller=caller, directory=directory)
             if expanded is not None:
                 return expanded
     return text
@@ -103,7 +103,7 @@ class McpBridge:
 
     def __init__(
         self,
-        host: SessionHub,
+        hub: SessionHub,
         usable: Callable[[], dict[str, str]],
         caller: str,
         directory: str,
@@ -114,7 +114,7 @@ class McpBridge:
     ) -> None:
         """`usable` returns the servers that the session may use now, by their names there; `report_progress` gets
         readable lines for the session's log, `ask` the name of a server and its form."""
-        self._host = host
+        self._hub = hub
         self._caller = caller
         self._directory = directory
         self._start_task = start_task
@@ -129,7 +129,7 @@ class McpBridge:
         """The servers that the process knows; it is started with the current ones."""
         self._process: ClaudeProcess | None = None
         self._announcing = asyncio.Lock()
-        self._unwatch = host.watch_servers(self._on_servers_changed)
+        self._unwatch = hub.watch_servers(self._on_servers_changed)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ class McpBridge:
                 # A task for each: the server's messages must not wait until Claude Code has accepted this one.
                 self._start_task(_push(process, name, message))
 
-            self._endpoints[server] = self._host.endpoint(
+            self._endpoints[server] = self._hub.endpoint(
                 server, push, caller=self._caller, directory=self._directory, ask=partial(self._ask, server)
             )
         return self._endpoints[server]
@@ -224,7 +224,7 @@ class McpBridge:
     def _on_servers_changed(self, changed: frozenset[str]) -> None:
         known = {*self._servers.values()}
         # A disabled server stays known, without tools: the model keeps naming them, and may get them back.
-        there = [name for name in self._servers.values() if name in self._host.servers]
+        there = [name for name in self._servers.values() if name in self._hub.servers]
         offered = self._usable().values()
         self._servers = server_names([*there, *(name for name in offered if name not in known)])
         for name in changed & {*self._endpoints}:

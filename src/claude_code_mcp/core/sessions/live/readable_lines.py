@@ -14,7 +14,8 @@ _TOOLS_KEPT = 200
 _PLANS_KEPT = 4
 _EXCERPT_LENGTH = 160
 _EXCERPT_SOURCE = 4000
-"""What is redacted for an excerpt is longer than the excerpt, so that a secret in it is there whole."""
+"""Characters that are redacted to make an excerpt: more than it shows, so that no secret is cut in two before
+redaction."""
 _TOOL_STATUS: Mapping[CallStatus, str] = {"ok": "completed", "error": "failed", "denied": "denied"}
 _OUTCOME_LABELS = {"completed": "ok", "failed": "failed", "denied": "denied"}
 
@@ -44,12 +45,12 @@ class ReadableLines:
         """How many characters of the current block have been made into lines."""
 
     def start_block(self) -> None:
-        """A new block of text begins."""
+        """Note that a new block of text begins."""
         self._unfinished, self._emitted = [], 0
 
     def fragment(self, text: str) -> list[str]:
         """The lines that a fragment of text completes."""
-        self._unfinished.append(text)  # not added up: a long line in many fragments would be copied each time
+        self._unfinished.append(text)  # not concatenated: a long line in many fragments would be copied each time
         if "\n" not in text:
             return []
         *lines, rest = "".join(self._unfinished).split("\n")
@@ -87,19 +88,20 @@ class ReadableLines:
         return self._plans.get(tool_use_id or "", {})
 
     def mark_denied(self, tool_use_id: str | None) -> None:
-        """The call was denied by an answer; its result will only say that it is an error."""
+        """Note that an answer denied the call: its result will only report an error."""
         tool = self.tools.get(tool_use_id or "")
         if tool is not None:
             tool.status = "denied"
 
     def input_changed(self, tool_use_id: str | None, description: str) -> None:
-        """The call runs with another input than the model wrote: what becomes of it is told under that."""
+        """Note that the call runs with another input than the model wrote; its outcome is shown with this
+        description."""
         tool = self.tools.get(tool_use_id or "")
         if tool is not None:
             tool.description = f"{description} (changed by the answer)"
 
     def fail_running(self) -> None:
-        """Nothing runs any more: calls without a result have failed."""
+        """Mark the calls without a result as failed, because nothing runs any more."""
         for tool in self.tools.values():
             tool.status = "failed" if tool.status == "running" else tool.status
 

@@ -3,8 +3,8 @@
 A process is started within the trace of its turn, and so is every call to a hub server. OpenTelemetry is not imported
 here: if tracing is on, the observer that creates traces (`plugins/telemetry/telemetry.py`) provides the trace of a
 session (`SessionTraces`). It is global to the process, like OpenTelemetry itself. A call to a hub server belongs to the
-tool use of the turn that makes it. The context must be set for each call: frames of a process are read in the context
-in which it was started, whose request is long over.
+tool use of the turn that makes it. The context must be set for each call, because frames of a process are read in the
+context in which it was started, and the request that started it has ended.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 _TOOL_USE = "claudecode/toolUseId"
-"""Where Claude Code names the tool use that a `tools/call` belongs to, in its `_meta`."""
+"""The key in `_meta` under which Claude Code names the tool use of a `tools/call`."""
 
 
 class SessionTraces(Protocol):
@@ -40,12 +40,12 @@ def is_traced() -> bool:
 
 
 def trace_variables(session_id: str) -> Mapping[str, str]:
-    """The trace of a session's turn, for the process that is started for it."""
+    """The environment variables with the trace of a session's turn, for a process that is started for it."""
     return {} if _traces is None else _traces.variables(session_id)
 
 
 def within_turn(session_id: str, params: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """A context for passing a message on to a server, of which these are the parameters."""
+    """Context for forwarding a message with these parameters to a hub server."""
     if _traces is None:
         return contextlib.nullcontext()
     meta = params.get("_meta")

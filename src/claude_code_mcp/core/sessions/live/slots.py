@@ -1,5 +1,5 @@
-"""Limits on live processes: how many at once, how much memory, how many starting at once; which process makes room,
-which waits.
+"""Limits the live processes: their number, their memory, and how many start at once. Decides which idle process makes
+room and which start waits.
 
 A slot is granted at once or not at all. A process with a slot then waits for its start in one FIFO queue: for other
 starts, for a process that is being closed, and for memory. Its position and the reason can be reported.
@@ -17,11 +17,11 @@ from ...model.text import size_of
 from ...processes import memory
 from ...processes.memory import MachineMemory
 
-EXPECTED = 160 << 20
+EXPECTED_BYTES = 160 << 20
 """Assumed bytes of a process that has not been measured yet."""
-_LOW = 0.05
+_MIN_FREE_SHARE = 0.05
 """The share of free machine memory below which idle processes are parked even if other programs use the memory."""
-_INTERVAL = 2.0
+_MEASURE_INTERVAL = 2.0
 """Seconds between two measurements."""
 
 
@@ -34,7 +34,7 @@ class SlotHolder(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process, if that runs."""
+        """The id of its process; None if it has none."""
 
     @property
     def can_park(self) -> bool:
@@ -117,10 +117,10 @@ class Slots:
         self._occupied.set()
 
     def leave(self, holder: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
-        """Gives the slot back at once; `closing` is the task that still ends the old process."""
+        """Release the slot at once; `closing` is the task that is still ending the old process."""
         if closing is not None and not closing.done():
-            # The old process's memory is not free before it has ended. Not if its slot, and with it its process, went
-            # to another holder.
+            # The old process uses memory until it has ended. 0 if its slot, and with it the process, went to another
+            # holder.
             self._closing[closing] = (self.memory_of(holder.pid) or 0) if holder in self._holders else 0
             closing.add_done_callback(self._closed)
         self._holders.discard(holder)
@@ -140,14 +140,14 @@ class Slots:
 
     # -- starts -----------------------------------------------------------------------------------------------
 
-    def line_up(self, holder: SlotHolder) -> StartPlace:
-        """Enter the start queue; `wait_reason` reports it at once. `spawning` or `leave_line` must follow."""
+    def enqueue(self, holder: SlotHolder) -> StartPlace:
+        """Enter the start queue; `wait_reason` reports it at once. `spawning` or `dequeue` must follow."""
         entry = StartPlace(holder)
         self._queue.append(entry)
         self._admit()
         return entry
 
-    def leave_line(self, entry: StartPlace) -> None:
+    def dequeue(self, entry: StartPlace) -> None:
         """Leave the queue, because the start is over or was abandoned. A second call does nothing."""
         if entry in self._queue:
             self._queue.remove(entry)
@@ -163,11 +163,11 @@ class Slots:
             yield
         finally:
             # It was cancelled while it waited, or it has started.
-            self.leave_line(entry)
+            self.dequeue(entry)
 
     async def _admission(self, entry: StartPlace) -> None:
         # At least one measurement interval: before that the usage is unknown.
-        timeout = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
+        timeout = None if self._memory_wait is None else max(self._memory_wait, _MEASURE_INTERVAL)
         while True:
             try:
                 # Shielded: a timeout must not cancel the admission itself.
@@ -219,21 +219,21 @@ class Slots:
         # Queued holders have a slot, but no process yet.
         waiting = {entry.holder for entry in self._queue}
         measured = (self.memory_of(holder.pid) for holder in self._holders if holder not in waiting)
-        return sum(EXPECTED if size is None else size for size in measured)
+        return sum(EXPECTED_BYTES if size is None else size for size in measured)
 
     def _memory_missing(self, *, park: bool = False) -> str | None:
         """Why one more process does not fit into the memory; None if it does. A single process always fits."""
         limit = self.memory_limit
         if limit is None:
             return None
-        while (used := self.memory_used) and used + EXPECTED > limit:
+        while (used := self.memory_used) and used + EXPECTED_BYTES > limit:
             if not (park and self._evict_one()):
                 return (
                     f"Claude Code processes use {size_of(used)} of the {size_of(limit)} that they may use together "
                     "(CLAUDE_CODE_MCP_MEMORY_LIMIT), and none is idle; wait for one to finish or cancel one."
                 )
         being_freed = sum(self._closing.values())
-        if being_freed and used + being_freed + EXPECTED > limit:
+        if being_freed and used + being_freed + EXPECTED_BYTES > limit:
             return "waiting for the memory of another session's process, which is being closed"
         return None
 
@@ -241,8 +241,8 @@ class Slots:
         """Measure all processes repeatedly, and park idle ones while memory is short. Never returns."""
         while True:
             await self._occupied.wait()
-            # First: the slot just taken belongs to a process that does not run yet.
-            await asyncio.sleep(_INTERVAL)
+            # Sleep first: a slot that was just taken belongs to a process that does not run yet.
+            await asyncio.sleep(_MEASURE_INTERVAL)
             await self.measure()
             # No await between the check and `clear`: a slot taken later sets the event again.
             if not self._holders:
@@ -260,6 +260,10 @@ class Slots:
         self._measured = {pid: size for pid, size in measured.items() if size is not None}
         while self.memory_limit is not None and self.memory_used > self.memory_limit and self._evict_one():
             pass
-        if self.memory_limit is not None and machine is not None and machine.available < machine.total * _LOW:
+        if (
+            self.memory_limit is not None
+            and machine is not None
+            and machine.available < machine.total * _MIN_FREE_SHARE
+        ):
             self._evict_one()
         self._admit()

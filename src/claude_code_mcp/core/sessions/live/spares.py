@@ -5,7 +5,7 @@ id, and is taken by the next new session with exactly the same launch: equal arg
 hooks, budget and caller, and no change in what Claude Code reads when it starts. That session takes the id too. Until
 then it is invisible: it has no record, no lease and no transcript, its entry in the CLI's list of open sessions is
 moved aside, and it is the first to be evicted when a slot or memory is needed. It also ends when it is too old or out
-of date, and with the service.
+of date, or when the service closes.
 """
 
 import asyncio
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SETTLE = 0.5
-"""Seconds after the start of a session before a spare is started: the session goes first."""
-_RESERVED = 10.0
+_START_DELAY = 0.5
+"""Seconds after the start of a session before a spare is started, so as not to slow the session down."""
+_RESERVATION_SECONDS = 10.0
 """Seconds within which a session must start with its reserved spare."""
-_WARM_UPS = 3
-"""How often a spare prepares a model request without sending it, which warms it up."""
+_WARM_UP_REQUESTS = 3
+"""How many times a spare prepares a model request without sending it, to warm up."""
 _MAX_FRAMES = 1000
-_MAX_UNSUITED = 100
-_GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
+_MAX_UNSUITABLE = 100
+_HANDSHAKE = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
 async def launch_like(session: "Session | Spare") -> Launch:
     """The launch that a process of the session would use now."""
-    async with session.deps.open_hub() as host:
+    async with session.deps.open_hub() as hub:
         wanted = session.options.hub_servers
-        servers = usable_servers(host, wanted, session.deps.enforcer, session.owner) if host is not None else {}
+        servers = usable_servers(hub, wanted, session.deps.enforcer, session.owner) if hub is not None else {}
     return launch_of(session, session.deps, tuple(servers))
 
 
@@ -95,13 +95,13 @@ class Spare:
         """Give the process with its frames so far to a session; None if it has ended or the launch has changed. Raises
         SessionBusy if the session's lease is taken."""
         live = self._live
-        # Compared once more: the policy or the servers of the hub may have changed since it was reserved.
+        # Compared again: the policy or the hub's servers may have changed since it was reserved.
         launch = None if live is None else launch_of(session, self.deps, live.bridge.servers if live.bridge else ())
         if not self.usable or live is None or launch != self.launch:
             self.drop()
             return None
         live.hand_to(session, self._frames, self._registration.restore)
-        # Only after it was taken: if the lease is refused, `drop` still has to end the process.
+        # Only now: if the lease had been refused, `drop` would have to end the process.
         self._live = None
         return live
 
@@ -154,12 +154,12 @@ class Spare:
         if live is None or live.process is None:
             return
         with contextlib.suppress(ProcessFailed):  # earlier versions do not know the request
-            for _ in range(_WARM_UPS):
+            for _ in range(_WARM_UP_REQUESTS):
                 await live.process.request("get_context_usage", timeout=self.deps.settings.start_timeout)
         directory = config_directory({**self.deps.launcher.environment, **self.options.env})
         try:
             self._registration = await asyncio.to_thread(take_registration, self.id, directory)
-        except SessionBusy as error:  # it may still be listed, under an unused id
+        except SessionBusy as error:  # its entry could not be moved aside, so it stays listed under an unused id
             self.start_failed(error)
             return
         if self.ran_hooks:
@@ -187,7 +187,7 @@ class Spare:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
             if frame.subtype == "mcp_message" and self._live.bridge is not None:
-                self._live.bridge.forward(process, frame, partial(_permit_greeting, frame))
+                self._live.bridge.forward(process, frame, partial(_permit_handshake, frame))
             else:
                 process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
 
@@ -197,12 +197,12 @@ class Spare:
         return {"action": "cancel"}
 
 
-async def _permit_greeting(frame: ControlRequest) -> None:
+async def _permit_handshake(frame: ControlRequest) -> None:
     """Raise PermissionDenied for everything except the requests that Claude Code sends to a server before its first
     message: a process without a session makes no calls."""
     message = frame.request.get("message")
     method = str(message.get("method") or "") if isinstance(message, dict) else ""
-    if not method.endswith("/list") and method not in _GREETING:
+    if not method.endswith("/list") and method not in _HANDSHAKE:
         raise PermissionDenied("No session has been started here yet.")
 
 
@@ -218,7 +218,7 @@ class Spares:
         """All spares that may still have a process, including those being closed."""
         self._ready: list[Spare] = []
         self._reserved: list[Spare] = []
-        self._unsuited: list[str] = []
+        self._unsuitable: list[str] = []
         """Launches that run hooks when they start."""
         self._filling: asyncio.Task[None] | None = None
         self._closed = False
@@ -243,20 +243,20 @@ class Spares:
             if spare.key != key:
                 self._end(spare)
             elif spare.usable:  # else it is still starting
-                self._set_apart(spare)
+                self._mark_reserved(spare)
                 return spare
         return None
 
-    def _set_apart(self, spare: Spare) -> None:
+    def _mark_reserved(self, spare: Spare) -> None:
         # From here on it is not evicted for others.
         spare.reserved = True
         self._ready.remove(spare)
         self._reserved.append(spare)
         # A session that is refused, or never sent its message, must not keep it.
-        asyncio.get_running_loop().call_later(_RESERVED, self._end, spare)
+        asyncio.get_running_loop().call_later(_RESERVATION_SECONDS, self._end, spare)
 
     def _end(self, spare: Spare) -> None:
-        """Ends a spare unless a session has it."""
+        """End a spare unless a session has it."""
         for kept in (self._ready, self._reserved):
             if spare in kept:
                 kept.remove(spare)
@@ -265,7 +265,7 @@ class Spares:
     # -- filling ----------------------------------------------------------------------------------------------
 
     async def settled(self) -> None:
-        """Waits until no spare is being started."""
+        """Wait until no spare is being started."""
         if self._filling is not None:
             await asyncio.wait([self._filling])
 
@@ -277,10 +277,10 @@ class Spares:
 
     async def _fill(self, spare: Spare, started: Callable[[], Awaitable[bool]]) -> None:
         ran_hooks = await started()
-        await asyncio.sleep(_SETTLE)
+        await asyncio.sleep(_START_DELAY)
         launch = await launch_like(spare)
         key = None if ran_hooks else await spare.deps.launcher.key(launch)
-        if key is None or key in self._unsuited:
+        if key is None or key in self._unsuitable:
             return
         # No other spare is being started, so unusable ones have ended.
         for other in [other for other in self._ready if other.key == key and not other.usable]:
@@ -300,13 +300,13 @@ class Spares:
             return
         self._end(spare)
         if spare.ran_hooks:
-            self._unsuited = [*self._unsuited, key][-_MAX_UNSUITED:]
+            self._unsuitable = [*self._unsuitable, key][-_MAX_UNSUITABLE:]
 
     async def close(self) -> None:
         """End all spares and wait for it."""
         self._closed = True
         if self._filling is not None:
-            # First: otherwise it could start another one in the meantime.
+            # First: otherwise it could start another spare in the meantime.
             self._filling.cancel()
         for spare in [*self._ready, *self._reserved]:
             self._end(spare)

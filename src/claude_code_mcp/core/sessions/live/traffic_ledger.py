@@ -1,9 +1,9 @@
 """Accounts for a process's model usage, where this server carries the traffic: how much is charged, and when.
 
-Claude Code knows the prices of its models, so as far as its claims cover the counted tokens, its dollar amounts count,
-but at least the lowest list price. Tokens that are unclaimed when a result arrives, or when the process ends, cost the
-highest list price: a command of the session used them, or a report was withheld. In between, while no turn is running,
-they are charged at the lowest price, and the rest when it is known that no claim follows.
+Claude Code knows the prices of its models. So for tokens that its results claim, its dollar amounts are charged, but at
+least the lowest list price. Tokens that are still unclaimed when a result arrives or the process ends are charged at
+the highest list price: a command of the session used them, or a report was withheld. Until then, while no turn is
+running, they are charged at the lowest price.
 """
 
 from collections import defaultdict

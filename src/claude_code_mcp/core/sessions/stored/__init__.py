@@ -1,1 +1,1 @@
-"""Sessions on disk: their stores and records, the list of sessions, and everything done to one that need not run."""
+"""Sessions on disk: their stores and records, the list of sessions, and the operations that need no process."""

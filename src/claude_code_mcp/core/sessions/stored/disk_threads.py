@@ -1,8 +1,8 @@
 """Threads for reading transcripts.
 
-A transcript can be large, and a session's own commands can make it so. The event loop's default threads are few and
-serve everything, so transcripts are read in separate threads, one set for each configuration directory of the CLI. With
-several callers each has such a directory, so that callers do not wait for each other's reads.
+A transcript can be large, and a session's commands can make it larger. The event loop's few default threads serve
+everything else, so transcripts are read in separate threads, one set for each configuration directory of the CLI. With
+several callers each has its own directory, so that callers do not wait for each other's reads.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class DiskThreads:
 
     async def run(self, work: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         """Run `work` in a thread, in order, and return its result. If the caller is cancelled, work that has started
-        runs to its end and keeps its thread, so that cancelling does not yield more threads; work that has not started
-        is dropped."""
+        continues and keeps its thread, so that cancelled calls count towards the limit; work that has not started is
+        dropped."""
         called = partial(contextvars.copy_context().run, partial(work, *args, **kwargs))
         return await asyncio.get_running_loop().run_in_executor(self._pool, called)

@@ -1,7 +1,7 @@
-"""The sessions on disk: reading, naming, marking, copying, exporting and removing them, and their costs.
+"""Reads, names, marks, copies, exports and removes the sessions on disk, and adds up their costs.
 
 Callers check the ownership of a session. The disk is read in separate threads (`DiskThreads`). A session is removed
-under its lease and never while any process has it open: ours, another server's or one in a terminal.
+under its lease, and only while no process has it open: ours, another server's or one in a terminal.
 """
 
 import base64
@@ -77,7 +77,7 @@ class ReadPage:
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:
-    """A page of a conversation as data, and what it is a page of."""
+    """A page of a conversation as data, with the conversation that it belongs to."""
 
     session_id: str
     title: str
@@ -90,7 +90,7 @@ class StoredConversation:
 def in_thread(
     work: Callable[Concatenate["SessionLibrary", _P], _Result],
 ) -> Callable[Concatenate["SessionLibrary", _P], Coroutine[Any, Any, _Result]]:
-    """Turns a method that blocks on the disk into an async one that runs in the library's threads."""
+    """Turn a method that blocks on the disk into an async one that runs in the library's threads."""
 
     @wraps(work)
     async def run(self: "SessionLibrary", /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -111,7 +111,8 @@ def with_recorded_costs(entries: CatalogueEntries, recorded: Mapping[str, Summar
 
 
 class SessionLibrary:
-    """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
+    """The sessions below one configuration directory of the CLI. Methods raise TranscriptUnreadable if a transcript
+    cannot be read now."""
 
     def __init__(
         self,
@@ -239,7 +240,7 @@ class SessionLibrary:
         with unreadable_refused(session_id):
             known = 1 <= turn <= len(outline.turns)
             found = read_prompt_images(read_from, outline.turns[turn - 1]) if known else []
-        # A transcript is a claim: what it says is an image must be one.
+        # A transcript is a claim: check that the data really is an image.
         with contextlib.suppress(IndexError, ValueError):
             data = base64.b64decode(found[number], validate=True)
             if (kind := media_type(data)) is not None and kind in MEDIA_TYPES:
@@ -308,7 +309,7 @@ class SessionLibrary:
             file = look_at(path) if path is not None else None
         return file.size if file is not None else 0
 
-    # -- care -----------------------------------------------------------------------------------------------------
+    # -- changes--------------------------------------------------------------------------------------------------
 
     @in_thread
     def rename(self, session_id: str, title: str) -> str:
@@ -329,7 +330,7 @@ class SessionLibrary:
         self._note_renamed(session_id)
 
     def _note_renamed(self, session_id: str) -> None:
-        """On a machine of a fleet: have its runner update the fleet's copy, which lists show while the machine is
+        """On a machine of a fleet, ask its runner to update the fleet's copy, which lists show while the machine is
         offline."""
         if (self._state_dir / "fleet").is_dir():
             self.catalogue.marks.set(session_id, Mark.RENAMED, True)
@@ -356,15 +357,15 @@ class SessionLibrary:
     async def remove(self, session_id: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Remove a session permanently. SessionBusy while it is in use; then nothing is removed.
 
-        `before` removes what must be removed before the files: it is called when no one can run the session any more,
-        and if it raises, the files stay. Without it, on a machine of a fleet, the pending removal of the fleet's copy
-        is noted on disk. Must not be cancelled: a thread may be working on the files.
+        `before` is called before the files are removed, when no process can run the session any more; if it raises, the
+        files stay. Without it, on a machine of a fleet, the pending removal of the fleet's copy is noted on disk. Must
+        not be cancelled: a thread may be working on the files.
         """
         with contextlib.ExitStack() as held:
             await self.threads.run(held.enter_context, self._alone(session_id))
             if await self.threads.run(self.catalogue.find, session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-            # Either of them before the files: a forgotten copy would bring the session back.
+            # Before the files: a copy that is left behind would bring the session back.
             if before is not None:
                 await before()
             else:
@@ -394,7 +395,7 @@ class SessionLibrary:
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:
-        """Context in which no one runs the session; SessionBusy if it is running."""
+        """Context in which no process runs the session; SessionBusy if one does."""
         # The lease first: no server can start a process between the check and what follows.
         lease = self._leases.take(session_id)
         try:
@@ -409,8 +410,8 @@ class SessionLibrary:
 
     @contextlib.contextmanager
     def worktree_of(self, session_id: str) -> Iterator[Worktree]:
-        """The worktree of a session, which no one runs within this context. SessionBusy if it is running,
-        InvalidArgument if it has no worktree. Blocks on the disk."""
+        """Context that yields the worktree of a session, which no process runs in the meantime. SessionBusy if one
+        does, InvalidArgument if it has no worktree. Blocks on the disk."""
         with self._alone(session_id):
             record = self._records.read(session_id)
             worktree = record.options.worktree if record is not None else None

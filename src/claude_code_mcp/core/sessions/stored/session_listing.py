@@ -1,6 +1,6 @@
-"""The list of sessions that a caller sees: those in memory and those on disk, as one.
+"""Lists the sessions that a caller may see, in memory and on disk.
 
-It contains only what the caller may see. Files and records are read in threads.
+Files and records are read in threads.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class SessionListing:
         found = await look(offset=offset, whole=whole, archived=archived, active=active)
         if project is not None or text is not None or archived or active or caller.principal == LOCAL:
             return found
-        # After their own, where there is room: they do not displace own sessions.
+        # Shared sessions only fill the remaining room: they do not displace the caller's own.
         return await self._with_shared(found, limit, caller)
 
     async def page(
@@ -144,7 +144,7 @@ class SessionListing:
         in_memory_ids = [session.id for session in self.in_memory(principal=principal)]
 
         def look() -> tuple[frozenset[str], CatalogueEntries]:
-            # First those with a transcript: one written after the search would be missed by both.
+            # In this order: a transcript that is written between the two steps is found by the search.
             return stores.catalogue.with_transcript(in_memory_ids), search()
 
         threads = stores.threads if text is None else stores.library.searches
@@ -175,7 +175,7 @@ class SessionListing:
         return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
 
     async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
-        """Why a listing, or a report of costs, may lack something; None if everything could be read."""
+        """Why a list, or a report of costs, may be incomplete; None if everything could be read."""
         stores = self._environments.of(caller).stores
         return await stores.threads.run(stores.catalogue.unread)
 
@@ -193,7 +193,7 @@ class SessionListing:
         )
 
     async def continuing(self, *, caller: Caller = LOCAL_CALLER) -> dict[str, float]:
-        """Which sessions of the caller's continue automatically after a usage limit, and when."""
+        """The caller's sessions that continue automatically after a usage limit, each with the time."""
         return await self._continuing(caller.principal, self._environments.of(caller).stores)
 
     async def _continuing(self, principal: str, stores: Stores) -> dict[str, float]:

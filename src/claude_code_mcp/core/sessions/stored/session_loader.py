@@ -36,7 +36,7 @@ class OnDisk:
     directory: str | None = None
     """The caller's directory; None: the server's."""
     answers: int = 0
-    """How often the model has answered according to the transcript, where that has more than the record."""
+    """How often the model has answered according to the transcript, if that has more than the record."""
 
     @property
     def cwd(self) -> str:
@@ -136,7 +136,7 @@ def _is_inside(path: str, directory: str) -> bool:
 def messages_in_transcript(
     transcripts: Transcripts, session_id: str, message_ids: Set[str], cwd: str | None = None
 ) -> Set[str]:
-    """The ones of these messages that are in the session's transcript. Blocks on the disk."""
+    """Those of the messages that are in the session's transcript. Blocks on the disk."""
     path = transcripts.path_of(session_id, cwd)
     written = (uuid for line in read_lines(path) for uuid in _message_ids(line)) if path is not None else ()
     return {uuid for uuid in written if isinstance(uuid, str) and uuid in message_ids}
@@ -168,5 +168,5 @@ def _time_of(timestamp: object) -> float:
 
 def _interrupted_since(began: float) -> Outcome:
     when = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
-    detail = f"The turn that started at {when} was cut off: the server that ran it stopped first."
+    detail = f"The turn that started at {when} was cut off because the server that ran it stopped."
     return Outcome(OutcomeCode.INTERRUPTED, detail=detail)

@@ -1,4 +1,4 @@
-"""Access to this machine's sessions for a fleet that moves sessions to and from it."""
+"""Lets a fleet move sessions to and from this machine."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from ..session_deps import SessionDeps
 
 
 class SessionRelocation:
-    """This machine's sessions, for moving them to and from it."""
+    """Access to this machine's sessions for a fleet."""
 
     give_away: Callable[..., Awaitable[object]] | None = None
     """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
@@ -26,7 +26,7 @@ class SessionRelocation:
         return self._environments.of(caller)
 
     async def arrived(self) -> None:
-        """Call this when a session has arrived: if it waits for a usage limit, it continues here."""
+        """Note that a session has arrived: if it waits for a usage limit, it continues here."""
         await self._limit_waits.find_left_over()
 
     async def let_go(self, session_id: str) -> None:

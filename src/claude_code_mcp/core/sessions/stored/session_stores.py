@@ -1,4 +1,4 @@
-"""The on-disk stores of sessions, one object per configuration directory of the CLI."""
+"""The stores of sessions on disk, one object for each configuration directory of the CLI."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

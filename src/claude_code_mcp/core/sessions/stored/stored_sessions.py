@@ -1,4 +1,4 @@
-"""Sessions on disk as callers use them: checks who may, then asks the library.
+"""Operations of callers on stored sessions: checks permissions, then calls the library.
 
 The service's side of `SessionLibrary` (`session_library.py`): finds a session's store, checks its owner (another
 caller's session does not exist), and audits every change, including refused ones.
@@ -34,7 +34,7 @@ from .session_library import ExportFormat, ReadPage, StoredConversation, TextHit
 from .session_stores import Stores
 
 _MAX_FILES = 100_000
-"""Of a repository that are listed."""
+"""Maximum number of files of a repository that are listed."""
 
 
 class StoredSessions:
@@ -117,12 +117,12 @@ class StoredSessions:
         return await stores.library.prompt_image(own_id, turn, number)
 
     async def follow(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> AsyncIterator[list[str]]:
-        """New transcript lines from now on, whoever drives the session, as readable lines, at most twice a second. Ends
-        only when the session is no longer shared with the caller."""
+        """New transcript lines from now on, whichever program runs the session, as readable lines, at most twice a
+        second. Ends only when the session is no longer shared with the caller."""
         own_id, stores = await self._locate(session_id, caller)
         owner = self._access.acting(own_id, caller, Access.WATCH).principal
         async for lines in stores.library.follow(own_id):
-            # Each time: a subscription, for example, has no request that would end with the share.
+            # Checked each time: no request ends when the share of a subscriber is withdrawn.
             if not self._access.may(own_id, owner, caller.principal, Access.WATCH):
                 return
             yield self._redact(lines)
@@ -162,7 +162,7 @@ class StoredSessions:
         caller: Caller = LOCAL_CALLER,
         detail: Detail | None = None,
     ) -> Path:
-        """Writes a conversation to a private file in the state directory and returns its path."""
+        """Write a conversation to a private file in the state directory and return its path."""
         async with self.audited_change(session_id, caller, f"export {form}") as (own_id, stores):
             return await stores.library.export(own_id, form, detail or Detail(full=True))
 
@@ -213,9 +213,9 @@ class StoredSessions:
     async def everybodys_costs(
         self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None, split: Split | None = None
     ) -> tuple[Costs, list[str]]:
-        """The costs of all callers' sessions run by servers on this state: the sum of what each caller sees as their
-        own; and why something may be missing. PermissionDenied for a caller who may not see it, and for grouping by
-        session, which would reveal what others asked for."""
+        """The costs of the sessions of all callers that servers on this state directory have run, and why some may be
+        missing. PermissionDenied for a caller who may not see them, and for grouping by session, which would reveal
+        others' prompts."""
         own = self._environments.of(caller)
         own.enforcer.limits.check_all_costs(caller.principal)
         if by == "session":
@@ -264,7 +264,7 @@ class StoredSessions:
         return await stores.threads.run(file_text, path, session.cwd, readable)
 
     async def share(self, session_id: str, grantee: str, access: Access, *, caller: Caller = LOCAL_CALLER) -> str:
-        """Shares a session with a person, or a group by `group:NAME`; returns its current id."""
+        """Share a session with a person, or with a group named `group:NAME`; return its current id."""
         with self._observers.auditing_refusals(caller.principal, "share", session_id):
             own_id, _ = await self._locate(session_id, caller, own=True)
             await self._access.share(own_id, caller.principal, grantee, access)
@@ -308,5 +308,5 @@ class StoredSessions:
         with self._observers.auditing_refusals(caller.principal, action, session_id):
             own_id, stores = await self._locate(session_id, caller, own=True)
             yield own_id, stores
-        # Only if nothing was raised: a failed change was not made.
+        # Not reached if the change failed.
         self._observers.act(AuditEvent(AuditKind.SESSION_MANAGED, caller.principal, own_id, {"action": action}))
