@@ -7,8 +7,8 @@ from claude_code_mcp.core.model.events import Output
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing.script import script, text, tool
-from tests.startup.greeting.client import Client, request
-from tests.startup.shared.support import SharedPlace, next_answer, opened
+from tests.startup.greeting.client import INITIALIZED, Client, initialize, request
+from tests.startup.shared.support import SharedPlace, next_answer
 from tests.support.terminal import Terminal, Words
 from tests.support.waiting import until
 
@@ -52,7 +52,10 @@ def test_a_client_waits_for_the_end_of_a_turn_and_reads_its_output(
     claude(script("Do it", tool("Bash", command="sleep 3; touch done"), text("All is done.")))
     question = asked(shared)
     session_id = question["sessionId"]
-    with opened(shared.client()) as client:
+    with shared.client() as client:
+        # Without dialogs: a client that shows one waits for its answer.
+        assert "result" in client.ask(initialize(capabilities={}))
+        client.send(INITIALIZED)
         waiting = waited(client, 1, session_id)
         assert waiting["status"] == "waiting_for_input"
         assert "notice" not in waiting
