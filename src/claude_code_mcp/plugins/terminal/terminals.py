@@ -43,6 +43,8 @@ _LOOK_AGAIN = 2.0
 """Seconds between reads of the file without a change: a killed process changes nothing."""
 _OTHER_DIALOG = 3.0
 """Seconds after a hook's start in which its dialog appears. A later dialog is another one."""
+_RECORD_DELAY = 1.5
+"""Maximum seconds between an event and Claude Code's record of its status, in either order."""
 _REPORT_PAUSE = 0.5
 """Minimum seconds between two reported prompts, and between two reported turn ends."""
 _MAX_TERMINALS = 200
@@ -86,6 +88,10 @@ class Terminal:
         """The calls whose plans were approved or sent back."""
         self._status: str | None = None
         self._status_since = 0.0
+        self._answered_at = 0.0
+        """When a question was last answered from elsewhere."""
+        self._turn_has_ended = False
+        """Whether the end of the last turn was reported."""
         self._reported: dict[str, float] = {}
         """When an event of each name was last reported."""
 
@@ -128,7 +134,23 @@ class Terminal:
             return
         for question_id in [known for known, asked in self._asked.items() if self._is_over(asked.started)]:
             self._answered_there(question_id)
-        self.outside.report_state(State.WAITING if self._asked else _STATES[self._status])
+        self._report_state()
+
+    def _report_state(self) -> None:
+        """Reports the state according to the last record, unless the record or the event of a change is still to come:
+        a caller that waits would otherwise get a state without its question or result."""
+        now, state = time.time(), _STATES[self._status or "busy"]
+        if self._asked:
+            state = State.WAITING
+        elif (
+            state is State.WAITING
+            and self._status_since < self._answered_at
+            and now < self._answered_at + _RECORD_DELAY
+        ):
+            state = State.RUNNING
+        elif state is State.IDLE and not self._turn_has_ended and now < self._status_since + _RECORD_DELAY:
+            return  # the hook of the turn's end is on its way; an interrupted turn has none
+        self.outside.report_state(state)
 
     def _is_over(self, started: float) -> bool:
         """Whether the dialog of a hook that started then is gone, according to the last record. Claude Code records the
@@ -151,6 +173,7 @@ class Terminal:
             case "Stop" | "StopFailure":
                 self._turn_ended(event)
             case "UserPromptSubmit" if not self._is_flood(event):
+                self._turn_has_ended = False
                 self.outside.report_state(State.RUNNING)
                 self.outside.report_prompt(event.text("prompt"))
 
@@ -180,12 +203,15 @@ class Terminal:
             self._answered_there(question_id)
         if event.has_background_work or self._is_flood(event):
             return
+        self._turn_has_ended = True
         if event.name == "Stop":
             outcome = Outcome(OutcomeCode.COMPLETED, result=event.text("last_assistant_message"))
         else:
             detail = event.text("error_details") or event.text("error") or "The turn failed."
             outcome = Outcome(OutcomeCode.API_ERROR, detail=detail)
         self.outside.report_outcome(outcome)
+        if self._status == "idle":
+            self._report_state()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -212,6 +238,7 @@ class Terminal:
                 self.reviewed.add(plan.call)
             if resolution.closure is Closure.ANSWERED and body is not None:
                 reply(decision(_as_terminal_takes_it(event, body)))
+                self._answered_at = time.time()
                 self.outside.report_state(State.WAITING if self._asked else State.RUNNING)
             else:
                 reply(None)
