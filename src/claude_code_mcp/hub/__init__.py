@@ -1,4 +1,4 @@
-"""The MCP client side: one connection to every configured MCP server, shared by sessions, clients and commands."""
+"""The MCP client side: connects to each configured MCP server once for all sessions, clients and commands."""
 
 from ..sdk_version import check_sdk_version as _check_sdk_version
 

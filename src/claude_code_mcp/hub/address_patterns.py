@@ -1,9 +1,9 @@
-"""Addresses and patterns of addresses, compared by Claude Code's rules. Pure.
+"""Matches addresses with patterns by Claude Code's rules. Pure.
 
-`*` stands for any characters; a pattern that ends with its host covers every path; a host with a `*` covers every port,
-any other host only the port that is written or the usual one; hosts are compared without case and without the dot at
-their end. Both sides are first written in one way (`written`), so that no other spelling of an address escapes: case,
-the usual port, dots in the path, backslashes, percent-encoded letters of a host, numbers that are IPv4 addresses.
+`*` matches any characters. A pattern that ends with its host matches every path. A host with a `*` matches every port,
+any other host only its port or the default port. Hosts are compared without case and without a trailing dot. Both sides
+are first brought into canonical form (`written`), so that no other spelling of an address escapes a pattern: case,
+default port, dots in the path, backslashes, percent-encoded letters of a host, numbers that are IPv4 addresses.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ class Written:
     scheme: str
     host: str
     port: str
-    """Empty for the usual one of the scheme."""
+    """Empty for the default port of the scheme."""
     path: str
     query: str
     ends_with_host: bool
@@ -56,7 +56,7 @@ def fits(address: str, pattern: str) -> bool:
     there, wanted = written(address), written(pattern)
     if there is None:
         return False
-    if wanted is None:  # a pattern without a scheme: each part between slashes by itself
+    if wanted is None:  # a pattern without a scheme: compare each part between slashes
         expected, parts = pattern.split("/"), there.text.split("/")
         return len(expected) == len(parts) and all(map(matches, expected, parts))
     if wanted.scheme not in (_STAR, there.scheme) or not matches(wanted.host, there.host):
@@ -67,8 +67,8 @@ def fits(address: str, pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether text matches a pattern in which `*` matches any characters. Linear, times the pattern's number of
-    stars."""
+    """Whether text matches a pattern in which `*` matches any characters. Takes time proportional to the length of the
+    text times the number of stars."""
     first, *parts = pattern.split(_STAR)
     if not parts:
         return pattern == text

@@ -1,9 +1,9 @@
 """Which servers of a project the user has approved in Claude Code.
 
-Claude Code keeps approvals in `~/.claude.json` under the project, which is the root of the git repository if it is in
-one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a project file, and
-a checkout can contain one: it counts only for a project that is trusted according to `~/.claude.json`. The shared
-`.claude/settings.json` of a project can only reject, never approve.
+Claude Code keeps approvals in three files: `~/.claude.json` under the project (the root of its git repository, if it is
+in one), the user's `settings.json`, and the project's `.claude/settings.local.json`. A checkout can contain the last
+one, so it counts only for a project that is trusted according to `~/.claude.json`. The shared `.claude/settings.json`
+of a project can only reject, never approve.
 """
 
 import os
@@ -29,7 +29,7 @@ class Approvals:
     """Servers of any scope that the user switched off for this project."""
 
     def objection(self, name: str) -> str | None:
-        """Why a server of `.mcp.json` may not be used; None for one that may."""
+        """Why a server of `.mcp.json` may not be used; None if it may."""
         if name in self.rejected:
             return "rejected for this project in Claude Code"
         return None if self.trusts_all or name in self.approved else "from .mcp.json, and not approved"
@@ -56,7 +56,7 @@ def is_trusted(claude: Mapping[str, Any], places: Iterable[Path]) -> bool:
 
 
 def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
-    """The entry of one directory in Claude Code's file."""
+    """A directory's entry in `~/.claude.json`."""
     projects = claude.get("projects")
     entry = projects.get(str(place).replace(os.sep, "/")) if isinstance(projects, dict) else None
     if entry is None and isinstance(projects, dict):
@@ -88,6 +88,6 @@ def _main_tree(root: Path) -> list[Path]:
     target = Path(named_in(link, GIT_FILE) or root)
     if target.parent.name != "worktrees" or target.parent.parent.name != ".git":
         return []
-    # The other end must point back: a checkout could name another project's repository to get its approvals.
+    # The link must be mutual: a checkout could name another project's repository to get its approvals.
     leads_back = named_in(target / "gitdir") == os.path.realpath(link)
     return [target.parent.parent.parent] if leads_back else []

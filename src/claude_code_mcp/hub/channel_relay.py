@@ -1,7 +1,7 @@
 """Channels: hub servers through which people reach sessions from elsewhere, such as a chat.
 
-Off unless the operator names a server. One that declares `claude/channel` may push messages into a session; one that
-declares `claude/channel/permission` is sent open questions and may answer them. The first answer wins, as everywhere.
+Off unless the operator names a server. A server that declares `claude/channel` may push messages into a session. A
+server that declares `claude/channel/permission` gets the open questions and may answer them; the first answer counts.
 Notifications of this kind from any other server are ignored, logged and audited.
 """
 
@@ -31,12 +31,12 @@ _CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
 _FRAME_TAG = re.compile(r"<(/?channel)", re.IGNORECASE)
 _META_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LETTERS = "bcdfghjkmnpqrstvwxz"
-"""Request ids are five of these. Channels look for `[a-km-z]{5}` in what people type on their phones; without vowels
+"""A request id is five of these letters, because channels look for `[a-km-z]{5}` in people's messages. Without vowels
 no id is a word."""
 
 
 class ChannelRelay:
-    """One broker channel for all servers that may answer, and the receiver of messages to sessions.
+    """Sends questions to the servers that may answer, and receives answers and messages from them.
 
     The hub gets `on_notification` when it is created, before there is a service: until `connect` everything is ignored.
     """
@@ -54,9 +54,9 @@ class ChannelRelay:
         """The open questions by the request id under which servers know them."""
 
     def connect(self, service: Service, hub: Hub) -> None:
-        """Starts relaying in both directions, and connects to the servers for that."""
+        """Start relaying in both directions, and connect to the servers."""
         self._service, self._hub = service, hub
-        # After both are there: notifications may arrive at any moment from now on.
+        # Last: notifications may arrive at any moment from now on.
         self._connected = True
         if self._permissions:
             service.broker.add_channel(self)
@@ -73,13 +73,13 @@ class ChannelRelay:
         if question.kind is not QuestionKind.PERMISSION:
             return
         request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
-        # Before the sending: a server may answer before the other ones have been told.
+        # Before sending: a server may answer before the others have received the question.
         self._offered[request_id] = question
         for server in self._permissions:
             self._service.start_task(self._send(server, request_id, question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """Forgets the question. Servers are not notified; an answer that comes later finds no question."""
+        """Forget the question. Servers are not notified; a later answer matches no question."""
         self._offered = {key: offered for key, offered in self._offered.items() if offered.id != question.id}
 
     async def _send(self, server: str, request_id: str, question: Question) -> None:
@@ -100,13 +100,12 @@ class ChannelRelay:
     # -- notifications from servers ---------------------------------------------------------------------------
 
     def on_notification(self, server: str, method: str, params: dict[str, Any]) -> None:
-        """Receive every notification of every hub server; act on the two kinds that channels send."""
+        """Handle the two kinds of notifications that channels send; all others are ignored."""
         if not self._connected or method not in (MESSAGE, ANSWER):
             return
         allowed = self._messages if method == MESSAGE else self._permissions
         capability = _CHANNEL if method == MESSAGE else _PERMISSION
-        # Both: the operator must allow it and the server must declare it. Any other server could act in a person's
-        # name.
+        # The operator must allow it and the server must declare it: otherwise any server could act in a person's name.
         if server not in allowed or not self._declares(server, capability):
             log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
             self._service.audit(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
@@ -128,7 +127,7 @@ class ChannelRelay:
         answer = Answer(allow=behavior == "allow", message=_text(params.get("message")))
         asking, by = self._service.access.known(question.session_id), f"channel:{server}"
         try:
-            if asking is None:  # a client's own call to the hub: no session's
+            if asking is None:  # a client's own call to the hub, without a session
                 self._service.broker.answer(question.session_id, question.id, answer, by)
             else:
                 # The operator has named this channel: it answers for the owner, and vouches for a person.
@@ -163,8 +162,8 @@ def _new_request_id() -> str:
 
 
 def _request(request_id: str, question: Question) -> dict[str, Any]:
-    """The question with its complete input. One that is too large says so, and cannot be allowed through this
-    channel."""
+    """The question with its complete input. If that is too long, the text says so, and the question can only be denied
+    through this channel."""
     tool_input, whole = shown_input(question)
     description = question.description
     if not whole:
@@ -189,8 +188,8 @@ def _framed(server: str, content: str, meta: object) -> str:
 
 
 def _is_attribute(key: object, value: object) -> bool:
-    """Whether an entry of `meta` becomes an attribute of the frame: its key must be a name, since any other could end
-    the tag, and it must not be `source`, which we set."""
+    """Whether an entry of `meta` becomes an attribute of the frame. Its key must be a name, because anything else could
+    end the tag, and must not be `source`, which we set."""
     is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
     return is_name and isinstance(value, str | int | float)
 

@@ -38,7 +38,7 @@ class _SharedHub:
         """Open the hub for its first user and follow its files from then on. A failure is raised for all waiters; later
         callers try again."""
         if self._context is None and not self.adopted:
-            if self._opening is None or self._opening.done():  # over, and not open: it has failed
+            if self._opening is None or self._opening.done():  # done but not open: it has failed
                 self._opening = asyncio.create_task(self._enter(follow))
             # In a separate, shielded task: the first caller may be cancelled, and a half-opened hub can be neither used
             # nor opened again.
@@ -65,7 +65,7 @@ class Hubs:
     Clients with different credentials never share a connection to a server: `${VARIABLES}` in its configuration may be
     theirs, and its program inherits their environment. A hub is opened for its first user, a connection or a session's
     process, and closed `linger` seconds after its last. The files are read for every user, so that a client after a
-    change gets the new configuration; a hub of the hub's own file also follows it.
+    change gets the new configuration; with `hub = own`, an open hub also follows changes of its file.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Hubs:
 
         def follow(hub: Hub) -> AbstractAsyncContextManager[None]:
             renewed = partial(self.updated, hub, environment=client.variables)
-            # Users of a hub of all servers may be in other projects, where other files count.
+            # With `hub = all`, users of this hub may be in other projects, where other files count.
             followed = source if settings.hub == "own" else LaterDenials(source)
             return following(hub, configuration, followed, renewed)
 
@@ -133,7 +133,7 @@ class Hubs:
                 asyncio.get_running_loop().call_later(self._linger, self._close_unused, shared)
 
     def _close_unused(self, shared: _SharedHub) -> None:
-        """Runs some time after the last user has left; there may be a new user by now, or it may already be closed."""
+        """Close a hub some time after its last user has left, unless it has a new user or is already closed."""
         if not shared.users and self._hubs.get(shared.key) is shared:
             del self._hubs[shared.key]
             closing = asyncio.ensure_future(shared.close())

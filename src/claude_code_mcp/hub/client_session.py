@@ -3,7 +3,7 @@
 Servers of the handshake protocol ask during a call (`CallsInFlight`). Those of 2026-07-28 return a result that requests
 input, and the request is sent again with the answers (`request_with_input`).
 
-A server with a handshake announces changed lists unasked, and resources after a subscription. One of 2026-07-28
+A server with a handshake announces changed lists unsolicited, and resources after a subscription. One of 2026-07-28
 announces changes only on a requested stream (`subscriptions/listen`), which it may end at any time: the stream is
 requested again, with growing pauses, and all earlier lists count as stale (`ServerChanges`).
 """
@@ -41,12 +41,12 @@ SendAgain = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
 async def cancel_elicitation(params: JsonObject) -> JsonObject:
-    """Cancels every question: for callers that have no person to ask."""
+    """Cancel every question, for callers that have no person to ask."""
     return {"action": "cancel"}
 
 
 class MovedElsewhere(Exception):
-    """The call was abandoned on a connection that several callers share; send it again on another."""
+    """The call was abandoned on a connection that several callers share; send it again on a separate one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class CallsInFlight:
     """Routes a server's questions and logs to the calls in flight on one connection.
 
     A server that asks during a call does not name the call. Over HTTP the question arrives in the context of its call.
-    On a pipe it is clear if all calls in flight have the same caller. Otherwise the question waits until they do: its
-    own call does not end without an answer. If every call waits for an answer, none would end; then all of them are
-    abandoned with `MovedElsewhere`. A question never reaches the wrong person. This matters only for a server's first
+    On a pipe the caller is known only if all calls in flight have the same one. Otherwise the question waits until that
+    is so: its own call does not end without an answer, the others do. If every call waits for an answer, all of them
+    are abandoned with `MovedElsewhere`. A question never reaches the wrong person. This concerns only a server's first
     question: later callers get separate connections.
     """
 
@@ -137,7 +137,7 @@ class CallsInFlight:
     async def elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answers `elicitation/create` of the server."""
+        """Answer `elicitation/create` of the server."""
         try:
             side = await self._asked_side(lambda side: side.ask is not None)
         except TimeoutError:
@@ -152,7 +152,7 @@ class CallsInFlight:
     async def sample(
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
-        """Answers `sampling/createMessage` of the server with the model of the caller."""
+        """Answer `sampling/createMessage` of the server with the model of the caller."""
         try:
             side = await self._asked_side(lambda side: side.sample is not None)
         except TimeoutError:
@@ -180,7 +180,7 @@ class CallsInFlight:
             call.side.on_log(params)
 
     async def _asked_side(self, takes: Callable[[CallerSide], bool]) -> CallerSide:
-        """The side of the call that the server asks about. Raises TimeoutError if that stays unclear."""
+        """The side of the call that the server's question belongs to. Raises TimeoutError if that stays unclear."""
         possible = list(self._calls)  # calls that begin later cannot be the one that asks
         # Recorded before the answer: the next caller already gets a separate connection.
         await self._on_question()
@@ -351,7 +351,7 @@ class UpstreamClient:
         raise MovedElsewhere  # the context raises it already; a type checker cannot know
 
     async def _run_task(self, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """Calls a tool as a task (2025-11-25) and returns the task's result. Cancelling the caller cancels the task."""
+        """Call a tool as a task (2025-11-25) and return the task's result. Cancelling the caller cancels the task."""
         task_params = {**params, "task": {"ttl": _TASK_TTL_MS}}
         created = await send_unchecked(self._session, "tools/call", task_params, on_progress)
         task = created.get("task")
@@ -374,7 +374,7 @@ class UpstreamClient:
                 await self.request("logging/setLevel", {"level": level})
 
     async def notify(self, method: str, params: JsonObject) -> None:
-        """Sends a notification of any method."""
+        """Send a notification of any method."""
         notification = types.Notification[dict[str, Any], str](method=method, params=writable_params(params))
         await self._session.send_notification(notification)  # type: ignore[arg-type] # any method may go out
 
@@ -462,7 +462,7 @@ def _for_next_hop(params: JsonObject) -> JsonObject:
     return {**rest, "_meta": kept} if kept else rest
 
 
-# -- changes that a server tells of ------------------------------------------------------------------------------------
+# -- changes that a server announces -----------------------------------------------------------------------------------
 
 
 _LISTEN_TIMEOUT = 5.0
@@ -534,7 +534,7 @@ class ServerChanges:
             finally:
                 self._now_listening_to(set())
             if self._follow_changed.is_set():
-                continue  # ended by us, to be asked for more
+                continue  # we ended it to request more resources
             if anyio.current_time() - opened > _LASTING:
                 pause = _FIRST_PAUSE
             with anyio.move_on_after(pause):

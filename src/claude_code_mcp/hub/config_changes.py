@@ -36,7 +36,7 @@ OpenToSessions = Callable[[str], Collection[str]]
 
 @dataclass(frozen=True)
 class HubSource:
-    """Where the configuration of a hub comes from; its methods block on the disk."""
+    """The files that configure a hub. All methods block on the disk."""
 
     settings: Settings
     environment: Mapping[str, str] = field(hash=False)
@@ -49,8 +49,8 @@ class HubSource:
         return servers if self.serving_at is None else bar_address(servers, *self.serving_at)
 
     def renewed(self, before: HubConfig) -> HubConfig:
-        """The new configuration of a hub with that configuration. While a file cannot be read, as during an edit, the
-        servers stay unchanged; new denials apply anyway."""
+        """The new configuration of a hub that has `before`. While a file cannot be read, as during an edit, the servers
+        stay unchanged; new denials apply anyway."""
         try:
             read = self.read()
             paths = hub_paths(self.settings, self.environment, self._project())
@@ -58,12 +58,12 @@ class HubSource:
                 return read
             denied = with_later_denials(before, replace(paths, programs=self.programs()), self.environment)
             return replace(denied, problems=read.problems)
-        except (ClaudeCodeError, OSError) as error:  # our directory is gone
+        except (ClaudeCodeError, OSError) as error:  # our working directory was removed
             log.warning("the MCP server configuration cannot be read: %s", error)
             return LaterDenials(self).renewed(before)
 
     def files(self) -> list[Path]:
-        """The files whose changes may change it."""
+        """The files to watch for changes."""
         paths = hub_paths(self.settings, self.environment, self._project())
         return watched_files(paths) if paths is not None else []
 
@@ -114,7 +114,7 @@ async def following(
         yield
     finally:
         task.cancel()
-        # Waited for: it must not change a hub that is being closed.
+        # Wait for the task: it must not change a hub that is being closed.
         await asyncio.wait([task])
 
 
@@ -146,14 +146,14 @@ async def _follow(
 
 def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
     """The current files, the paths to watch for them, and their fingerprint."""
-    with suppress(ClaudeCodeError, OSError):  # our directory is gone
+    with suppress(ClaudeCodeError, OSError):  # our working directory was removed
         before = source.files()
     return before, {followable(str(path)) for path in before}, [facts_of(path) for path in before]
 
 
 @asynccontextmanager
 async def _waking(follower: FileFollower, targets: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:
-    """Context in which `changed` is set whenever one of these changes."""
+    """Context in which `changed` is set whenever one of these files changes."""
 
     async def wait_for(file: Following) -> None:
         while True:

@@ -1,8 +1,8 @@
 """One entry of `mcpServers`, in the format that Claude Code, Cursor and Claude Desktop share, and its dialects.
 
-VS Code has `servers` beside `inputs`, and asks a person for `${input:id}`; here that is the variable of the same name
-(`${input:api-key}` is `${API_KEY}`), or the default of the input. Windsurf has `serverUrl`, Gemini CLI `httpUrl`, and
-VS Code and Cursor `envFile`. Everything except `read_env_file` is pure.
+VS Code has `servers` and `inputs`, and asks a person for `${input:id}`; here the environment variable of that name is
+used (`${input:api-key}` is `${API_KEY}`), or the default of the input. Windsurf has `serverUrl`, Gemini CLI `httpUrl`,
+and VS Code and Cursor `envFile`. Everything except the functions that read files is pure.
 
 There is one class for each `type`. A class has everything that depends on the type except the transport: the fields of
 the entry, whether the server runs on this machine, its secrets, and what may be shown. `parse_entry` makes one from
@@ -45,7 +45,7 @@ SECTIONS = ("mcpServers", "servers")
 
 def section_of(content: Mapping[str, Any]) -> tuple[str, Any]:
     """The key under which a file has its servers, and its value."""
-    nested = content.get("mcp")  # VS Code's settings.json has all of it one level down
+    nested = content.get("mcp")  # VS Code's settings.json has the servers one level down
     if isinstance(nested, dict) and not any(key in content for key in SECTIONS):
         content = nested
     key = next((key for key in SECTIONS if key in content), SECTIONS[0])
@@ -59,7 +59,7 @@ def input_defaults(content: Mapping[str, Any]) -> dict[str, str]:
     return {str(each.get("id")): each["default"] for each in found if isinstance(each.get("default"), str)}
 
 
-def in_our_words(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+def normalized_entry(entry: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
     """Translate an entry of another program, or ours, to our format."""
 
     def variable(found: re.Match[str]) -> str:
@@ -137,14 +137,14 @@ _CONTAINER_PROGRAMS = ("docker", "podman", "nerdctl")
 
 
 class MissingVariable(ValueError):
-    """A reference names a variable that is not set, and gives no default."""
+    """A reference without a default names a variable that is not set."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the variable {name} is not set and has no default")
 
 
 def expand(value: Any, environment: Mapping[str, str]) -> Any:
-    """Replaces the references in all strings of a JSON value, at any depth. Raises MissingVariable.
+    """Replace the references in all strings of a JSON value, at any depth. Raises MissingVariable.
 
     Takes time linear in the length of the strings.
     """
@@ -172,7 +172,7 @@ def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
 
 
 IDE_TOOLS = ("executeCode", "getDiagnostics")
-"""The tools of an IDE's server that are meant for a model; the rest serve the IDE's own windows."""
+"""The tools of an IDE's server that are meant for a model; the others are for the IDE's own user interface."""
 _TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
 """The names of types in other programs."""
 
@@ -244,11 +244,11 @@ class _ServerConfig(_Entry):
 
     @property
     def is_local(self) -> bool:
-        """Whether connecting costs a process on this machine; local and remote servers are throttled separately."""
+        """Whether connecting starts a process on this machine; local and remote servers are throttled separately."""
         return False
 
     def secrets(self) -> Iterator[str]:
-        """The values in the entry that must appear in no text; empty strings are ignored."""
+        """The values in the entry that must not appear in any output; empty strings are ignored."""
         return iter(())
 
     def describe(self) -> dict[str, object]:
@@ -306,7 +306,7 @@ class _RemoteConfig(_ServerConfig):
     url: str
     headers: dict[str, str] = {}
     headers_helper: str | None = Field(None, min_length=1)
-    """A command of the shell that prints more headers as a JSON object; run for every connection."""
+    """A shell command that prints additional headers as a JSON object; run for every connection."""
     tls: TlsConfig = TlsConfig()
     oauth: OAuthConfig = OAuthConfig()
 
@@ -348,7 +348,7 @@ class WebSocketConfig(_RemoteConfig):
 class _IdeConfig(_RemoteConfig):
     ide_name: str | None = None
     auth_token: str | None = None
-    """The token that the IDE expects; unset, it is read from the lock file that the IDE wrote."""
+    """The token that the IDE expects; if unset, it is read from the IDE's lock file."""
 
     def secrets(self) -> Iterator[str]:
         yield from super().secrets()
@@ -387,7 +387,7 @@ _TYPES = [get_args(config.model_fields["type"].annotation)[0] for config in get_
 
 
 class InvalidEntry(ValueError):
-    """Why an entry cannot be used, in one line and without its values, which may be secret."""
+    """An entry cannot be used. The message is one line, without the entry's values, which may be secret."""
 
 
 def parse_entry(
@@ -397,7 +397,7 @@ def parse_entry(
     input_defaults: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> ServerConfig:
-    """Makes an entry from JSON: expands variables, finds out the type, validates. Raises InvalidEntry.
+    """Make an entry from JSON: expand variables, determine the type, validate. Raises InvalidEntry.
 
     An `envFile` is read, relative to `directory`, and `env` overrides it. Blocks on the disk for that. A value of `env`
     that refers to an unset variable is omitted, and the program is used anyway: most such variables are optional.
@@ -408,7 +408,7 @@ def parse_entry(
     if not isinstance(raw, dict):
         raise InvalidEntry("must be an object")
     try:
-        known, unset = _without_unset(in_our_words(raw, input_defaults or {}), environment)
+        known, unset = _without_unset(normalized_entry(raw, input_defaults or {}), environment)
         entry = {**_with_env_file(expand(known, environment), directory), "unset": unset}
         config = _ADAPTER.validate_python({**entry, "type": _type_of(entry)})
     except MissingVariable as error:

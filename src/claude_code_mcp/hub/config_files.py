@@ -1,11 +1,10 @@
-"""Determines the hub's servers: their files, and the order of these.
+"""Reads the hub's servers from all configuration files.  If several files have an entry with the same name, the first
+counts, in this order: the organisation's servers, the hub's own file, `~/.claude.json` for this project, `.mcp.json` in
+the project and then in the directories above it, `~/.claude.json` for all projects. An entry that cannot be used
+affects no other entry: it is reported as a problem with the file and the entry. An entry that the organisation does not
+allow is listed as barred, with the reason.
 
-Order, the first entry with a name wins: the organisation's servers, the hub's own file, `~/.claude.json` for this
-project, `.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry
-that cannot be used hides nothing and breaks nothing: it becomes a problem that names the file and the entry. One that
-the organisation does not allow is listed as barred, with the reason.
-
-`hub_servers` is the only place that decides which files count; the server and the commands both ask it.
+Only `hub_servers` decides which files count; the server and the commands both call it.
 """
 
 import os
@@ -45,12 +44,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class ConfigScope(StrEnum):
-    """Where an entry comes from. Of entries with one name, the one of the first scope in this order counts."""
+    """The kind of file that an entry comes from. Of entries with the same name, the one in the first scope counts."""
 
     MANAGED = "managed"
-    """What the organisation provides (`managedMcpServers` in its settings, `managed-mcp.json`)."""
+    """Provided by the organisation (`managedMcpServers` in its settings, `managed-mcp.json`)."""
     OWN = "own"
-    """A file of this product's own."""
+    """The hub's own file."""
     LOCAL = "local"
     """`~/.claude.json`, for one project."""
     PROJECT = "project"
@@ -139,8 +138,8 @@ def hub_paths(
     project: Path,
     extent: Literal["off", "own", "all"] | None = None,
 ) -> ConfigPaths | None:
-    """The files that count, None for none. Links in the project's path are resolved, since that is how Claude Code
-    names projects in its file."""
+    """The files that count; None if there are none. Links in the project's path are resolved, as in the project names
+    of `~/.claude.json`."""
     extent = extent or settings.hub
     if extent == "off":
         return None
@@ -156,11 +155,11 @@ def hub_paths(
 
 
 def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, trust_project: bool = False) -> HubConfig:
-    """Read all files. Without trust, servers of `.mcp.json` count only if a person approved them for the project: a
-    checkout must not be able to start programs. An approval is by name, as in Claude Code; so it does not cover a file
-    that sandboxed sessions can write to. Such entries do not count: they are listed as barred unless another entry has
-    their name. Copying one into the hub's file approves its contents. Project settings that sandboxed sessions can
-    write to do not count either, because one session would write them for all."""
+    """Read all files. Unless the project is trusted, servers of `.mcp.json` count only if a person approved them for
+    the project: a checkout must not be able to start programs. Like Claude Code, this approves servers by name, which
+    would let sandboxed sessions change an approved entry. So entries of a file that they can write to are listed as
+    barred, unless another entry has the same name; copying one into the hub's file approves its contents. Project
+    settings that sandboxed sessions can write to are ignored too, because one session would write them for all."""
     reader = _Reader(environment, _open_files(paths))
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
@@ -209,8 +208,8 @@ def denial_files(paths: ConfigPaths) -> list[Path]:
 
 
 def project_files(paths: ConfigPaths) -> list[Path]:
-    """The `.mcp.json` of the project and of all directories above it, the nearest first. Files above that belong to
-    another user are skipped: anyone may write to a directory such as /tmp."""
+    """The `.mcp.json` of the project and of all directories above it, the nearest first. Files of other users above the
+    project are skipped, because any user may write to a directory such as /tmp."""
     if paths.project is None:
         return []
     above = [directory / ".mcp.json" for directory in paths.project.parents]
@@ -228,7 +227,7 @@ def watched_files(paths: ConfigPaths) -> list[Path]:
 
 
 def _project_settings(roots: Sequence[Path], *names: str) -> list[Path]:
-    """The paths of the settings of a project, and of the repository that it is in."""
+    """The paths of the settings of a project and of its repository."""
     return [root / ".claude" / name for root in roots[:2] for name in names]
 
 

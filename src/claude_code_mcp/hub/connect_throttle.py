@@ -1,7 +1,7 @@
 """Limits how many servers connect at once.
 
-A few local servers, which each cost a process, and more remote ones connect concurrently. Only the start of an attempt
-is throttled, not the connection.
+Local servers, each of which starts a process, have fewer slots than remote ones. Only the start of an attempt is
+throttled, not the connection.
 """
 
 import asyncio

@@ -38,8 +38,8 @@ def hub_configuration(
 def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
     """The environment of a server's program, and the mark in it by which leftover processes are found.
 
-    `nested` counts the program as one level below us; a command's programs are not, since one of them may be this
-    server itself.
+    `nested` marks the program as nested in this server. Programs that a command starts are not marked, because one of
+    them may be this server itself.
     """
     mark = new_mark()
     environment = build_environment(variables, {}, mark)

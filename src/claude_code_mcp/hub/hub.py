@@ -1,8 +1,8 @@
 """The hub: one connection to every configured MCP server, shared by all sessions, clients and commands.
 
-This is the public face of the package. `Hub` finds the server and checks the configuration; `servers.py` has the
-servers and decides who shares a connection, `upstream.py` has the connections, `session_endpoint.py` the view of one
-session.
+This is the public face of the package. `Hub` finds the server and checks the configuration. `servers.py` has all
+servers, `server_pool.py` decides which callers share a connection, `upstream.py` has the connections, and
+`session_endpoint.py` is the view of one session.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HubTool:
-    """A tool under its name in the hub."""
+    """A tool and its name in the hub."""
 
     name: str
     server: str
@@ -200,8 +200,8 @@ class Hub(HubServers):
         """Call a tool by its own or configured name for a caller in a directory (by default ours), and return the
         complete result, however long. Cancelling the caller cancels the call at the server.
 
-        With `ask`, the server's questions go to it. Without, a result that requests input is returned, to be answered
-        by calling again with `input_responses` and `request_state`. A `side` replaces both, and also gets the server's
+        With `ask`, it gets the server's questions. Without it, a result that requests input is returned; answer it by
+        calling again with `input_responses` and `request_state`. A `side` replaces both, and also gets the server's
         other requests and messages during the call. Raises InvalidArgument for a tool that the configuration does not
         allow, UpstreamUnavailable, and MCPError with the server's error.
         """
@@ -264,11 +264,11 @@ class Hub(HubServers):
                 raise UpstreamUnavailable(f"The MCP server {server!r} refused the prompt: {error.message}") from None
 
     async def complete(self, server: str, params: JsonObject) -> types.CompleteResult:
-        """Completes an argument of a prompt or of a template's address; `params` are those of `completion/complete`."""
+        """Complete an argument of a prompt or of a template's URI; `params` are those of `completion/complete`."""
         return types.CompleteResult.model_validate(await self.request(server, "completion/complete", params))
 
     async def request(self, server: str, method: str, params: JsonObject) -> JsonObject:
-        """Sends a request of any method to a server, and returns its result unchanged."""
+        """Send a request of any method to a server and return its result unchanged."""
         with closing(self._find(server).route()) as route:
             return await route.request(method, params)
 
@@ -333,8 +333,8 @@ class Hub(HubServers):
         """Sign in: open a URL for a person, store the tokens, enable the server and reconnect. For a server with
         cross-app access the person signs in at the organisation's identity provider, once for all servers.
 
-        Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, UpstreamUnavailable where
-        signing in failed or took longer than the timeout.
+        Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, and UpstreamUnavailable if
+        the sign-in failed or took longer than the timeout.
         """
         pool = self._unlocked(server)
         config = _with_oauth(pool)
@@ -346,7 +346,7 @@ class Hub(HubServers):
             shown.clear()
 
         async def show_and_note(address: str) -> None:
-            over()  # an earlier one that was never completed
+            over()  # end an earlier sign-in that was never completed
             shown.append(address)
             # Noted before it is shown: the person may return at once.
             self._sign_ins[address] = (server, asyncio.Event())

@@ -20,7 +20,7 @@ OnNotification = Callable[[str, str, JsonObject], None]
 
 
 def ignore_notification(server: str, method: str, params: JsonObject) -> None:
-    """For hubs that pass no notifications on."""
+    """Ignore all notifications, for hubs that do not forward them."""
 
 
 def _own_directory() -> str:
@@ -39,7 +39,7 @@ class HubDeps:
     database: Database
     """Stores which servers need a sign-in, and their traits."""
     vault: Vault
-    """Where tokens are kept."""
+    """Stores tokens."""
     claude_directory: Path
     """Where IDEs leave their lock files: `~/.claude`."""
     directory: str = field(default_factory=_own_directory)
@@ -50,7 +50,7 @@ class HubDeps:
     in_process: Mapping[str, ServeInProcess] = field(default_factory=dict)
     """The servers of type `sdk`, by name."""
     identity_provider: IdentityProvider | None = None
-    """The organisation's, for servers with `xaa`."""
+    """The organisation's identity provider, for servers with `xaa`."""
     client_document: str | None = None
     """The URL of our Client ID Metadata Document, for authorization servers that support it."""
     uses_claude_sign_ins: bool = True

@@ -10,11 +10,11 @@ from ..core.model.text import json_parts
 from .prompt_text import text_of
 
 Save = Callable[[str, str], str]
-"""Keeps a text in a file with this ending and returns its path."""
+"""Called with a text and a file extension; saves the text and returns the path."""
 
 
 def is_long(result: types.CallToolResult, limit: int) -> bool:
-    """Whether a result has more than so many characters of text, or of structured content."""
+    """Whether a result has more than `limit` characters of text or of structured content."""
     if sum(len(text_of(block)) for block in result.content) > limit:
         return True
     return result.structured_content is not None and exceeds(result.structured_content, limit)
@@ -23,10 +23,9 @@ def is_long(result: types.CallToolResult, limit: int) -> bool:
 def with_long_parts_saved(
     result: types.CallToolResult, limit: int, save: Save, *, keep_structured: bool
 ) -> types.CallToolResult:
-    """The result with all of its text in a file where that is longer than the limit, and structured content likewise.
-
-    A notice in their place says where they are and how long. Other content stays, and so does structured content that
-    the tool has promised to its callers (`keep_structured`). The result is no error because of it.
+    """The result with its text saved to a file if it is longer than the limit; the same for its structured content. A
+    notice with the path and the length takes their place. Other content stays, and so does structured content that the
+    tool's schema promises (`keep_structured`). The result does not become an error.
     """
     texts = [text_of(block) for block in result.content]
     content = list(result.content)
@@ -52,7 +51,7 @@ def _notice(text: str, path: str, format_: str) -> str:
 
 
 def exceeds(value: Any, limit: int) -> bool:
-    """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+    """Whether a JSON value contains more than `limit` characters of text; stops counting there."""
     size = 0
     for part in json_parts(value):
         size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)

@@ -7,13 +7,13 @@ move, are:
 - `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
   `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
   (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
-- `managedMcpServers` of the same settings, without those that were sent: servers that the organisation provides to all,
-  remote ones alone.
-- `managed-mcp.json`: if it exists, only its servers and these are allowed.
+- `managedMcpServers` of the same settings, except `remote-settings.json`: remote servers that the organisation provides to
+  all.
+- `managed-mcp.json`: if it exists, only its servers and the provided ones are allowed.
 
-A list of the user's own settings counts as well: they may deny anything, and allow what the organisation leaves open.
-A project's settings can only deny. A denial overrides every allowance. An unreadable managed file or directory allows
-nothing, unlike a missing one.
+The lists in the user's own settings count as well: they may deny anything, and allow servers unless the organisation
+forbids that. A project's settings can only deny. A denial overrides every allowance. If a managed file or directory
+exists but cannot be read, no server is allowed.
 """
 
 import os
@@ -74,8 +74,8 @@ class Organisation:
     """Lists with invalid entries, and the reasons."""
 
     def objection(self, name: str, config: ServerConfig, raw: object, *, managed: bool) -> str | None:
-        """Why a server may not be used; None for one that may. `raw` is its entry as it is written; `managed` says that
-        the organisation itself provides it."""
+        """Why a server may not be used; None if it may. `raw` is its entry as in the file; `managed` means that the
+        organisation itself provides it."""
         if self.unreadable:
             return f"the settings of your organisation cannot be read: {self.unreadable}"
         if not managed and self.servers_file is not None:
@@ -124,7 +124,7 @@ class Organisation:
 
 
 class _Server:
-    """An entry in all its readings: as written, and with its variables replaced."""
+    """An entry in the forms that the lists are compared with: as written, and with its variables replaced."""
 
     def __init__(self, name: str, config: ServerConfig, raw: object) -> None:
         entry = raw if isinstance(raw, Mapping) else {}
@@ -200,7 +200,7 @@ def managed_files(directory: Path, config_dir: Path | None = None) -> list[Path]
 
 
 class _Lists:
-    """The lists of several sources, put together."""
+    """The combined lists of several sources."""
 
     def __init__(self) -> None:
         self.provided: dict[str, Any] = {}
@@ -211,8 +211,8 @@ class _Lists:
         self._managed_only = False
 
     def add_provided(self, contents: Sequence[Mapping[str, Any]]) -> None:
-        """Add the servers that the organisation provides. As in Claude Code, none that names a program or a
-        variable."""
+        """Add the servers that the organisation provides. As in Claude Code, an entry with a program or a variable is
+        rejected."""
         for content in contents:
             servers = content.get(_PROVIDED, {})
             if not isinstance(servers, dict):

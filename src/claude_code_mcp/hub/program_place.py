@@ -1,4 +1,4 @@
-"""Where the programs of servers run.
+"""Decides in which directories the programs of servers run.
 
 The hub starts programs outside every sandbox. A program may execute files in its working directory: `npx` and `uvx`
 read configuration and Python modules there. So no program is started in, or from, a directory that sandboxed sessions
@@ -20,11 +20,11 @@ from .config_entry import (
 )
 
 _MAX_LINKS = 40
-"""No system follows more."""
+"""Maximum links in a path; operating systems follow no more."""
 
 
 class NotStarted(Exception):
-    """The program would run what a session may have written; the message says what to configure."""
+    """The program could execute files that a session has written; the message says what to configure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class ProgramPlace:
     """Where programs run. Without directories open to sessions: as configured, otherwise the server's directory."""
 
     directory: str | None = None
-    """Where a program runs that is configured with no directory; None is that of the server."""
+    """The working directory of programs without a configured one; None for the server's own."""
     open_to_sessions: Sequence[str] = ()
     """Real paths of the directories that sandboxed sessions can write to; the root if callers choose them, except
     server directories and system program directories, which callers cannot choose."""
 
     def placed(self, config: ServerConfig, directory: str) -> ServerConfig:
-        """The entry as it is for users in `directory`; NotStarted if its program must not run. Checks the paths of the
-        program and its directory immediately before the start."""
+        """The entry for users in `directory`; NotStarted if its program must not run. Call this immediately before the
+        start, because it checks the paths of the program and its directory."""
         placed = for_directory(config, directory)
         if not self.open_to_sessions or not isinstance(config, StdioConfig) or not isinstance(placed, StdioConfig):
             return placed
@@ -83,7 +83,7 @@ def _passed(path: str | Path) -> Iterator[Path]:
         yield place / part
         try:
             target = Path(os.readlink(place / part))
-        except OSError:  # no link, or not there
+        except OSError:  # not a link, or missing
             place = place / part
             continue
         links += 1

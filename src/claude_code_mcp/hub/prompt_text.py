@@ -6,7 +6,7 @@ import mcp_types as types
 
 
 def named_arguments(prompt: types.Prompt, values: Sequence[str]) -> dict[str, str]:
-    """Values by the names of the prompt's arguments, in order; the last argument takes all that is left."""
+    """The values by the names of the prompt's arguments, in order; the last argument takes all remaining values."""
     names = [argument.name for argument in prompt.arguments or ()]
     if len(values) > len(names) > 0:
         values = [*values[: len(names) - 1], " ".join(values[len(names) - 1 :])]
@@ -14,7 +14,7 @@ def named_arguments(prompt: types.Prompt, values: Sequence[str]) -> dict[str, st
 
 
 def prompt_text(result: types.GetPromptResult) -> str:
-    """What a prompt says, as one message."""
+    """The text of a prompt, as one message."""
     texts = [text_of(message.content) for message in result.messages]
     return "\n\n".join(filter(None, texts)) or (result.description or "")
 

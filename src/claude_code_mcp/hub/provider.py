@@ -1,4 +1,4 @@
-"""Provides the hub for a server's sessions: this process's, or one for each client with a different environment.
+"""Provides the hubs of sessions: one for this process, and one for each client with a different environment.
 
 Without configured MCP servers the hub's modules are not loaded; sessions then have a `LazyHub` without servers. When
 the hub's own file appears, the hub is loaded and replaces it, also in running sessions.
@@ -145,7 +145,7 @@ class HubProvider:
         self._opening = asyncio.Lock()
         self._awaiting: asyncio.Task[None] | None = None
         self.hub: Hub | None = None
-        """The hub of this process; None while there is none."""
+        """The hub of this process; None before it is opened."""
         self._apart = signs_in_apart(settings)
         apart = sorted({*principals} - {LOCAL}) if self._apart else ()
         self.hubs_by_principal: dict[str, Hub | LazyHub] = {principal: LazyHub() for principal in apart}
@@ -253,7 +253,7 @@ class HubProvider:
         restart, or None. Call this before admitting the caller."""
         if not self._apart or principal == LOCAL:
             return None
-        # Held: the hubs may be opening right now, and this caller's belongs to them.
+        # The lock is needed because the hubs may be opening right now, and must then include this caller's.
         async with self._opening:
             if principal in self.hubs_by_principal:
                 return None
@@ -281,7 +281,7 @@ class HubProvider:
         while self.hub is None:
             target = await asyncio.to_thread(followable, str(file))
             async with follower.follow(target) as following:
-                # Again, now that it is watched: the file may have been created in between.
+                # Checked again now that the file is watched: it may have been created in between.
                 if await asyncio.to_thread(followable, str(file)) != target:
                     continue
                 # Checked before it is read: changes during the read count as another change.

@@ -126,13 +126,14 @@ class Connection:
 
     @property
     def worn_out(self) -> bool:
-        """Whether it has too many errors to be kept."""
+        """Whether the connection has had too many errors to be kept."""
         return self.errors >= MAX_ERRORS
 
     def refusal(self, *, sign_in_remembered: bool = False) -> Refusal | None:
         """Why a caller may not wait for a connection; None if it may.
 
-        During an attempt, a remembered sign-in requirement does not count: the attempt will show.
+        During an attempt, a remembered sign-in requirement does not count: the attempt will show whether it still
+        applies.
         """
         if self.closed:
             return Refusal("closing", "the hub is closing")
@@ -143,14 +144,14 @@ class Connection:
         return None
 
     def pause(self, chance: float) -> float:
-        """Seconds before the next attempt; `chance`, from 0 to 1, spreads those of many servers."""
+        """Seconds before the next attempt; `chance`, from 0 to 1, adds jitter."""
         longest = min(_FIRST_PAUSE * 2.0 ** max(0, self.attempt - 1), _MAX_PAUSE)
         return float(longest * (0.5 + chance / 2))
 
     # -- the course of an attempt -----------------------------------------------------------------------------
 
     def attempted(self) -> "Connection":
-        """The owner starts an attempt."""
+        """Note that the owner starts an attempt."""
         if self.phase is not Phase.IDLE:
             raise IllegalConnectionMove(f"an attempt begins while another is {self.phase.name}")
         return replace(
@@ -162,7 +163,7 @@ class Connection:
         )
 
     def connected(self, now: float) -> "Connection":
-        """The handshake is done. The attempts still count until the connection lasts."""
+        """Note that the handshake is done. The count of attempts is kept until the connection has lasted."""
         if self.phase is not Phase.CONNECTING or self.next_step is not NextStep.RECOVER:
             raise IllegalConnectionMove(f"{self.state} -> connected while {self.phase.name}, {self.next_step.name}")
         return replace(
@@ -175,21 +176,22 @@ class Connection:
         )
 
     def error_counted(self) -> "Connection":
-        """A request failed in a way that casts doubt on the connection."""
+        """Note that a request failed in a way that casts doubt on the connection."""
         return replace(self, errors=self.errors + 1)
 
     def answered(self) -> "Connection":
-        """The server answered a request."""
+        """Note that the server answered a request."""
         return replace(self, errors=0) if self.errors else self
 
     def lost(self, now: float) -> "Connection":
-        """The connection closed or was dropped; no change if the state is no longer `connected`."""
+        """Note that the connection closed or was dropped; no change if the state is no longer `connected`."""
         if self.state is not _S.CONNECTED:
             return self
         return self._lost(_LOST, lasted=self._lasted(now))
 
     def concluded(self, reason: str, now: float, *, needs_auth: bool, caller_waits: bool) -> Conclusion:
-        """The owner has closed the transport: the attempt failed with `reason`, or the connection ended with it.
+        """Decide what follows after the owner has closed the transport. `reason` says why the attempt failed or the
+        connection ended.
 
         Callers keep waiting while a lost or newly requested connection is being restored. They are refused when their
         attempt failed, or when no other follows.
@@ -213,10 +215,10 @@ class Connection:
         retrying = replace(idle._to(_S.PENDING), reason=reason, requested=True)
         return Conclusion(retrying, refuse_callers=self.phase is Phase.CONNECTING and not reconnecting)
 
-    # -- what users and callers ask for -----------------------------------------------------------------------
+    # -- requests of users and callers -----------------------------------------------------------------------
 
     def requested_by_caller(self) -> "Connection":
-        """A caller needs a connection: reset the count of attempts. A running attempt continues."""
+        """Note that a caller needs a connection: resets the count of attempts. A running attempt continues."""
         if self.state is _S.DISABLED:
             raise IllegalConnectionMove("disabled -> requested")
         if self.phase is not Phase.IDLE:
@@ -242,17 +244,17 @@ class Connection:
         return replace(self._to(_S.PENDING), attempt=0, errors=0) if self.state is _S.DISABLED else self
 
     def needs_auth(self, reason: str) -> "Connection":
-        """A person has to sign in."""
+        """Note that a person has to sign in."""
         return replace(self._to(_S.NEEDS_AUTH), reason=reason, requested=False)
 
     def sign_in_remembered(self, reason: str) -> "Connection":
-        """The server recently required a sign-in, so an attempt would be futile."""
+        """Note that the server recently required a sign-in, so that an attempt would be futile."""
         if self.state is _S.PENDING and self.phase is Phase.IDLE:
             return self.needs_auth(reason)
         return self
 
     def closing(self) -> "Connection":
-        """The hub closes: nothing follows the current attempt, and no caller may wait."""
+        """Note that the hub closes: nothing follows the current attempt, and no caller may wait."""
         return replace(self, closed=True)
 
     # -- parts ------------------------------------------------------------------------------------------------

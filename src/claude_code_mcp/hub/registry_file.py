@@ -163,7 +163,7 @@ class _Inputs:
         return f"${{{reference}}}" if asked.get("isRequired") is True else None
 
     def filled(self, text: str, variables: object) -> str:
-        """A text with references in the place of `{names}` that the document says something about."""
+        """A text in which `{names}` that the document describes are replaced by values or references."""
         known = variables if isinstance(variables, Mapping) else {}
 
         def reference(found: re.Match[str]) -> str:
@@ -184,7 +184,7 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def _is_plain(text: object) -> bool:
-    """Whether it can stand as a default within a reference."""
+    """Whether the text can be the default in a reference."""
     return isinstance(text, str) and bool(text) and "}" not in text and "{" not in text
 
 

@@ -1,8 +1,8 @@
-"""What a hub has learned of its servers, kept between runs.
+"""Stores what a hub has learned about its servers.
 
-Only use shows that a server does not support probing, requests roots or asks questions; and its offer is known only
-after it has started, which can take long. All of that is stored, so that it is learned once. Unreadable memory counts
-as empty; memory that cannot be written lasts as long as the hub.
+Whether a server supports probing, requests roots or asks questions shows only in use, and its tools are known only
+after it has started, which can take long. All of that is stored, so that it is learned only once. Unreadable memory
+counts as empty; if it cannot be written, it lasts as long as the hub.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from ..core.state.documents import Documents
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 4 << 20
-"""Bytes; a larger offer is not stored."""
+"""Maximum size of a stored offer."""
 
 
 class Offer(BaseModel):
@@ -36,7 +36,7 @@ class Traits(BaseModel):
     """The known traits of one server."""
 
     handshake_only: bool = False
-    """It exits or stays silent when probed, and needs `initialize`."""
+    """The server exits or stays silent when probed, and needs `initialize`."""
     asks_for_roots: bool = False
     asks_questions: bool = False
     offer: Offer | None = None

@@ -1,4 +1,4 @@
-"""The servers of a hub, and the connections to each: a shared one, and separate ones where callers must not share.
+"""The connections of a hub to one server: a shared one, and separate ones where callers must not share.
 
 A server that depends on its caller's directory (it has a relative path among its arguments or a reference such as
 `${workspaceFolder}`, or it has asked for roots) has one connection for each directory. A server on a pipe that asks
@@ -137,7 +137,7 @@ class ServerPool:
         for watcher in list(self._watchers):
             watcher(what)
 
-    # -- how long -----------------------------------------------------------------------------------------------
+    # -- users of a connection ---------------------------------------------------------------------------------------
 
     def enter(self, upstream: Upstream) -> None:
         self._users[upstream] = self._users.get(upstream, 0) + 1
@@ -154,7 +154,7 @@ class ServerPool:
             del self._users[upstream]
             self._connections = {key: each for key, each in self._connections.items() if each is not upstream}
             upstream.close()
-            for kind in ("tools", "resources", "prompts"):  # anything that only this connection offered is gone
+            for kind in ("tools", "resources", "prompts"):  # this connection may have offered other ones
                 self._changed(kind)
 
     def close(self) -> None:

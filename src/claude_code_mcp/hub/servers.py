@@ -117,7 +117,7 @@ class HubServers:
                 pool.close()
         await self._deps.renewals.done()  # otherwise tokens that are being renewed would be lost
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class HubServers:
         for watcher in list(self._set_watchers):
             watcher(frozenset(names))
 
-    # -- steering ------------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------------
 
     def disable(self, server: str) -> ServerStatus:
         pool = self._find(server)

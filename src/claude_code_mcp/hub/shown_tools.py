@@ -25,7 +25,7 @@ def trim_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool
 
 
 def _trim_tool(tool: types.Tool, config: ServerConfig) -> tuple[types.Tool, str]:
-    """The tool as shown, and its own name."""
+    """The tool as clients see it, and its own name."""
     changes: dict[str, Any] = {}
     override = config.tool_overrides.get(tool.name)
     if override is not None:

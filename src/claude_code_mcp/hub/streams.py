@@ -191,8 +191,8 @@ def id_of_answer(line: bytes | str) -> types.RequestId | None:
 
 
 def render_message(message: SessionMessage) -> str:
-    """One line of JSON. Raises ValueError for values that JSON cannot express; a WritableOutbox replaces those
-    before."""
+    """The message as one line of JSON. Raises ValueError for values that JSON cannot express; a WritableOutbox has
+    replaced those before."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
@@ -356,7 +356,8 @@ class RequestsInFlight:
             self._end((message.params or {}).get("requestId"))
 
     def received(self, message: types.JSONRPCMessage) -> list[SessionMessage]:
-        """The messages to pass on for a received one: itself, none, or errors for requests that would wait forever."""
+        """The messages to forward for a received one: the message itself, nothing, or errors for requests that would
+        wait forever."""
         if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             return [SessionMessage(message)]
         if message.id in self._waiting or message.id in self._standing:

@@ -23,9 +23,9 @@ _NAME_WEIGHT = 3
 _PREFIX_WEIGHT = 0.5
 _MIN_PREFIX = 3
 _MAX_PARTS = 500
-"""Strings of a schema that are read: some servers generate schemas of megabytes."""
+"""Maximum strings of a schema that are indexed: some servers generate schemas of megabytes."""
 _MAX_QUERY = 100
-"""Words of a query that are used."""
+"""Maximum words of a query."""
 
 
 def words_of(text: str) -> list[str]:

@@ -55,13 +55,13 @@ _END_TIMEOUT = 5.0
 """Seconds that a call whose server has exited waits for the reason."""
 
 Watcher = Callable[[str], None]
-"""Called with the thing that changed: `state`, `tools`, `resources`, `templates` or `prompts`, or `UPDATED` and the
-address of a resource."""
+"""Called with the name of what changed: `state`, `tools`, `resources`, `templates` or `prompts`, or `UPDATED` and the
+URI of a resource."""
 
 
 @dataclass(slots=True)
 class UpstreamContext:
-    """The settings and parts that all connections of a hub share."""
+    """The settings and objects that all connections of a hub share."""
 
     deps: HubDeps
     throttle: ConnectThrottle
@@ -120,7 +120,7 @@ class Upstream:
         return types.ListRootsResult(roots=[types.Root(uri=directory.as_uri(), name=directory.name or None)])
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` with the thing that changed, on every change. Returns a function that ends this."""
+        """Call `watcher` on every change. Returns a function that ends this."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
@@ -213,7 +213,7 @@ class Upstream:
                 self.failure.reason = f"stopped after {self.connection.errors} errors: {error.message}"
                 self.give_up()
 
-    # -- steering ---------------------------------------------------------------------------------------------
+    # -- control --------------------------------------------------------------------------------------------
 
     def reconnect(self) -> None:
         """Drop the connection, if there is one, and make a new one."""
@@ -351,7 +351,7 @@ class ConnectionOwner:
                 await self._attempt()
                 if upstream.connection.attempt_due:
                     # A caller, a reconnect or closing the hub ends the pause.
-                    with anyio.move_on_after(upstream.connection.pause(random.random())):  # noqa: S311 - only spreads them
+                    with anyio.move_on_after(upstream.connection.pause(random.random())):  # noqa: S311 - jitter
                         await upstream.owner_wanted.wait()
                         upstream.owner_wanted.clear()
 
@@ -471,7 +471,7 @@ class ConnectionOwner:
                 probe.inbox = observed
             yield observed, WritableOutbox(outbox, requests)
 
-    # -- what the server shows of itself ------------------------------------------------------------------------
+    # -- traits of the server -----------------------------------------------------------------------
 
     async def _learn(self, **changes: object) -> None:
         if self._context.memory.learn(self._upstream.key, **changes):
@@ -519,7 +519,7 @@ class ConnectionOwner:
             reason = self._redact(upstream.failure.needs_auth) + upstream.sign_in_hint
             overruled = upstream.connection.closed or upstream.connection.next_step is NextStep.REST
             if has_oauth(self._config) and not overruled:
-                # Not the tokens that are stored now: those may be other ones already.
+                # Not the digest of the stored tokens: they may have been renewed already.
                 await self._context.needs_auth.remember(upstream.key, digest_of(upstream.failure.refused_token))
         upstream.conclude(reason)
 

@@ -35,7 +35,7 @@ from ...hub.config_entry import (
     MissingVariable,
     ServerConfig,
     expand,
-    in_our_words,
+    normalized_entry,
     input_defaults,
     parse_entry,
     read_text,
@@ -298,7 +298,7 @@ def _entries_in(file: Path, names: Collection[str]) -> dict[str, dict[str, Any]]
     if not isinstance(section, dict):
         raise InvalidArgument(f"{file} has no usable MCP servers.")
     defaults = input_defaults(content)
-    return {name: in_our_words(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
+    return {name: normalized_entry(entry, defaults) for name, entry in section.items() if isinstance(entry, dict)}
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def add_json(arguments: argparse.Namespace) -> int:
     if line.client_secret is not None:
         oauth = entry.get("oauth")
         entry["oauth"] = {**(oauth if isinstance(oauth, dict) else {}), "clientSecret": line.client_secret}
-    return _add_entry(line, in_our_words(entry, {}))
+    return _add_entry(line, normalized_entry(entry, {}))
 
 
 def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:

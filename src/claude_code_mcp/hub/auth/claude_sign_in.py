@@ -1,7 +1,7 @@
 """Uses the sign-ins of Claude Code itself.
 
-Claude Code keeps tokens under `mcpOAuth` of `.credentials.json` in its directory, or in the keychain of macOS, which we
-do not read. It renews them under its own lock, which we also take, and writes under another: so neither program sends a
+Claude Code keeps tokens under `mcpOAuth` in `.credentials.json` of its directory, or in the macOS keychain, which we do
+not read. It renews them under one lock and writes them under another. We take both, so that neither program sends a
 refresh token that the other has used up.
 """
 
@@ -29,7 +29,7 @@ _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9]")
 
 
 class ClaudeSignIn:
-    """What Claude Code has stored for the server of this name and address."""
+    """Claude Code's stored sign-in to the server with this name and URL."""
 
     def __init__(self, directory: Path, name: str, url: str) -> None:
         self._directory = directory

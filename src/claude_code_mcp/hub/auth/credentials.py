@@ -129,8 +129,8 @@ class KeyringVault:
 
 
 def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
-    """Call the keyring and return its answer; False if there is none or the extra `keyring` is not installed. OSError
-    if it fails."""
+    """Call the keyring and return its answer; False if the system has no keyring or the extra `keyring` is not
+    installed. OSError if it fails."""
     try:
         import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
         import keyring.errors  # noqa: PLC0415
@@ -197,7 +197,7 @@ class CredentialStorage:
     async def lock(self) -> AsyncIterator[None]:
         """Context with the exclusive right, across all processes, to renew these tokens. TimeoutError if another holder
         takes too long, OSError if no lock is possible."""
-        # Ours first, in every process: no two of them can wait for each other.
+        # Our lock first in every process, so that no deadlock is possible.
         async with contextlib.AsyncExitStack() as locks:
             await locks.enter_async_context(self._vault.lock(self._key))
             if self._elsewhere is not None and await self._borrowed() is not None:
@@ -248,7 +248,7 @@ class CredentialStorage:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens where the ones that they replace came from."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        # Looked up before anything is stored: with tokens of our own, nothing is borrowed any more.
+        # Before anything is stored: once we have our own tokens, those of the other program are not used.
         borrowed = await self._borrowed()
         if borrowed is None or not await self._give_back(tokens, expires_at):
             await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
@@ -273,9 +273,9 @@ class CredentialStorage:
 class NeedsAuthMemory:
     """The servers that required a sign-in, by fingerprint, for all processes that share the state.
 
-    Stored together with the digest of the useless tokens: an entry no longer applies once there are other tokens, from
-    any process or program. A read failure counts as no entry, for that read only; a write failure is only logged: a
-    full disk must not end a connection.
+    Stored together with the digest of the insufficient tokens: an entry no longer applies once there are other tokens,
+    from any process or program. A read failure counts as no entry, for that read only; a write failure is only logged:
+    a full disk must not end a connection.
     """
 
     def __init__(self, documents: Documents, clock: Callable[[], float] = time.time) -> None:

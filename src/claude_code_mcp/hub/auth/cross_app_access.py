@@ -20,7 +20,7 @@ from .silent_oauth import Renewals, SilentOAuth, check_passing
 from .stored_oauth import discover, error_of
 
 GetAssertion = Callable[[str, str], Awaitable[str]]
-"""From the authorization server's issuer and the resource to an assertion for them."""
+"""Called with the authorization server's issuer and the resource; returns an assertion for them."""
 
 
 class AssertionOAuth(SilentOAuth):
@@ -70,7 +70,7 @@ class AssertionOAuth(SilentOAuth):
         if answer.status_code != 200:
             reason = error_of(answer) or f"HTTP {answer.status_code}"
             raise OAuthFlowError(f"the authorization server rejected the assertion: {reason}")
-        self.context.client_metadata.scope = scope  # granted, unless the answer says otherwise
+        self.context.client_metadata.scope = scope  # granted unless the response names another
         await self.save_tokens(answer)
 
     async def _token_endpoint(self) -> str:

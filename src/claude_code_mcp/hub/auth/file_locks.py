@@ -47,7 +47,7 @@ async def directory_lock(directory: Path, timeout: float, stale: float) -> Async
     than `timeout` seconds."""
 
     def taken() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # removed between the two
+        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
             if time.time() - directory.stat().st_mtime > stale:
                 _remove(directory)
         try:
@@ -64,7 +64,7 @@ async def directory_lock(directory: Path, timeout: float, stale: float) -> Async
 
 
 async def _until(taken: Callable[[], bool], timeout: float) -> None:
-    # Each attempt is made on the event loop without blocking: in a thread it could succeed after its caller has gone.
+    # Tried on the event loop without blocking: in a thread it could succeed after its caller was cancelled.
     with anyio.fail_after(timeout):
         while not taken():  # noqa: ASYNC110 - another process has it
             await anyio.sleep(_PAUSE)

@@ -42,7 +42,7 @@ class _SignedIn(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class IdentityProvider:
-    """Without a file of the id token, `sign_in` has to be done once."""
+    """Issues assertions. If `id_token_file` is not set, a person must use `sign_in` once."""
 
     issuer: str
     client_id: str
@@ -51,13 +51,13 @@ class IdentityProvider:
     callback_port: int | None = None
     """The loopback port of the redirect address, where the provider allows only one."""
     id_token_file: Path | None = None
-    """Read again for every assertion, so that a renewed token only has to be written to the file."""
+    """The file with the id token, if another program keeps it current; read again for every assertion."""
 
     # -- assertions -------------------------------------------------------------------------------------------
 
     async def assertion(self, issuer: str, resource: str) -> str:
-        """An assertion for an authorization server and a resource. NeedsAuth where a sign-in helps, else
-        OAuthFlowError."""
+        """An assertion for an authorization server and a resource. Raises NeedsAuth if a person must sign in, and
+        OAuthFlowError for other failures."""
         try:
             metadata = await discover(self.issuer, _send)
             form = {
@@ -205,8 +205,8 @@ def _signed_in(answer: httpx2.Response, refresh_token: str | None) -> _SignedIn 
 
 
 def _claims(id_token: str) -> dict[str, Any]:
-    """The claims of an id token. Its signature is not checked: it came from the provider, and is only sent back
-    there."""
+    """The claims of an id token. Its signature is not checked, because it came from the provider and is only sent back
+    to it."""
     try:
         payload = id_token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -41,7 +41,7 @@ class _ScopedMetadata(OAuthClientMetadata):
 class InteractiveOAuth(StoredOAuth):
     """The interactive flow. Ignores stored tokens.
 
-    With `authServerMetadataUrl`, that metadata chooses the authorization server, whatever the server says.
+    With `authServerMetadataUrl`, the authorization server comes from that metadata, not from the server's.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class InteractiveOAuth(StoredOAuth):
         if self._config.client_id is None:
             if not self._fits(stored, wanted):
                 context.client_info = None
-            # If only a wider scope is needed, this registration was accepted just now.
+            # Not checked if only a wider scope is needed: the registration was accepted just now.
             self._kept = context.client_info if stored.wanted_scope is None else None
 
     def _fits(self, stored: Credentials, scope: str | None) -> bool:
-        """Whether the stored registration can be reused: not if it covers less than needed now, if our metadata
-        document can be used instead, or if it is an outdated document."""
+        """Whether the stored registration can be reused: not if its scope is too narrow, if our metadata document can
+        be used instead, or if it is an outdated document."""
         client, document = stored.client, self.context.client_metadata_url
         if client is None:
             return False
@@ -100,12 +100,13 @@ class InteractiveOAuth(StoredOAuth):
         await self._show(address)
 
     async def _is_forgotten(self) -> bool:
-        """Whether the authorization server has forgotten our registration. It would report that only to the person in
-        the browser; so this requests tokens for an invalid code, which fails first on an unknown client."""
+        """Whether the authorization server has forgotten our registration. In the sign-in flow, only the person in the
+        browser would see that. So this requests tokens for an invalid code: the server rejects an unknown client before
+        it checks the code."""
         try:
             answer = await self._send(await self.code_exchange_request(secrets.token_urlsafe(), "x" * 43))
         except httpx2.TransportError:
-            return False  # the flow finds out what is wrong
+            return False  # the sign-in flow reports the failure
         return error_of(answer) in FORGOTTEN_CLIENT
 
     async def authenticate(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
@@ -138,7 +139,7 @@ class InteractiveOAuth(StoredOAuth):
         return super().expected_issuer() if self._configured is None else str(self._configured.issuer)
 
     async def save_tokens(self, response: httpx2.Response) -> None:
-        """Raises ForgottenClient, and OAuthTokenError where the code was refused for another reason."""
+        """Raises ForgottenClient, and OAuthTokenError if the code was refused for another reason."""
         await response.aread()
         if error_of(response) in FORGOTTEN_CLIENT:
             raise ForgottenClient("the authorization server does not know this client")

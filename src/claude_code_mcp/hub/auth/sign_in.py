@@ -101,13 +101,13 @@ async def deliver_redirect(shown: str, pasted: str) -> bool:
         async with httpx2.AsyncClient(trust_env=False) as browser:
             await browser.get(pasted.strip())
     except httpx2.TransportError:
-        return False  # nobody listens there any more
+        return False  # the listener is closed
     return True
 
 
 def _first_requests(config: OAuthServerConfig) -> list[dict[str, Any]]:
-    """Requests, at least one of which a server with sign-in refuses. Some servers accept `initialize` without a token,
-    and those that support only the newest protocol do not know it, so both are tried."""
+    """Requests of which a server with sign-in refuses at least one. Some servers accept `initialize` without a token,
+    and servers that support only the newest protocol do not know it, so both kinds are tried."""
     if isinstance(config, SseConfig):
         return [{"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}]
     client = {"name": CLIENT_NAME, "version": "1"}
@@ -151,7 +151,7 @@ async def _is_free(port: int) -> bool:
 
 
 async def _drop_other_registration(storage: CredentialStorage, callback: "Callback") -> None:
-    """Deletes a registration for another port: the authorization server would refuse to redirect here."""
+    """Delete a registration for another port: the authorization server would refuse to redirect here."""
     client = (await storage.load()).client
     if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
         await storage.update(client=None)
@@ -159,7 +159,7 @@ async def _drop_other_registration(storage: CredentialStorage, callback: "Callba
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """The listener's address, and the answer that the browser brings."""
+    """The listener's redirect URI, and the answer that arrives there."""
 
     port: int
     _answer: asyncio.Future[AuthorizationCodeResult]
@@ -169,13 +169,14 @@ class Callback:
         return f"http://127.0.0.1:{self.port}{_PATH}"
 
     async def wait(self) -> AuthorizationCodeResult:
-        """The answer of the authorization server. Raises OAuthFlowError if it is a refusal."""
+        """Wait for the answer of the authorization server. Raises OAuthFlowError if it refused."""
         return await self._answer
 
 
 @asynccontextmanager
 async def listen(port: int | None) -> AsyncIterator[Callback]:
-    """Listens on the loopback interface, on the port or on a free one, for one redirect of the browser."""
+    """Context with a listener on the loopback interface, on this port or a free one, for one redirect of the
+    browser."""
     answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,9 +1,9 @@
-"""OAuth with stored credentials on a connection, with no person asked.
+"""OAuth with stored credentials on a connection, without asking a person.
 
-Tokens are renewed once for all processes that share them. Many authorization servers treat a reused refresh token as
-stolen and revoke everything. So a renewal holds a lock across all processes, first checks whether another process was
-faster, and checks again before failing. A renewal continues when its caller is cancelled: the old token is used up by
-then, and the new one would be lost.
+Tokens are renewed once for all processes that share them, because many authorization servers treat a reused refresh
+token as stolen and revoke everything. So a renewal holds a lock across all processes, first checks whether another
+process was faster, and checks again before failing. A renewal continues when its caller is cancelled: the old token is
+used up by then, and the new one would be lost.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _UNUSED_REDIRECT = "http://127.0.0.1/callback"
 """The redirect URI registered by a provider that never redirects a person."""
 _REQUEST_TIMEOUT = 20.0
 _MAX_RENEWAL = 45.0
-"""Maximum seconds for which the lock is held; others wait longer than that."""
+"""Maximum seconds for which the lock is held; shorter than `LOCK_TIMEOUT`."""
 
 
 class Renewals:
@@ -74,13 +74,13 @@ class SilentOAuth(StoredOAuth):
         self._tls = tls
         self._renewals = renewals
         self._discovered: OAuthMetadata | None = None
-        """Of the authorization server, where the storage has none."""
+        """The authorization server's metadata if it was discovered here, because the storage has none."""
 
     async def authenticate(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         refused: str | None = None
         if not self.context_loaded:
             async with self.context.lock:
-                # Most servers need no sign-in. If one does, it refuses the request, and the read failure is reported
+                # Most servers need no sign-in. A server that does refuses the request, and the read failure is reported
                 # then; the failure is not cached, so that the next request tries again.
                 with suppress(OAuthFlowError):
                     await self.reload()
@@ -91,7 +91,7 @@ class SilentOAuth(StoredOAuth):
             request.headers.pop("Authorization", None)
             if used is not None:
                 self.add_bearer(request)
-            # Noted now: by the time of the answer another request may have renewed it.
+            # Read now: another request may have renewed it by the time of the answer.
             tried = self._stored_token
             response = yield request  # without the lock: a long call must not block others
             if is_last or not await self._can_do_better(response, used):
@@ -151,7 +151,7 @@ class SilentOAuth(StoredOAuth):
 
     async def _renewed(self, refused: str | None) -> str | None:
         """The token to use instead. A new one is used whatever its lifetime."""
-        # One renewal for all requests of a connection: later ones find the new token.
+        # Only the first request of a connection renews the token; the others find the new one.
         async with self.context.lock:
             if self._is_stale(refused):
                 await self._renewals.run(self._renew(refused))
@@ -180,11 +180,11 @@ class SilentOAuth(StoredOAuth):
         answer = await self._send(await self.refresh_request())
         if answer.status_code == 200 and await self.save_refreshed_tokens(answer):
             return
-        # First: a failing endpoint says nothing about the tokens, which are kept.
+        # First: if the endpoint fails, nothing is known about the tokens, which are kept.
         check_passing(answer)
         if error_of(answer) in FORGOTTEN_CLIENT:
             await self._forget_registration()
-        # Another program, which does not know our lock, may have been faster.
+        # Another program, which does not use our lock, may have been faster.
         await self.reload()
         tokens = self.context.current_tokens
         if tokens is not None and tokens.refresh_token == used:
@@ -207,6 +207,6 @@ class SilentOAuth(StoredOAuth):
 
 
 def check_passing(answer: httpx2.Response) -> None:
-    """Raise OAuthFlowError for a response that says nothing about the tokens: the endpoint is overloaded or broken."""
+    """Raise OAuthFlowError if the endpoint is overloaded or broken: its response then says nothing about the tokens."""
     if answer.status_code >= 500 or answer.status_code == 429:
         raise OAuthFlowError(f"the token endpoint answered with HTTP {answer.status_code}")

@@ -1,4 +1,4 @@
-"""What both kinds of OAuth share: stored tokens and the client id.
+"""The base of both kinds of OAuth: stored tokens and the client id.
 
 The client id for an authorization server is, in this order: the configured one; the URL of a Client ID Metadata
 Document, if the authorization server supports it; a registration, which is created when needed and stored.
@@ -28,7 +28,7 @@ from .credentials import Credentials, CredentialStorage
 
 CLIENT_NAME = "claude-code-mcp"
 FORGOTTEN_CLIENT = frozenset({"invalid_client", "unauthorized_client"})
-"""How an authorization server says that it does not know the client."""
+"""The errors with which an authorization server reports that it does not know the client."""
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 ShowAddress = Callable[[str], Awaitable[None]]
@@ -36,7 +36,7 @@ ShowAddress = Callable[[str], Awaitable[None]]
 
 
 class NeedsAuth(OAuthFlowError):
-    """A person must sign in; with `step_up` only to grant more, and the connection stays usable. `token` is the
+    """A person must sign in. With `step_up` only to grant a wider scope: the connection stays usable. `token` is the
     insufficient access token, if any."""
 
     def __init__(self, message: str, token: str | None = None, *, step_up: bool = False) -> None:
@@ -50,7 +50,8 @@ class ForgottenClient(OAuthFlowError):
 
 
 class StoredOAuth(OAuthProvider):
-    """Reads everything from storage, the expiry and the endpoints too, which the SDK's provider would forget."""
+    """Reads everything from storage, including the expiry and the endpoints, which the SDK's provider does not
+    store."""
 
     def __init__(
         self, url: str, config: OAuthConfig, storage: CredentialStorage, redirect_uri: str, **options: object
