@@ -7,8 +7,8 @@ move, are:
 - `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
   `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
   (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
-- `managedMcpServers` of the same settings, except `remote-settings.json`: remote servers that the organisation provides to
-  all.
+- `managedMcpServers` of the same settings, except `remote-settings.json`: remote servers that the organisation provides
+  to all.
 - `managed-mcp.json`: if it exists, only its servers and the provided ones are allowed.
 
 The lists in the user's own settings count as well: they may deny anything, and allow servers unless the organisation
