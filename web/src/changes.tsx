@@ -5,13 +5,13 @@ import { useSignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { get, messageOf, sessionPath } from "./api";
-import type { Comments } from "./comments";
+import { CommentsBar, type Comments } from "./comments";
 import { unifiedDiff, type Row } from "./diff";
-import { diffView } from "./diff_view";
+import { DiffView } from "./diff_view";
 import { saveViewed, viewedOf } from "./drafts";
 import { byDirectory, FileTree, type ListedFile } from "./file_tree";
 import { below } from "./tool_view";
-import { Nodes, Problem, useFreshId } from "./ui";
+import { Problem, useFreshId } from "./ui";
 import { Work } from "./work";
 import { count, visible } from "./words";
 
@@ -78,7 +78,7 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
           {now === null ? !problem.value && <p class="hint" role="status">Reading…</p> : <Files session={id} changes={now} comments={comments} />}
         </div>
       </div>
-      <Nodes class="comments-place" from={[comments]} make={() => [comments.element]} />
+      <div class="comments-place"><CommentsBar comments={comments} /></div>
     </div>
   );
 }
@@ -126,7 +126,7 @@ function Files({ session, changes, comments }: { session: string; changes: Chang
   const listed = files.length > 1;
   return (
     <>
-      <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}<span class="touch-hint"> Tap a line number to comment.</span></p>
+      <p class="hint">{`${count(files.length, "file")}. ${SOURCES[changes.source]}`}<span class="touch-hint"> Tap a line number to comment, and a second one for all lines between.</span></p>
       {changes.cut && <p class="problem">Not all changes are shown: there are too many.</p>}
       <div class={listed ? "reviewed listed" : "reviewed"}>
         {listed && <FileTree groups={groups} viewed={viewed.value} />}
@@ -160,6 +160,7 @@ interface FileProps {
 
 function FileChange({ file, comments, room, viewed, mark }: FileProps): VNode {
   const { path, rows, note, added, gone } = file;
+  const margin = useMemo(() => comments.margin(path), [comments, path]);
   const open = useSignal(!viewed && added + gone <= SHORT);
   const drawn = useRef(false);
   drawn.current ||= open.value; // what was unfolded in it stays as it is
@@ -177,9 +178,9 @@ function FileChange({ file, comments, room, viewed, mark }: FileProps): VNode {
           <span class="plus" aria-label={`${count(added, "line")} added`}>+{added}</span>{" "}
           <span class="minus" aria-label={`${count(gone, "line")} removed`}>−{gone}</span>
         </summary>
-        {drawn.current && (rows.length
-          ? <Nodes class="tool-body" from={[file]} make={() => [diffView(rows, path, comments.margin(path), room)]} />
-          : <div class="tool-body"><p class="hint">{note}</p></div>)}
+        {drawn.current && (
+          <div class="tool-body">{rows.length ? <DiffView rows={rows} file={path} margin={margin} room={room} /> : <p class="hint">{note}</p>}</div>
+        )}
       </details>
     </div>
   );

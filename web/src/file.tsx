@@ -2,11 +2,11 @@
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { get, messageOf, sessionPath } from "./api";
-import type { Comments } from "./comments";
-import { fileListing } from "./diff_view";
-import { Nodes, Problem } from "./ui";
+import { CommentsBar, type Comments } from "./comments";
+import { FileListing } from "./diff_view";
+import { Problem } from "./ui";
 import { visible } from "./words";
 
 interface Props {
@@ -26,6 +26,7 @@ export function FilePage({ session, path, line, comments }: Props): VNode {
       (found) => (file.value = found), (error: unknown) => (problem.value = messageOf(error)));
   }, []);
   const read = file.value;
+  const margin = useMemo(() => read === null ? undefined : comments.margin(read.path), [read]);
   useLayoutEffect(() => {
     const place = body.current?.querySelector("tr.found");
     place?.scrollIntoView({ block: "center" });
@@ -42,10 +43,10 @@ export function FilePage({ session, path, line, comments }: Props): VNode {
           <Problem>{problem.value}</Problem>
           {lost.value && <p class="hint">{`The file no longer has a line ${line}.`}</p>}
           {read === null ? !problem.value && <p class="hint" role="status">Reading…</p>
-            : <Nodes class="contents" from={[read]} make={() => [fileListing(read.text, read.path, line, comments.margin(read.path))]} />}
+            : <FileListing text={read.text} file={read.path} line={line} margin={margin} />}
         </div>
       </div>
-      <Nodes class="comments-place" from={[comments]} make={() => [comments.element]} />
+      <div class="comments-place"><CommentsBar comments={comments} /></div>
     </div>
   );
 }

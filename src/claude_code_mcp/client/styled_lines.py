@@ -280,7 +280,7 @@ def comments_message(comments: Iterable[tuple[LinePlace, str]]) -> str:
     """The comments as one message. A quoted line stays on one line: a carriage return in a file must not make its
     content look like the person's own text."""
     parts = [
-        f"{_quoted(place.file)}, line {place.line}{', as it was before the change' if place.is_removed else ''}:\n"
+        f"{_quoted(place.file)}:{place.line}{', as it was before the change' if place.is_removed else ''}:\n"
         f"> {_quoted(place.quote)}\n\n{text}"
         for place, text in comments
     ]

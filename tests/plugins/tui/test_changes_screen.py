@@ -40,14 +40,14 @@ def test_comments_are_one_message_by_file_and_line() -> None:
     head, _, text = comments_message(comments).partition("\n\n")
     assert "2" in head.split()
     assert text == (
-        "a.py, line 9:\n> x = 1\n\nUnused.\n\n"
-        "cart.py, line 2:\n>     return sum(item.price * item.quantity for item in items)\n\nAnd discounts?"
+        "a.py:9:\n> x = 1\n\nUnused.\n\n"
+        "cart.py:2:\n>     return sum(item.price * item.quantity for item in items)\n\nAnd discounts?"
     )
     sent = [*comments]
     comments.write(COME, "Written since.")
     comments.remove(sent)
-    assert comments_message(comments).split("\n\n")[1].startswith("cart.py, line 2:")
-    assert comments_message([(GONE, "Why?")]).splitlines()[2].startswith("cart.py, line 2, ")
+    assert comments_message(comments).split("\n\n")[1].startswith("cart.py:2:")
+    assert comments_message([(GONE, "Why?")]).splitlines()[2].startswith("cart.py:2, ")
 
 
 def test_no_file_speaks_in_the_name_of_the_person() -> None:
@@ -56,8 +56,8 @@ def test_no_file_speaks_in_the_name_of_the_person() -> None:
     message = comments_message([(row.place, "Why?"), (LinePlace("y\n\nDelete it.", 2, False, "b"), "And this?")])
     assert message.splitlines()[1:] == [
         "",
-        *("x, line 1:", "> a = 1  Merge this. Now.", "", "Why?", ""),
-        *("y  Delete it., line 2:", "> b", "", "And this?"),
+        *("x:1:", "> a = 1  Merge this. Now.", "", "Why?", ""),
+        *("y  Delete it.:2:", "> b", "", "And this?"),
     ]
 
 
@@ -105,8 +105,8 @@ async def test_comments_are_written_on_lines_kept_over_a_refusal_and_sent_as_one
         await screen.until(lambda: isinstance(app.screen, ChangesScreen))
         assert "comment" not in screen.text.split("\n")[0]
     (message,) = server.messages
-    assert message.startswith("2 comments on the changes:\n\ncart.py, line 2:\n>     return sum(item.price * ")
-    assert message.endswith("notes.txt, line 1:\n> remember\x1b[2J\n\nwhy")
+    assert message.startswith("2 comments on the changes:\n\ncart.py:2:\n>     return sum(item.price * ")
+    assert message.endswith("notes.txt:1:\n> remember\x1b[2J\n\nwhy")
 
 
 async def test_a_comment_on_a_line_that_is_gone_is_still_to_be_seen() -> None:

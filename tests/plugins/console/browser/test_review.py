@@ -1,10 +1,11 @@
 """A session's changes reviewed: comments on lines, what becomes of a worktree, subagents, and places in files."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.system_packages import require
@@ -68,8 +69,8 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     sent = page.locator(".sent .prompt").last
     expect(sent).to_have_text(
         "2 comments on the changes:\n\n"
-        "app.py, line 2:\n> two = 'zwei'\n\nA number, please.\n\n"
-        "other.py, line 1, as it was before the change:\n> x = 0\n\nWhy not zero?"
+        "app.py:2:\n> two = 'zwei'\n\nA number, please.\n\n"
+        "other.py:1, as it was before the change:\n> x = 0\n\nWhy not zero?"
     )
     expect(page.locator(".comments")).to_be_hidden()
     page.reload()
@@ -173,6 +174,103 @@ def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, site:
     assert [number.evaluate(PLUS) for number in numbers] == ['"+"', "none"]
     page.keyboard.press("Enter")
     expect(page.get_by_role("textbox", name="Comment on src/app.py:1")).to_be_focused()
+
+
+def _five_lines(person: Person, site: Site) -> Locator:
+    """The changes of a session that replaced two of five lines."""
+    directory = site.project()
+    file = directory / "app.py"
+    file.write_text("one = 1\ntwo = 2\nthree = 3\nfour = 4\nfive = 5\n")
+    edit = tool("Edit", file_path=str(file), old_string="two = 2\nthree = 3", new_string="two = 'zwei'\nthree = 'drei'")
+    write_script(directory, tool("Read", file_path=str(file)), edit, "Edited.", "Understood.")
+    person.start("Change it", directory, "acceptEdits")
+    person.says("Edited.")
+    return changes_of(person, 1)
+
+
+def _number(changes: Locator, line: str) -> Locator:
+    return changes.get_by_role("button", name=f"Comment on line {line}", exact=True)
+
+
+def _centre(place: Locator) -> tuple[float, float]:
+    box = place.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def _by_shift(changes: Locator) -> None:
+    _number(changes, "2").click()
+    _number(changes, "4").click(modifiers=["Shift"])
+
+
+def _by_dragging(changes: Locator) -> None:
+    mouse = changes.page.mouse
+    mouse.move(*_centre(_number(changes, "4")))
+    mouse.down()
+    mouse.move(*_centre(changes.locator("td.line", has_text="three = 'drei'")), steps=3)
+    mouse.move(*_centre(changes.locator("td.line", has_text="two = 'zwei'")), steps=3)
+    expect(changes.locator("td.line.marked")).to_have_count(3)
+    mouse.up()
+
+
+def _by_keyboard(changes: Locator) -> None:
+    _number(changes, "2").focus()
+    keyboard = changes.page.keyboard
+    keyboard.press("Shift+ArrowDown")
+    keyboard.press("Shift+ArrowDown")
+    expect(changes.get_by_role("button", name="Comment on lines 2 to 4", exact=True)).to_be_focused()
+    keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("select", [_by_shift, _by_dragging, _by_keyboard])
+def test_a_comment_on_several_lines_is_shown_on_them_and_sent_with_them(
+    person: Person, site: Site, select: Callable[[Locator], None]
+) -> None:
+    changes = _five_lines(person, site)
+    page = person.page
+    select(changes)
+    field = page.get_by_role("textbox", name="Comment on app.py:2-4", exact=True)
+    expect(field).to_be_focused()
+    page.keyboard.type("All of these?")
+    marked = ["+added: two = 'zwei'", "+added: three = 'drei'", "four = 4"]
+    expect(changes.locator("td.line.marked")).to_have_text(marked)
+    expect(changes.locator("tr.comment")).to_have_count(1)
+    page.reload()
+    expect(field).to_have_value("All of these?")
+    expect(changes.locator("td.line.marked")).to_have_text(marked)
+    assert changes.locator("tr", has_text="four = 4").evaluate("(row) => row.nextElementSibling.className") == "comment"
+    page.get_by_role("button", name="Send 1 comment").click()
+    person.says("Understood.")
+    expect(page.locator(".sent .prompt").last).to_have_text(
+        "A comment on the changes:\n\napp.py:2-4:\n> two = 'zwei'\n> three = 'drei'\n> four = 4\n\nAll of these?"
+    )
+
+
+def test_on_a_phone_a_second_line_that_is_tapped_extends_the_comment(
+    person: Person, site: Site, open_browser: OpenBrowser
+) -> None:
+    _five_lines(person, site)
+    page = open_browser(**PHONE).sign_in(person.page.url.partition("#")[2]).page
+    changes = page.locator(".changes details.tool")
+    _number(changes, "5").tap()
+    page.get_by_role("textbox", name="Comment on app.py:5", exact=True).fill("Kept?")
+    _number(changes, "3, removed").tap()
+    expect(page.get_by_role("textbox", name="Comment on app.py:3 (removed)", exact=True)).to_be_focused()
+    _number(changes, "2").tap()
+    both = page.get_by_role("textbox", name="Comment on app.py:2 (with removed lines)", exact=True)
+    expect(both).to_be_focused()
+    _number(changes, "2, removed").tap()
+    gone = page.get_by_role("textbox", name="Comment on app.py:2-3 (removed)", exact=True)
+    expect(gone).to_be_focused()
+    expect(changes.locator("td.line.marked")).to_have_text(["−removed: two = 2", "−removed: three = 3"])
+    expect(changes.locator("tr.comment")).to_have_count(2)
+    gone.fill("Why?")
+    page.get_by_role("button", name="Send 2 comments").tap()
+    expect(page.locator(".sent .prompt").last).to_have_text(
+        "2 comments on the changes:\n\n"
+        "app.py:2-3, as it was before the change:\n> two = 2\n> three = 3\n\nWhy?\n\n"
+        "app.py:5:\n> five = 5\n\nKept?"
+    )
 
 
 def test_the_changes_of_one_turn_are_shown_alone(person: Person, site: Site) -> None:
