@@ -32,7 +32,7 @@ class ApiUser:
 Handler = Callable[[Request, Any], Awaitable[Response]]
 """Called with the request and its `ApiUser`."""
 Handlers = Sequence[tuple[str, str, Handler]]
-"""Method, path below `/api`, and the handler."""
+"""The HTTP method, the path below `/api`, and the handler of each route."""
 
 
 class ApiPart:
@@ -42,15 +42,15 @@ class ApiPart:
         return ()
 
     async def facts(self, user: Any) -> dict[str, Any]:
-        """Fields for `/api/me`."""
+        """Additional fields for `/api/me`."""
         return {}
 
     def page_opened(self, url: str, knows: Callable[[str], bool]) -> None:
-        """The first page is served at this address; `knows` tells whether a principal can still sign in. May be called
-        from any thread."""
+        """Called when the first page is served at this URL; `knows` returns whether a principal can still sign in. May
+        be called from any thread."""
 
     def page_moved(self, url: str) -> None:
-        """Links to the page use this address now."""
+        """Called when the URL of the page has changed."""
 
     async def reaches(self, principal: str) -> bool:
         """Whether this principal gets notified of questions while no page is open."""

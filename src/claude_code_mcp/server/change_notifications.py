@@ -1,8 +1,8 @@
 """Announces changed lists and resources to clients, in both eras of the protocol, at most twice a second.
 
-Clients with a handshake (2025) are sent notifications on their connection: of a list once it can matter to them, of a
-resource after `resources/subscribe`. Clients of 2026-07-28 are notified on their `subscriptions/listen` streams.
-Nothing is queued: a thing has changed or not, and a slow client is notified once of many changes.
+Clients with a handshake (2025) get notifications on their connection: about a list after they have first requested it,
+about a resource after `resources/subscribe`. Clients of 2026-07-28 are notified on their `subscriptions/listen`
+streams. Changes are not queued: a slow client gets one notification for many changes.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from .dialogs import Dialogs
 from .subscriptions import PROMPTS_CHANGED, RESOURCES_CHANGED, TOOLS_CHANGED, Subscriptions
 
 _INTERVAL = 0.5
-"""Seconds between two announcements of one thing to one client."""
+"""Seconds between two announcements of the same list or resource to one client."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 LISTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROMPTS_CHANGED}
 
@@ -35,7 +35,7 @@ class Changes:
         """The connections that have asked for resources, with their principals."""
         self._followers: dict[str, set[Dialogs]] = {}
         self._pending: dict[Hashable, bool] = {}
-        """What is being announced, and whether it has changed since the announcement was made."""
+        """The lists and resources being announced, and whether each has changed since its announcement began."""
 
     def reads(self, dialogs: Dialogs, principal: str) -> None:
         """Notify this connection from now on when the list of the principal's sessions has changed."""
@@ -78,7 +78,7 @@ class Changes:
                 self._push((uri, dialogs), partial(self._notify_follower, uri, dialogs))
 
     async def _notify_follower(self, uri: str, dialogs: Dialogs) -> None:
-        if dialogs in self._followers.get(uri, ()):  # not who has unsubscribed since the change
+        if dialogs in self._followers.get(uri, ()):  # unless the client has unsubscribed since the change
             await dialogs.notify_updated(uri)
 
     def _announce(self, what: Hashable, notify: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Changes:
         """Announce a change now, or once the interval has passed and the last announcement was accepted."""
         if what not in self._pending:
             self._service.start_task(self._notify_until_quiet(what, notify), endless=True)
-        # In any case: a running task sees it and notifies again.
+        # Set in any case: a running task sees it and notifies again.
         self._pending[what] = True
 
     async def _notify_until_quiet(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:

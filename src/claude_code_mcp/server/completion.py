@@ -17,9 +17,9 @@ from ..core.service import Service
 from ..core.transcripts.cost_table import Grouping
 
 _MAX_VALUES = 100
-"""Values in an answer; the protocol allows no more."""
+"""Maximum values in a response, set by the protocol."""
 _MAX_ENTRIES = 5000
-"""Directory entries that are read."""
+"""Maximum directory entries that are read."""
 _MAX_TYPED = 1000
 _MODELS = ("default", "opus", "sonnet", "haiku", "opusplan", "sonnet[1m]")
 """The names that Claude Code resolves to its current models."""
@@ -57,7 +57,7 @@ async def _models(service: Service, caller: Caller) -> list[str]:
 
 
 def _directories(service: Service, typed: str, caller: Caller) -> list[str]:
-    """Directories that begin with what was typed; the roots themselves if nothing was. Blocks on the disk."""
+    """Directories that begin with the typed text, or the roots if it is empty. Blocks on the disk."""
     policy = service.policy_for(caller)
     if not typed:
         return [path for path in policy.directories() if os.path.isdir(path)]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _MAX_FOLLOWED = 1000
-"""Resources that one connection may subscribe to."""
+"""Maximum resources that one connection may subscribe to."""
 _UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """For results that depend on the caller and whose changes are not announced."""
 
@@ -102,7 +102,7 @@ class ContentHandlers:
             self._changes.resource_updated(what.removeprefix(UPDATED))
 
     def disconnected(self, dialogs: Dialogs) -> None:
-        """A connection with a handshake has ended."""
+        """Note that a connection with a handshake has ended."""
         self._changes.disconnected(dialogs)
         followed = self._followed.pop(dialogs, {})
         self._sessions.unfollow(key for key in followed.values() if key is not None)
@@ -141,7 +141,7 @@ class ContentHandlers:
         return await asker.hub.read(asker.caller.principal, uri)
 
     def register_skills(self, server: Server[Any]) -> None:
-        """Offers the skills of the hub's servers (SEP-2640) on a server of the SDK."""
+        """Offer the skills of the hub's servers (SEP-2640) on a server of the SDK."""
         server.extensions[SKILLS] = {}
         server.add_request_handler("skills/list", types.PaginatedRequestParams, self._list_skills)
         server.add_request_handler("skills/get", types.ReadResourceRequestParams, self._skill)
@@ -158,7 +158,7 @@ class ContentHandlers:
         return {"skill": await asker.hub.skill(asker.caller.principal, str(params.uri)), **_UNCACHED}
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """The client is notified when the resource changes, until its connection ends."""
+        """Notify the client when the resource changes, until its connection ends."""
         asker, dialogs, uri = self._asker(context), self._dialogs(context), str(params.uri)
         session_id = await self._check(uri, asker)
         followed = self._followed.setdefault(dialogs, {})
@@ -192,8 +192,8 @@ class ContentHandlers:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """The stream of a client of 2026-07-28. Resources that it may not see, or that cannot be followed, stay
-        silent."""
+        """Serve the stream of a client of 2026-07-28. Resources that it may not see, or that cannot be followed, are
+        ignored."""
         asker = self._asker(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
         # Before the stream starts: its acknowledgement promises changes from then on.

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _WITH_ARRAYS = "2025-11-25"
 _FORMS_AT_ONCE = 1 << 19
-"""Characters of all forms in one result; the rest is asked in the next round."""
+"""Maximum characters of all forms in one result; the other questions follow in the next round."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 
@@ -62,8 +62,8 @@ class Dialogs:
         client: str = "",
         principal: str = LOCAL,
     ) -> None:
-        """`pushes` says whether questions are sent as requests at all; `can_push` whether the client currently reads
-        messages outside a call."""
+        """`pushes` is whether questions are sent as requests at all; `can_push` returns whether the client currently
+        reads messages outside a call."""
         self._service = service
         self._session = session
         self._principal = principal
@@ -71,7 +71,7 @@ class Dialogs:
         self._can_push = can_push
         self.connection = connection
         self.client = client
-        """The client's name; shown to clients whose dialogs were answered here first."""
+        """The client's name; shown to other clients if a question is answered here first."""
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self.log_level: str | None = None
@@ -82,20 +82,20 @@ class Dialogs:
         self._dismissed: set[str] = set()
         """Questions whose dialog was closed without an answer, or could not be shown: other channels may answer."""
         self._offsets: dict[str, int] = {}
-        """How far the person has read in questions that take several forms, where forms are pushed."""
+        """By question, how far the person has read, if it needs several forms and forms are pushed."""
         self._taken_away: dict[str, str] = {}
         """By session, the last question that was answered elsewhere while its dialog was open here."""
         self._change = asyncio.Event()
         service.broker.add_channel(self)
 
     def close(self) -> None:
-        """The connection has ended: no more questions are offered here, and the open dialogs are cancelled."""
+        """Stop offering questions here and cancel the open dialogs, because the connection has ended."""
         self._service.broker.remove_channel(self)
         for task in self._shown.values():
             task.cancel()
 
     async def notify_changed(self, kind: str) -> None:
-        """Tells the client to list the tools, resources or prompts again. Clients of 2026-07-28 subscribe to such
+        """Tell the client to list the tools, resources or prompts again. Clients of 2026-07-28 subscribe to such
         changes instead."""
         if is_modern(self._session.protocol_version):
             return
@@ -108,7 +108,7 @@ class Dialogs:
                 await self._session.send_prompt_list_changed()
 
     async def notify_updated(self, uri: str) -> None:
-        """Tells the client that a resource has changed, which it has subscribed to."""
+        """Tell the client that a resource that it has subscribed to has changed."""
         await self._session.send_resource_updated(uri)
 
     def follow(self, session_id: str) -> None:
@@ -127,7 +127,7 @@ class Dialogs:
         while no stream was read."""
         call = _CallStream(session_id, request_id, session)
         self._waiting.append(call)
-        # In the list first: `offer_pending` pushes on the streams that are in it.
+        # Add the stream first: `offer_pending` pushes on the streams in the list.
         self.offer_pending()
         try:
             yield
@@ -148,7 +148,7 @@ class Dialogs:
         self._changed()
 
     def _show_if_possible(self, question: Question) -> None:
-        # Watching alone shows no dialogs.
+        # A client that only watches a session gets no dialogs.
         followed = question.session_id in self.followed and self.may_answer(question.session_id)
         if self._pushes and followed and question.id not in self._shown:
             stream = self._stream_for(question)
@@ -207,7 +207,7 @@ class Dialogs:
         del self._shown[question.id]
         self.accept_form(question.session_id, question.id, result.action, result.content, self._offsets)
         if question.id in self._offsets and question.id not in self._dismissed:
-            self.offer(question)  # the person asked for its next part
+            self.offer(question)  # the person wants the next part
 
     def _form(
         self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
@@ -277,7 +277,7 @@ class Dialogs:
         content: Mapping[str, Any] | None,
         offsets: dict[str, int],
     ) -> bool:
-        """Accepts one filled-in form; returns whether its question was still open. An answer that does not fit the
+        """Accept one filled-in form; return whether its question was still open. An answer that does not fit the
         question dismisses the dialog and leaves the question to the other channels."""
         # Looked up now: the question may have been answered elsewhere while the form was open.
         question = self._service.broker.find(session_id, question_id)
@@ -300,7 +300,7 @@ class Dialogs:
         return True
 
     def _take(self, question: Question, answer: Answer) -> None:
-        if question.of_client:  # about a call of its own to the hub: no session's
+        if question.of_client:  # about the client's own call to the hub, without a session
             self._service.broker.answer(question.session_id, question.id, answer, self.name, self.client)
             return
         # A client shows forms to its user. The reply is checked like every answer, not only against the form: a client

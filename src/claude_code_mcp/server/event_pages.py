@@ -2,8 +2,8 @@
 
 Events are shown in short, or in full for programs that render them. A page of full events, including unfinished text,
 starts after a cursor or with the last turn, and a caller may wait for it. A reader that asks again after rendering a
-page gets everything new in one page: the log merges fragments, so that a slow reader costs neither side memory. With
-`lines` such a page has the lines of output instead of whole messages, for programs that print them.
+page gets everything new in one page: the log merges fragments, so that a slow reader costs no memory. With `lines` such
+a page has the lines of output instead of whole messages, for programs that print them.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ _FULL_PAGE = 200_000
 _MAX_PROMPT = 100_000
 _SHORT_PAGE = 24_000
 _MAX_WRITTEN = 20_000
-"""Characters shown of an unfinished line, which is sent from its start each time."""
+"""Maximum characters of an unfinished line, which is sent from its start each time."""
 _LOOK_BACK = 5000
-"""How many fragments a known secret may span."""
+"""Maximum number of fragments that a known secret may span."""
 _MAX_TEXT = 4000
-"""Characters of a text in an event in short."""
+"""Maximum characters of a text in the short form of an event."""
 Shown = tuple[dict[str, Any] | None, int]
-"""The fields of an event, None if it is not shown, and the event number that a reader has reached with it."""
+"""The fields of an event (None if it is not shown), and the number of the last event that they cover."""
 
 
 def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ async def feed_page(
 
 
 def _position(session: Session, cursor: str) -> int | None:
-    """The event that a cursor names; None if it is of another log."""
+    """The event that a cursor names; None if it belongs to another log."""
     try:
         return session.events.position(cursor)
     except ValueError:

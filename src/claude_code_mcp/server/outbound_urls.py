@@ -2,7 +2,8 @@
 can reach.
 
 The name is looked up once and the connection goes to exactly the checked address, so that the name cannot resolve
-differently between the check and the connection. Lookups use separate threads: a dead name server delays nothing else.
+differently between the check and the connection. Lookups use separate threads, so that an unreachable name server
+delays nothing else.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ _lookups = ThreadPoolExecutor(2, "url-lookup")
 
 
 class NotPublic(Exception):
-    """An address leads to a network that is not public; the text says so."""
+    """A URL leads to a network that is not public."""
 
 
 def check_url(url: str, *, private: bool) -> SplitResult:

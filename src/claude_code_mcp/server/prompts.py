@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from ..core.config import Settings
 
 _MAX_VALUE = 100_000
-"""Characters of an argument."""
+"""Maximum characters of an argument."""
 _MAX_SESSIONS = 8
 _TASK = ("task", "The task, with everything needed to do it", True)
 _DIRECTORY = ("directory", "The project directory", False)
@@ -26,7 +26,7 @@ FilledIn = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """How a session is run with the tools of one toolset."""
+    """The tools of one toolset for running a session, and the instructions for them."""
 
     start: str
     send: str

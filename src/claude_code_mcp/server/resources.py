@@ -1,7 +1,7 @@
-"""Sessions as resources: `claude-sessions:///` is the list of them, `claude-session:///{id}` is one of them.
+"""Sessions as resources: `claude-sessions:///` is the list, `claude-session:///{id}` is one session.
 
-Every resource is the caller's view: another caller's session is as unknown as one that does not exist. Long resources
-are read in pages: the content names the cursor or offset of the next page. Secrets are removed.
+Every resource is the caller's view: for another caller's session the error is the same as for a missing one. Long
+resources are read in pages: the content names the cursor or offset of the next page. Secrets are removed.
 """
 
 import json
@@ -30,9 +30,9 @@ from .tools.pending_inputs import pending_inputs
 from .tools.session_report import report
 
 _PAGE = 24_000
-"""Characters of a page of a transcript."""
+"""Maximum characters of a page of a transcript."""
 _TURNS_PAGE = Extent(200_000)
-"""How much of a conversation is on a page."""
+"""The size of a page of a conversation."""
 _TOOL_FIELDS = ("name", "input", "status", "result", "diff", "agent")
 _NEWEST = 20
 _MAX_TITLE = 100
@@ -41,13 +41,13 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class SessionResources:
-    """Lists and reads. Everything raises MCPError."""
+    """Lists and reads the resources. All methods raise MCPError."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def listing(self, caller: Caller) -> list[types.Resource]:
-        """The list, the costs, the sessions that run and the newest of the others."""
+        """The list, the costs, the running sessions and the newest other sessions."""
         in_memory = self._service.sessions(principal=caller.principal)
         live = [session for session in in_memory if session.live][:_MAX_LISTED]
         newest = await self._service.listing.entries(caller=caller, limit=_NEWEST)
@@ -80,7 +80,7 @@ class SessionResources:
         ]
 
     async def check(self, uri: str, caller: Caller) -> ResourceAddress:
-        """The address of something that can be followed; raises the error for an unknown one if it does not exist."""
+        """Parse the URI of a resource to follow. Raises the error for an unknown resource if it does not exist."""
         address = parse(uri)
         if address is None or address.query:
             raise unknown(uri)
@@ -131,7 +131,7 @@ class SessionResources:
     async def _data(  # noqa: PLR0911 - one for each view
         self, address: ResourceAddress, caller: Caller
     ) -> dict[str, Any]:
-        """Every view but the transcript, as JSON."""
+        """Any view except the transcript, as JSON."""
         service, query, redactor = self._service, address.query, self._service.redaction
         if address.view == "list":
             text = query.get("text") or None

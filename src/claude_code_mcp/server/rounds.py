@@ -19,10 +19,10 @@ _MAX_HELD = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """How far a round has streamed the messages of a session."""
+    """The position that a round has reached in the stream of a session's messages."""
 
     epoch: str
-    """The log that `reached` refers to. A session that was unloaded in the meantime has another one."""
+    """The log that `reached` refers to. A session that was unloaded since then has a new log."""
     reached: int
     """The last event that was numbered."""
     began: int
@@ -41,11 +41,11 @@ class RoundState:
     call."""
 
     session: str | None = None
-    """The session that the round worked with: its work must not be repeated."""
+    """The session that the round used; the next round must not start another one."""
     message: str | None = None
-    """The message that it sent, whose outcome the call is for."""
+    """The message that the round sent; the call waits for its outcome."""
     shown: Sequence[str] = ()
-    """The questions whose forms it returned."""
+    """The questions whose forms the round returned."""
     offsets: Mapping[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question."""
     since: str | None = None
@@ -54,9 +54,9 @@ class RoundState:
     """Who answered first, if an answer came too late."""
     stream: StreamPosition | None = None
     confirming: str | None = None
-    """The text of the confirmation that was asked for: an answer counts only for that question."""
+    """The text of the requested confirmation: an answer counts only for that text."""
     permission: str | None = None
-    """The question whether a call of the hub is permitted."""
+    """The id of the question whether a hub call is permitted."""
     paused_call: str | None = None
     """The key of a paused call to a hub server that waits for an answer."""
     own: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class RoundState:
 
     @classmethod
     def from_json(cls, text: str | None) -> "RoundState":
-        """The state of the round before; an empty one in the first round."""
+        """The state of the previous round; an empty one in the first round."""
         fields = json.loads(text) if text else {}
         if "stream" in fields:
             fields["stream"] = StreamPosition(**fields["stream"])

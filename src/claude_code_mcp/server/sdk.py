@@ -1,8 +1,8 @@
 """All uses of private parts of the MCP SDK, and the protocol revision of a request.
 
-The one place to check when upgrading the SDK. The hub, a client of the SDK, has its own in `hub/streams.py`. Every
-message of all transports passes through here: it is checked to be valid JSON, and its kind is written to the debug log,
-without its contents.
+Check this module when upgrading the SDK, and `hub/streams.py` for the hub, which is a client of the SDK. Every message
+of all transports passes through here: it is checked to be valid JSON, and its kind is written to the debug log, without
+its contents.
 """
 
 import logging
@@ -90,7 +90,7 @@ def is_modern(protocol_version: str) -> bool:
 
 
 async def send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
-    """Sends a notification of our own kind on the stream of this call, without building an SDK model for it.
+    """Send a notification of our own kind on the stream of this call, without building an SDK model for it.
 
     Parameters that JSON cannot represent are repaired first; ValueError if that is not possible.
     """
@@ -202,8 +202,8 @@ def _line_outbox(context: Context) -> LineOutbox | None:
 async def ask_client(
     context: Context, method: str, params: Mapping[str, Any], *, in_call: bool = True
 ) -> Mapping[str, Any]:
-    """Sends a request of any method to the client, on the stream of this call or, if not `in_call`, on that of its
-    connection; returns the client's result. Raises MCPError with its error, or if it does not accept requests."""
+    """Send a request of any method to the client, on the stream of this call or, if not `in_call`, on the connection's;
+    return the client's result. Raises MCPError with the client's error, or if the client does not accept requests."""
     log_pushed("request", method)
     session = context.session
     outbound = session._request_outbound if in_call else session._connection.outbound
@@ -240,7 +240,7 @@ def connection_id(context: Context) -> str | None:
 
 
 async def end_connections(server: Server[Any], client_id: str, subject: str) -> None:
-    """Ends the connections over HTTP that were opened with this credential, and with them every call and stream."""
+    """End the HTTP connections that were opened with this credential, with all their calls and streams."""
     manager = server.session_manager
     opened = [
         (session_id, manager._server_instances.get(session_id))

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
-"""Characters of an error message."""
+"""Maximum characters of an error message."""
 _MAX_CLIENT_NAME = 60
 
 
@@ -73,7 +73,7 @@ class Connected:
     """A connected client: its user, its environment and its hub. Clients without an environment use this process's."""
 
     user: Caller
-    host: "HubOrPlaceholder | None"
+    hub_or_placeholder: "HubOrPlaceholder | None"
     proxy: "HubProxy | None" = None
     """The hub's tools, if offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
@@ -82,7 +82,7 @@ class Connected:
     @property
     def hub(self) -> "Hub | None":
         # Checked for each call: servers may be configured while the client is connected.
-        return self.host.opened if self.host is not None else None
+        return self.hub_or_placeholder.opened if self.hub_or_placeholder is not None else None
 
     def caller(self) -> Caller:
         """The caller of the current request, at this client."""
@@ -100,9 +100,8 @@ class McpServer:
         hub: "HubOrPlaceholder | None" = None,
         tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
-        """`on_disconnect` says what happens to a connection's sessions when it ends; `tools` default to those of the
-        chosen toolsets. `hub` is for clients without an environment; the others have the one that the service finds for
-        them."""
+        """`on_disconnect` decides what happens to a connection's sessions when it ends; `tools` default to those of the
+        chosen toolsets. `hub` is for clients without an environment; the service finds the hubs of the others."""
         self.streams = OpenStreams(self._stream_opened)
         self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
         """Context around each tool call; a transport may end the call by leaving it."""
@@ -133,8 +132,8 @@ class McpServer:
         )
         self._here = self._connected_to(None, hub)
         self._here_as = {
-            name: self._connected_to(None, cast("HubOrPlaceholder", host))
-            for name, host in service.hubs_by_principal.items()
+            name: self._connected_to(None, cast("HubOrPlaceholder", hub))
+            for name, hub in service.hubs_by_principal.items()
         }
         """The same for callers with a separate hub."""
 
@@ -169,7 +168,7 @@ class McpServer:
         self._tasks.register(server)
         if self._offers_sessions:
             server.extensions[app_page.EXTENSION] = {}
-        # The SDK's own has a span for each request, which costs time even if no spans are exported.
+        # The SDK's middleware creates a span for each request, which costs time even if no spans are exported.
         tracing = server.middleware if is_traced() else ()
         server.middleware[:] = [
             *tracing,
@@ -185,7 +184,7 @@ class McpServer:
         running.requests = MinuteLimit(lambda name: service.policy_for(Caller(name)).requests_per_minute)
         running.noting_borrowed = access.noting_borrowed
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
-        # These no longer have a request that could be cancelled.
+        # Tasks no longer have a request that could be cancelled.
         access.on_taken_back(lambda _: self._tasks.end_unshared())
         access.on_moved(running.borrowed_moved)
         self.running_tool = running.running_tool
@@ -196,8 +195,8 @@ class McpServer:
         if environment is None:
             yield self._here
             return
-        async with self.service.hub_for(environment) as host:
-            client = self._connected_to(environment, cast("HubOrPlaceholder | None", host))
+        async with self.service.hub_for(environment) as hub:
+            client = self._connected_to(environment, cast("HubOrPlaceholder | None", hub))
             self._clients.append(client)
             try:
                 with self.service.connected(environment):
@@ -211,11 +210,11 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _connected_to(self, environment: ClientEnvironment | None, host: "HubOrPlaceholder | None") -> Connected:
-        """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
-        hub, user = host.opened if host is not None else None, Caller(LOCAL, environment)
+    def _connected_to(self, environment: ClientEnvironment | None, source: "HubOrPlaceholder | None") -> Connected:
+        """A client of this hub. All clients of a hub share its proxy and contents."""
+        hub, user = source.opened if source is not None else None, Caller(LOCAL, environment)
         if hub is None or not self._uses_proxy:
-            return Connected(user, host)
+            return Connected(user, source)
         # Without an environment there is no other client to share with: `_here` is just being made.
         known = [self._here, *self._clients] if environment is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
@@ -248,23 +247,23 @@ class McpServer:
         return types.EmptyResult()
 
     def _content_handlers(self) -> dict[str, Any]:
-        """The handlers for everything besides tools. A server without resources and prompts only announces changes."""
+        """The handlers for everything except tools. A server without resources and prompts only announces changes."""
         if self._offers_sessions or self._offers_hub_tools:
             return self._contents.handlers()
         return {"on_subscriptions_listen": self.subscriptions.listen}
 
     def _client(self, context: Context) -> Connected:
-        """Who this request is from."""
+        """The client that sent this request."""
         client = _connected(context)
-        host = cast(
+        hub = cast(
             "HubOrPlaceholder | None", self.service.hubs_by_principal.get(principal()) if client is self._here else None
         )
-        if host is None:
+        if hub is None:
             return client
         own = self._here_as.get(principal())
         # Callers may be added later, and servers later than a caller.
-        if own is None or own.host is not host:
-            own = self._here_as[principal()] = self._connected_to(None, host)
+        if own is None or own.hub_or_placeholder is not hub:
+            own = self._here_as[principal()] = self._connected_to(None, hub)
         return own
 
     def _asker(self, context: Context) -> Asker:
@@ -302,8 +301,8 @@ class McpServer:
     async def _run_round(
         self, params: types.CallToolRequestParams, tool: Tool[Any] | None, call: Call
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated.
-        Without a `tool` of ours it is a hub tool."""
+        """Run one round of a call and return its reply, which may be a refusal; MCPError if the protocol was violated.
+        If `tool` is None, the call is for a hub tool."""
         arguments = params.arguments or {}
         try:
             if tool is not None:
@@ -349,7 +348,7 @@ class McpServer:
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Every result that is not from `_success` passes through here last: hub results, questions and refusals."""
+        """Remove secrets from a result that is not from `_success`: of the hub, a question or a refusal."""
         redactor = self.service.redaction
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
@@ -452,7 +451,7 @@ def client_name(context: Context) -> str:
 
 
 def principal() -> str:
-    """Who is calling: the name behind the bearer token, or the one local user."""
+    """The principal of the current request: the name of the bearer token's caller, or the local user."""
     token = get_access_token()
     return token.client_id if token is not None else LOCAL
 

@@ -1,7 +1,7 @@
 """Watches sessions for the clients that follow them as resources.
 
 A session that runs here is observed through the service. The transcript of every followed session is watched as well,
-since another process may write it. Both may report the same change: each thing is announced at most twice a second.
+because another process may write it. Both may report the same change; `Changes` announces it only once.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class SessionChanges:
             async for _ in self._service.stored.follow(session_id, caller=caller):
                 self._updated(key, _WRITTEN)
         except ClaudeCodeError:
-            pass  # it is looked for again at the end of the next turn
+            pass  # checked again at the end of the next turn
 
     def _updated(self, key: FollowedKey, views: Iterable[View]) -> None:
         for view in views:
@@ -90,7 +90,7 @@ class SessionChanges:
             self._changes.resource_updated(LIST, owner)
         if not self._followed:
             return
-        # A session is cleared within a turn, so that the names can have changed only then.
+        # Names change only within a turn, when the conversation is cleared.
         turn = isinstance(event, TurnStarted | TurnEnded)
         if turn:
             self._learn_names()

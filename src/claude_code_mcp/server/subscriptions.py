@@ -19,13 +19,13 @@ from .sdk import Context
 
 _MAX_STREAMS = 1024
 _MAX_STREAMS_OF_ONE = 256
-"""Of one caller: others must be able to listen too."""
+"""Maximum streams of one caller, so that others can listen too."""
 _MAX_IDS = 1000
-"""Resources, or tasks, that one stream may name."""
+"""Maximum resources, and maximum tasks, that one stream may name."""
 ListKey = tuple[str, str]
-"""A thing that a stream can be notified of: a kind, and an item of that kind."""
+"""Identifies what a notification is about: its kind, and an item of that kind."""
 Frame = Callable[[], tuple[str, Mapping[str, Any]]]
-"""Makes the notification when it is sent, of the state at that time: method and parameters."""
+"""Creates the notification, method and parameters, from the state at the time of sending."""
 TOOLS_CHANGED: ListKey = ("toolsListChanged", "")
 PROMPTS_CHANGED: ListKey = ("promptsListChanged", "")
 RESOURCES_CHANGED: ListKey = ("resourcesListChanged", "")
@@ -46,7 +46,7 @@ class Subscriptions:
         """Called for each request that becomes a stream; over HTTP such a stream ends with its token."""
 
     def list_changed(self, which: ListKey, principal: str | None = None) -> None:
-        """One of the lists has changed, for every client or for those of a principal."""
+        """Announce that a list has changed, to all clients or to those of a principal."""
         for stream in self._streams:
             if principal in (None, stream.principal):
                 stream.put(which, lambda: (_LISTS[which], {}))
@@ -56,13 +56,13 @@ class Subscriptions:
         return any(principal in (None, stream.principal) and stream.wants(uri) for stream in self._streams)
 
     def resource_updated(self, uri: str, principal: str | None = None) -> None:
-        """A resource has changed; with a `principal`, only the streams of that principal are notified."""
+        """Announce that a resource has changed; with a `principal`, only to the streams of that principal."""
         for stream in self._streams:
             if principal in (None, stream.principal):
                 stream.put(("resource", uri), lambda: ("notifications/resources/updated", {"uri": uri}))
 
     def task_changed(self, principal: str, task_id: str, listing: Callable[[], Mapping[str, Any]]) -> None:
-        """A task of this principal has changed."""
+        """Announce that a task of this principal has changed."""
         for stream in self._streams:
             if stream.principal == principal:
                 stream.put(("task", task_id), lambda: ("notifications/tasks", listing()))
@@ -128,7 +128,7 @@ class _Stream:
             self._ready.set()
 
     async def take(self) -> list[Frame]:
-        """Waits until there is something to send, and takes all of it."""
+        """Wait until there is something to send; remove and return all of it."""
         await self._ready.wait()
         self._ready.clear()
         frames, self._waiting = list(self._waiting.values()), {}

@@ -1,4 +1,4 @@
-"""One call that continues as a task after its client was answered."""
+"""A call that continues as a task after its client got a response."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _ANSWER: TypeAdapter[types.ElicitResult] = TypeAdapter(types.ElicitResult)
 
 @dataclass(eq=False)
 class Task:
-    """One call that may continue after its client was answered. The call itself starts the task with `Call.detach`."""
+    """A call that may continue after its client got a response. The call itself starts the task with `Call.detach`."""
 
     record: TaskRecord
     records: TaskRecords
@@ -31,7 +31,7 @@ class Task:
     on_change: "Callable[[Task], None]"
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     input_requests: dict[str, Any] = field(default_factory=dict)
-    """The open questions as they go on the wire, by key."""
+    """The open questions in wire format, by key."""
     _question_of: dict[str, str] = field(default_factory=dict)
     """The question of each key ever used: a key is never reused."""
     _responses: dict[str, types.ElicitResult] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Task:
             )
             return
         self.record = record
-        # In the table before the client is answered: it may ask for the task at once.
+        # In the table before the response: the client may request the task at once.
         self.on_begun(self)
         self.begun.set()
 
@@ -111,13 +111,13 @@ class Task:
         self.on_change(self)
 
     def listing(self) -> dict[str, Any]:
-        """The task in full, as `tasks/get` returns and `notifications/tasks` sends it."""
+        """The complete task, as in `tasks/get` and `notifications/tasks`."""
         waiting = {"inputRequests": self.input_requests} if self.record.status == "input_required" else {}
         return {**in_full(self.record), **waiting}
 
 
 def brief(record: TaskRecord) -> dict[str, Any]:
-    """The fields that every mention of a task has."""
+    """The fields that every representation of a task has."""
     return {
         "taskId": record.task_id,
         "status": record.status,
@@ -129,6 +129,6 @@ def brief(record: TaskRecord) -> dict[str, Any]:
 
 
 def in_full(record: TaskRecord) -> dict[str, Any]:
-    """The same, with the end of the task."""
+    """The fields of `brief`, with the result or error of the task."""
     ends = {"result": record.result, "error": record.error}
     return {**brief(record), **{name: value for name, value in ends.items() if value is not None}}

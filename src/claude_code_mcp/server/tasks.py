@@ -3,10 +3,10 @@
 A call of such a client starts like every call. When it starts waiting for a turn (`Call.detach`), the task is written
 to disk and returned as the result of the call; the rest of the call continues in the background. The tools are unaware
 of this: a question that ends a round becomes an input request of the task, under the id of the question, and the
-client's `tasks/update` starts the next round as a repeated call would. So task and turn are one thing, and what other
-channels answer is seen here too.
+client's `tasks/update` starts the next round as a repeated call would. So a task follows its turn, and answers from
+other channels count here too.
 
-A task belongs to the caller that started it; for others it does not exist. After a restart it is answered from its
+A task belongs to the caller that started it; for others it does not exist. After a restart it is restored from its
 record: with its result if it had ended, otherwise with the outcome of its session.
 """
 
@@ -76,7 +76,7 @@ class Tasks:
         """The tasks running in this server, and those that ended here without a written record."""
 
     def register(self, server: Server[Any]) -> None:
-        """Offers tasks on a server of the SDK."""
+        """Offer tasks on a server of the SDK."""
         server.extensions[TASKS_EXTENSION] = {}
         server.add_request_handler("tasks/get", TaskParams, self._get)
         server.add_request_handler("tasks/update", UpdateParams, self._update)
@@ -106,7 +106,7 @@ class Tasks:
             ttl_ms=self.service.settings.task_ttl_ms,
         )
         task = Task(record, self.records, self._begun, self.publish)
-        # A task outlives its connection: its client has asked for that.
+        # A task outlives its connection, as its client requested.
         call = replace(call, task=task, on_disconnect="keep")
         first = asyncio.ensure_future(round_(call))
         begun = asyncio.ensure_future(task.begun.wait())
@@ -172,7 +172,7 @@ class Tasks:
         self.publish(task)
 
     def end_of(self, principal: str) -> None:
-        """Ends the tasks of a principal; those that wait for a turn end with it."""
+        """End the tasks of a principal; those that wait for a turn end with it."""
         for task in self._tasks.values():
             if task.record.owner == principal and task.record.status not in ENDED and not task.cancelling:
                 task.cancelling = True
@@ -230,7 +230,7 @@ class Tasks:
         return True
 
     async def _find(self, context: Context, params: TaskParams) -> Task | TaskRecord:
-        """A task of the caller's: one running here, or the record of another."""
+        """A task of the caller: running here, or its record."""
         if not declares_tasks(context):
             raise missing_capability()
         _check_header(context, params.task_id)

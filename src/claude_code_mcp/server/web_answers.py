@@ -34,7 +34,7 @@ from .tools.arguments import Arguments, checked_arguments
 log = logging.getLogger(__name__)
 
 OTHER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""For everything except the page: it is data, and must never act as a page."""
+"""The content security policy for everything except the page: data must never be rendered as a page."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -75,7 +75,7 @@ class RequestRefused(Exception):
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """`more` is added to the error."""
+        """`more` has additional fields for the error."""
         super().__init__(message)
         self.status = status
         self.code = code
@@ -165,7 +165,7 @@ async def body_of(request: Request, largest: int = MAX_BODY) -> dict[str, Any]:
         raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
     too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have at most {largest:,} bytes.")
     announced = request.headers.get("content-length", "0")
-    # Only the first digits: `int` refuses a number of thousands of digits with an error of its own.
+    # Only the first digits: `int` raises another error for a number with thousands of digits.
     if not announced.isascii() or not announced.isdigit() or int(announced[:15]) > largest:
         raise too_large
     parts, size = [], 0
@@ -188,7 +188,8 @@ async def body_of(request: Request, largest: int = MAX_BODY) -> dict[str, Any]:
 
 
 async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
-    """The next part, None at the end. A silent sender is dropped: it would hold its memory forever."""
+    """The next part of a body; None at the end. A sender that pauses too long is disconnected, because the received
+    parts occupy memory."""
     try:
         async with asyncio.timeout(_MAX_SILENCE):
             return await anext(stream, None)

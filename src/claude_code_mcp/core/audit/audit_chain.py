@@ -44,7 +44,7 @@ def last_chain(path: Path) -> str | None:
                 start = max(0, end - _CHUNK)
                 file.seek(start)
                 tail = file.read(end - start) + tail
-                # The first of them may be the rest of a line: it is looked at with what stands before it.
+                # The first piece may be the end of a line: it is checked together with the preceding chunk.
                 first, *whole = tail.split(b"\n")
                 for line in reversed([first, *whole] if start == 0 else whole):
                     found = _LINK.search(line)
@@ -63,7 +63,7 @@ class ChainReport:
     lines: int = 0
     """Lines whose chain matches."""
     earlier: int = 0
-    """Lines from before the chain was introduced."""
+    """Lines that were written before the chain was introduced."""
     cut_off: int = 0
     """Unfinished lines."""
     broken: list[str] = field(default_factory=list)
@@ -80,8 +80,8 @@ class ChainReport:
 
 
 def verify(files: Sequence[Path], looked_for: str | None = None, *, whole: bool = False) -> ChainReport:
-    """Follows the chain through the files, oldest first. The `whole` trail, of which nothing was dropped, must begin
-    with its first line. Blocks on the disk; raises OSError."""
+    """Verify the chain through the files, oldest first. With `whole`, no file was dropped, so the chain must begin with
+    its first line. Blocks on the disk; raises OSError."""
     report = ChainReport()
     for path in files:
         with path.open("rb") as file:
@@ -107,7 +107,7 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
     if chain == expected:
         report.lines += 1
     elif first and not whole_trail:
-        # The oldest file that is kept may begin in the middle of the chain: what was before it is gone.
+        # The oldest kept file may begin in the middle of the chain, because earlier files were dropped.
         report.begins_within = True
     else:
         gone = "is not the first line of the trail" if first else "does not follow the line before it"

@@ -1,15 +1,14 @@
-"""How many lines of the audit trail one caller can cause. Pure: the clock is a parameter.
-
-The trail has a limited size. A caller who repeats an act must not push out the lines of others or their own, and must
-not be able to hide one act behind many of another sort.
+"""Limits how many lines of the audit trail one caller can cause. Pure: the clock is a parameter.  The trail has a
+limited size. A caller who repeats an act must not displace other lines, and must not be able to hide an act among many
+others.
 
 - Each caller has a number of lines for each kind of act in `QUOTAS`; it fills up again slowly.
-- Acts of one kind are grouped by what they are about (`_GROUPED_BY`), and by session where its commands cause them: a
-  refused directory is another group than an unknown session. The first act of a group in each minute always has a
-  line, however much else there is.
-- An act that equals the one before it in its group has no line, except for a failed authentication.
-- Acts without a line are counted. Once a minute, the `count` is written with the details of the last of them.
-- All other kinds of acts are important: each has a line.
+- Acts of one kind are grouped by their subject (`_GROUPED_BY`), and by session if its commands can cause them. For
+  example, a refused directory and an unknown session are in different groups. The first act of a group in each minute
+  always has a line.
+- An act that equals the previous one in its group has no line, except for a failed authentication.
+- Acts without a line are counted. Once a minute, the `count` is written with the details of the last one.
+- All other kinds of acts are important: each act has a line.
 """
 
 import math
@@ -20,7 +19,7 @@ from ..model.events import AuditEvent, AuditKind
 
 _MINUTE = 60.0
 _MAX_GROUPS = 50
-"""Groups per caller and kind; further acts share one group."""
+"""Maximum groups per caller and kind; further acts share one group."""
 _GROUPED_BY = ("code", "field", "action", "on", "decision", "rule", "occasion", "access")
 
 _OF_SESSIONS = frozenset({AuditKind.CALL_DENIED, AuditKind.NETWORK_REFUSED, AuditKind.CREDENTIAL_USED})
@@ -86,7 +85,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Minute:
-    """The acts of one group since its first; at most a minute, unless nothing else happens."""
+    """The acts of one group within about a minute after the first."""
 
     since: float
     written: AuditEvent
@@ -151,6 +150,6 @@ class AuditQuotas:
 def _group(act: AuditEvent) -> _Group:
     details = act.details
     texts = [str(details.get(name, ""))[:200] for name in _GROUPED_BY]
-    # Of `what`, the first word: the name of a server may follow, which a caller chooses.
+    # Only the first word of `what`: it may be followed by a server name, which a caller chooses.
     what = str(details.get("what", "")).partition(" ")[0][:100]
     return (what, *texts, act.session_id if act.kind in _OF_SESSIONS else None)

@@ -1,5 +1,5 @@
-"""The server's log, on stderr or in a file, redacted as the last step; with a line for each start and end of a
-session."""
+"""The server's log, on stderr or in a file. Everything is redacted before it is written. `SessionLog` adds a line for
+each start and end of a session."""
 
 import copy
 import io
@@ -24,25 +24,25 @@ _MAX_REASON = 300
 _LOG_BYTES = 1 << 20
 _LEVELS = {"warn": "WARNING"}
 _QUIET = ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette")
-"""Libraries of which only warnings are logged, at any level."""
+"""Libraries whose messages are logged only from level warning on."""
 LOG_REDACTOR = Redactor()
-"""One per process: a secret known to any part of it must not appear in the log."""
+"""The redactor of the log, one per process: no secret known to any part of the process may appear in the log."""
 _BEGINNINGS = {
     AuditKind.SESSION_CREATED: "started",
     AuditKind.SESSION_RESUMED: "resumed",
     AuditKind.SESSION_FORKED: "forked",
 }
 _NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
-"""Turns that did not fail, and turns whose end is logged with the session's or process's."""
+"""Outcomes that are not failures, and those that are logged with the end of the session or process."""
 
 
 def log_to_stderr(settings: Settings) -> None:
-    """stdout is for the protocol; everything for people goes to stderr."""
+    """Log to stderr, because stdout is for the protocol."""
     _log_to(logging.StreamHandler(sys.stderr), settings)
 
 
 def log_to_file(settings: Settings, file: Path) -> None:
-    """For a background server: a private file, rotated when it grows too long."""
+    """Log to a private file, rotated when it becomes too large; for a background server."""
     _log_to(PrivateLogFile(file), settings)
 
 
@@ -66,7 +66,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Redacts the formatted text, including tracebacks. Of an exception logged by a library, only the type and the
+    """Redacts the formatted text, including tracebacks. For an exception that a library logs, only the type and the
     lines of code are kept, because its text may quote a message. Records stay unchanged for other handlers."""
 
     def __init__(self, layout: str, redactor: Redactor) -> None:
@@ -80,7 +80,7 @@ class RedactingFormatter(logging.Formatter):
             record.exc_info = None
             frames = "".join(traceback.format_tb(trace))
             record.exc_text = f"{frames}{kind.__name__}" if kind is not None else None
-        # The finished text: a secret may be in an argument, in an exception, or put together from two parts.
+        # Redact the formatted text: a secret may be in an argument, in an exception, or composed of two parts.
         return self._redactor.text(super().format(record))
 
 
@@ -103,10 +103,10 @@ class SessionLog:
     ACTS = frozenset(
         {*_BEGINNINGS, AuditKind.CANCELLED, AuditKind.REFUSED, AuditKind.AUTH_FAILED, AuditKind.BUDGET_WARNED}
     )
-    """The acts that it receives."""
+    """The kinds of acts that it handles."""
 
     def __init__(self) -> None:
-        # A session with the network of the host can cause any number of them.
+        # Folded, because a session with the host's network can cause any number of them.
         self._refusals = FoldedLog(log, "the server")
 
     @staticmethod

@@ -1,10 +1,9 @@
-"""The audit trail: a line for each act that matters to security, with who, what, which session, decision and cost.
+"""The audit trail: a line for each act that matters to security, with the caller, act, session, decision and cost.
 
-Everything is redacted as a whole before long texts are shortened. The file is append-only with rotation, written by a
-thread of its own: `write` never waits; the queue is bounded; an entry that finds no room, or cannot be written, is
-counted as lost, and the count is written as soon as the file takes something again. A line that was cut off stays, and
-the next entry begins a line of its own. `close` writes everything that was accepted. Lines go to other sinks
-too, if there are any (`LineSink`).
+Every entry is redacted before long texts are shortened. A separate thread appends to the file and rotates it, so
+`write` never waits. Its queue is bounded: entries that find no room, or cannot be written, are counted as lost, and the
+count is written as soon as the file can be written again. An incomplete line stays, and the next entry starts a new
+line. `close` writes all accepted entries. Lines also go to other sinks (`LineSink`).
 
 Lines are chained by their hashes (`audit_chain.py`).
 """
@@ -54,21 +53,22 @@ class LineSink(Protocol):
     """Another destination for the lines of the trail."""
 
     def put(self, line: str) -> None:
-        """Accepts a line from any thread, without waiting."""
+        """Accept a line from any thread, without waiting."""
 
     def close(self) -> None:
-        """Delivers the rest; may block for a few seconds."""
+        """Deliver the remaining lines; may block for a few seconds."""
 
 
 class RotatingJsonl:
-    """Several servers may write to one file. When it is full it becomes `name.1`, and so on up to `name.5`."""
+    """A file of JSON lines that several servers may write to. When it is full it is renamed to `name.1`, and so on up
+    to `name.5`."""
 
     def __init__(self, path: Path, max_bytes: int, capacity: int = 10_000, sinks: Sequence[LineSink] = ()) -> None:
         """The file's lines also go to the `sinks`. Raises OSError if the file cannot be written."""
         self.path = path
         self._sinks = sinks
         self._chained: tuple[object, str] | None = None
-        """The chain of the last line, and the file's state after that was written."""
+        """The chain value of the last line, and the file's state after that line was written."""
         self._max_bytes = max_bytes
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(capacity)
         self._lock = threading.Lock()
@@ -84,7 +84,8 @@ class RotatingJsonl:
         self._thread.start()
 
     def write(self, entry: Mapping[str, Any], *, important: bool = True) -> None:
-        """Accepts an entry from any thread, without waiting. The last fifth of the queue is for `important` ones."""
+        """Accept an entry from any thread, without waiting. The last fifth of the queue is reserved for `important`
+        ones."""
         if not important and self._queue.qsize() > self._queue.maxsize * 4 // 5:
             self._lose(1)
             return
@@ -94,7 +95,7 @@ class RotatingJsonl:
             self._lose(1)
 
     def close(self) -> None:
-        """Blocks until everything accepted is on disk."""
+        """Block until all accepted entries are on disk."""
         self._queue.put(None)
         self._thread.join()
         for sink in self._sinks:
@@ -112,18 +113,18 @@ class RotatingJsonl:
             self._write_batch([entry for entry in batch if entry is not None])
         if self._lost:
             self._write_batch([])
-        with contextlib.suppress(OSError):  # a pipe has no disk behind it
+        with contextlib.suppress(OSError):  # a pipe cannot be synced
             os.fsync(self._file)
         os.close(self._file)
 
     def _write_batch(self, entries: list[Mapping[str, Any]]) -> None:
         with self._lock:
-            # Taken away before the writing: entries that find no room meanwhile are counted for the next batch.
+            # Reset before writing: entries that are lost in the meantime count for the next batch.
             lost, self._lost = self._lost, 0
         if lost:
             entries = [{"at": timestamp(), "act": "audit_lost", "entries": lost}, *entries]
         try:
-            # Several servers may write to one file, and each line goes on from the last one, whoever wrote that.
+            # Several servers may write to one file, and each line continues the chain of the last one.
             with self._alone():
                 self._append(entries, lost)
         except OSError as error:
@@ -144,7 +145,7 @@ class RotatingJsonl:
             self._failing = False
         except OSError as error:
             whole = lines[: max(0, end - (len(data) - len(lines)))].count(b"\n")
-            # What is not there as a whole line is lost; the note on the earlier ones is no entry of its own.
+            # Entries without a complete line are lost. The note about earlier losses is not an entry.
             self._lose(len(entries) - whole + (lost - 1 if lost and not whole else 0))
             self._note_failure(error)
         if end:
@@ -156,7 +157,7 @@ class RotatingJsonl:
                 sink.put(text)
 
     def _link(self, texts: list[str]) -> tuple[list[str], list[str]]:
-        """The chain of each line, and the chained lines."""
+        """The chain value of each line, and the lines with their chain values."""
         chain = self._last_chain()
         chains, found = [], []
         for text in texts:
@@ -166,7 +167,7 @@ class RotatingJsonl:
         return chains, found
 
     def _last_chain(self) -> str:
-        """The chain of the last complete line, from the rotated file if this one has none yet."""
+        """The chain value of the last complete line, from the rotated file if this one has none yet."""
         if self._chained is not None and (self._chained[0] == self._file_facts() or not self._is_file()):
             return self._chained[1]
         if not self._is_file():
@@ -178,13 +179,13 @@ class RotatingJsonl:
         return found.st_dev, found.st_ino, found.st_size
 
     def _is_file(self) -> bool:
-        """A pipe has no lines to read."""
+        """Whether it is a regular file: a pipe has no lines that could be read back."""
         return stat.S_ISREG(os.fstat(self._file).st_mode)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Within this context no other server writes to the file, unless it cannot be locked: then concurrent writers
-        would break the chain, but lose nothing."""
+        """Context in which no other server writes to the file. If the file cannot be locked, concurrent writers break
+        the chain, but lose no lines."""
         if self._lock_file is None and self._lockable and self._is_file():
             from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
 
@@ -213,8 +214,8 @@ class RotatingJsonl:
             self._lost += entries
 
     def _rotate_if_full(self, length: int) -> None:
-        """Makes room for this many characters. Follows a rotation by another server; no other server writes
-        meanwhile."""
+        """Rotate the file unless this many characters fit, and follow a rotation by another server. Call it within
+        `_alone`."""
         if self._is_moved():
             self._reopen()
         if os.fstat(self._file).st_size + length > self._max_bytes and os.fstat(self._file).st_size:
@@ -222,7 +223,7 @@ class RotatingJsonl:
             self._reopen()
 
     def _rotate(self) -> None:
-        # The oldest first: each name must be free, or the one to be dropped, when it is given.
+        # The oldest first, so that each new name is free or belongs to the file to be dropped.
         for number in range(FILES_KEPT - 1, 0, -1):
             older = self._numbered(number)
             if older.exists():
@@ -240,7 +241,7 @@ class RotatingJsonl:
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def _reopen(self) -> None:
-        # Before the old one is closed: if it cannot be opened, there is still a file to write to.
+        # Before the old file is closed: if opening fails, there is still a file to write to.
         opened = self._open()
         os.close(self._file)
         self._file, self._unfinished = opened, False
@@ -250,7 +251,7 @@ class RotatingJsonl:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    """An entry as a line. One that is not JSON is replaced by a note, so that the thread survives."""
+    """An entry as a line. An entry that JSON cannot represent is replaced by a note, so that the thread survives."""
     try:
         return json.dumps(json_text.sound(entry), ensure_ascii=False, default=str, allow_nan=False) + "\n"
     except (ValueError, TypeError, RecursionError) as error:
@@ -260,7 +261,7 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 def _ends_within_line(path: Path) -> bool:
     """Whether a file ends in an unfinished line. Raises OSError if that cannot be determined."""
-    if not path.is_file():  # a pipe has no end to look at
+    if not path.is_file():  # the end of a pipe cannot be read
         return False
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
@@ -276,13 +277,14 @@ def timestamp() -> str:
 
 _MAX_TEXT = 2000
 _MAX_REPEATED_TEXT = 500
-"""Characters of a text in an act that a caller can repeat at will. What was called keeps `_MAX_TEXT`."""
+"""Maximum characters of a text in an act that a caller can repeat at will; `_MAX_TEXT` for descriptions and
+arguments."""
 _OF_CALL = ("description", "arguments")
 
 
 class Audit:
-    """An observer that writes the trail. It contains the hash of a prompt, and with `prompts` the whole text; the
-    arguments of calls to MCP servers only with `arguments`. On a machine of a fleet every line names the `machine`."""
+    """An observer that writes the trail. Prompts are written as hashes, or in full with `prompts`; arguments of calls
+    to MCP servers only with `arguments`. On a machine of a fleet every line names the `machine`."""
 
     def __init__(
         self,
@@ -302,13 +304,13 @@ class Audit:
         self._machine = machine
 
     def close(self) -> None:
-        """Blocks until everything is written."""
+        """Block until everything is written."""
         self._write_counted(at_end=True)
         self._trail.close()
 
     def act(self, act: AuditEvent) -> None:
         if act.kind is AuditKind.FAILED:
-            return  # a refusal has an event of its own; other failures are no matter of security
+            return  # a refusal has its own event; other failures do not concern security
         self._write_counted()
         if self._quotas.has_line(act):
             self._write_act(act)
@@ -361,7 +363,7 @@ class Audit:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
         entry |= {"machine": self._machine} if self._machine is not None else {}
         entry |= {name: value for name, value in details.items() if value is not None}
-        # Before it is cut: half of a secret would not be recognised.
+        # Before shortening: half of a secret would not be recognised.
         clean = self._redactor.data(entry)
         if "arguments" in clean:
             clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)

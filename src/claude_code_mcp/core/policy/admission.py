@@ -1,7 +1,7 @@
 """Checks the options and prompts of a session against the caller's profile.
 
-Mentions (`@path`) and slash commands in a prompt are recognised at least as broadly as by any supported Claude Code; a
-false match is at worst refused. The time is linear in the length of the prompt.
+Mentions (`@path`) and slash commands in a prompt are recognised at least as broadly as by any supported version of
+Claude Code; the worst effect of a false match is a refusal. The time is linear in the length of the prompt.
 
 Errors name the field: PermissionDenied if the policy forbids it, InvalidArgument if the request is invalid.
 """
@@ -86,7 +86,7 @@ _SERVER_PROGRAMS = ("command", "headersHelper")
 """The fields in which the definition of an MCP server names a program, for all types."""
 _SANDBOX_PROGRAMS = ("ripgrep", "bwrapPath", "socatPath")
 _MAX_MENTIONED = 2000
-"""Possible paths after the `@`s of one prompt; each is looked up on the disk."""
+"""Maximum paths mentioned in one prompt, because each is looked up on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,14 @@ class Admission:
             raise _denied(field, f"{path!r} is outside the directories that you may use")
         return resolved
 
-    # -- permission mode ---------------------------------------------------------------------------------------
+    # -- permission mode --------------------------------------------------------------------------------------
 
     def _permissions(self, options: SessionOptions) -> dict[str, Any]:
         if options.dangerously_skip_permissions:
             self._check_bypass("dangerously_skip_permissions")
         if self.profile.mode_ceiling == BYPASS and options.permission_mode is None:
             return {}
-        # If it were unset, a settings file could choose the mode.
+        # Always set: otherwise a settings file could choose the mode.
         mode = options.permission_mode or self.profile.careful_mode
         self.check_mode("permission_mode", mode)
         return {"permission_mode": mode}
@@ -210,7 +210,7 @@ class Admission:
         if self.profile.bypass == "confirm" and not self.bypass_on:
             raise _denied(field, "bypassing permissions is switched off", remedy=ENABLE_BYPASS)
 
-    # -- tools and programs -------------------------------------------------------------------------------------
+    # -- tools and programs -----------------------------------------------------------------------------------
 
     def _tools(self, options: SessionOptions) -> dict[str, Any]:
         # Claude Code itself refuses these too, in every mode, even without asking.
@@ -291,7 +291,7 @@ class Admission:
         asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
         return {"sandbox": {**options.sandbox, **asked}}
 
-    # -- prompts ------------------------------------------------------------------------------------------------
+    # -- prompts ----------------------------------------------------------------------------------------------
 
     def check_prompt(self, field: str, prompt: str, cwd: str) -> None:
         """PermissionDenied for a prompt that makes Claude Code run a slash command, or read a file or resource
@@ -329,7 +329,7 @@ class Admission:
         each `..` together with the name before it; the system resolves that name first, and it may be a link. Both
         results are checked."""
         if len(path) > MAX_PATH:
-            return False  # with every `..` removed it may be short enough to be read
+            return False  # Claude Code removes every `..`, and the result may be short enough to be read
         if path.startswith("~/"):
             path = self.resolve("~") + path[1:]
         joined = self.paths.joined(cwd, path)
@@ -342,7 +342,7 @@ class Admission:
             return True
         try:
             self.inside("prompt", path, cwd)
-        # InvalidArgument is passed on: it tells the caller what is wrong with the path itself.
+        # InvalidArgument is not caught: it tells the caller what is wrong with the path itself.
         except PermissionDenied:
             return False
         return not self._is_refused("Read", {"file_path": path}, cwd)
@@ -359,7 +359,7 @@ class Admission:
         call = ToolCall(tool, arguments, cwd, self.resolve, self.paths)
         return judge(call, (), self.profile.deny_rules, self.profile.tools).decision is Decision.DENY
 
-    # -- limits ---------------------------------------------------------------------------------------------------
+    # -- limits -----------------------------------------------------------------------------------------------
 
     def _limits(self, options: SessionOptions) -> dict[str, Any]:
         limits = self.profile.limits
@@ -376,7 +376,7 @@ class Admission:
             raise _denied("on_limit", "the policy does not let sessions wait for a usage limit")
         return wanted or self.profile.on_limit
 
-    # -- while it runs ------------------------------------------------------------------------------------------
+    # -- while it runs ----------------------------------------------------------------------------------------
 
     def suggestions(self, offered: Sequence[Mapping[str, Any]], cwd: str) -> list[Mapping[str, Any]]:
         """The suggestions that "allow for this session" may apply: those that only allow more and stay within the
@@ -453,7 +453,7 @@ def _offered_rule(rule: object, tool: str, tool_input: Mapping[str, Any]) -> dic
     return None
 
 
-# -- records of other machines ----------------------------------------------------------------------------------------
+# -- records of other machines -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def git_variables(environment: Mapping[str, str]) -> dict[str, str]:
     With them, git does not treat a bare directory that a session wrote as a repository, whose configuration could name
     a program, and `git status` does not write the index, which would run a hook.
     """
-    # After the existing ones: the operator's settings stay, and ours override them.
+    # Appended: the operator's settings stay, and ours take precedence.
     inherited = environment.get("GIT_CONFIG_COUNT", "")
     count = int(inherited) if inherited.isascii() and inherited.isdigit() and len(inherited) < 5 else 0
     variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_COUNT": str(count + len(_SETTINGS))}

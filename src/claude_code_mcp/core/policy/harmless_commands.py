@@ -20,7 +20,7 @@ UNREADABLE = "the command line cannot be read with certainty"
 TOO_LONG = "the command line is too long to be judged"
 _SYSTEM = re.compile(r"/(?:usr/)?bin/([^/]+)\Z")
 _SHOWN = 60
-"""Characters of a program's name in a reason."""
+"""Maximum characters of a program's name in a reason."""
 
 
 @dataclass(frozen=True, slots=True)

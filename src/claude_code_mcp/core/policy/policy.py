@@ -1,8 +1,8 @@
 """The policy: which profile applies to which caller, and what a profile allows.
 
-Everything in a profile is a ceiling; callers can only ask for less. There are built-in profiles for callers on this
-machine and for remote ones, and a TOML file can define more (`parse_policy`). The file is read strictly: an unknown or
-wrong entry is refused with InvalidArgument, since an ignored one would allow more than its author meant.
+A profile contains only limits: callers can request less, never more. There are built-in profiles for callers on this
+machine and for remote ones, and a TOML file can define more (`parse_policy`). An unknown or invalid entry in the file
+raises InvalidArgument, because ignoring it could allow more than its author intended.
 """
 
 import re
@@ -50,28 +50,28 @@ class Limits(_Frozen):
     """How much one caller may use. Unset is unlimited; a value that a caller omits becomes the ceiling."""
 
     sessions: int | None = Field(default=None, gt=0)
-    """Sessions that may be working at the same time."""
+    """Sessions that may work at the same time."""
     turns: int | None = Field(default=None, gt=0)
     """Steps of the model within one turn."""
     session_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """What one session may cost."""
+    """Cost of one session."""
     daily_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """What all sessions of one caller may cost per day (UTC)."""
+    """Cost of all sessions of one caller per day (UTC)."""
     monthly_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The same per month (UTC)."""
+    """Cost of all sessions of one caller per month (UTC)."""
     requests_per_minute: int | None = Field(default=None, gt=0)
-    """Requests over HTTP of one caller, at `/mcp` and the console together; beyond that they are answered with 429."""
+    """HTTP requests of one caller, to `/mcp` and the console together; further requests get status 429."""
     sessions_per_minute: int | None = Field(default=None, gt=0)
-    """New sessions of one caller, copies included."""
+    """New sessions of one caller, including copies."""
     tokens_per_minute: int | None = Field(default=None, gt=0)
-    """Tokens that the sessions of one caller use, those read from the cache excepted; beyond that they take no message
-    until it is made up for."""
+    """Tokens used by the sessions of one caller, except cache reads; above that, sessions accept no messages until the
+    average is below the limit again."""
     turn_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """How long one turn may take."""
+    """Maximum duration of one turn."""
 
 
 class GroupBudget(_Frozen):
-    """What all people of a group may cost together. Unset is unlimited."""
+    """The budget that all callers of a group share. Unset is unlimited."""
 
     daily_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     monthly_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -92,84 +92,86 @@ Size = Annotated[int, BeforeValidator(_size)]
 
 
 class Resources(_Frozen):
-    """How much of the machine one session and its child processes may use. Unset is unlimited."""
+    """The resources that one session with its child processes may use. Unset is unlimited."""
 
     memory: Size | None = Field(default=None, ge=256 << 20)
-    """Bytes in memory, all processes together."""
+    """Memory of all processes together, in bytes."""
     processes: int | None = Field(default=None, ge=32)
     """Processes and threads at the same time."""
     cpus: float | None = Field(default=None, ge=0.1, allow_inf_nan=False)
-    """Processors at the same time."""
+    """Number of processors; fractions are allowed."""
     cpu_seconds: int | None = Field(default=None, ge=60)
-    """Processor time of one process."""
+    """Processor time of one process, in seconds."""
     file_size: Size | None = Field(default=None, ge=64 << 20)
-    """Bytes in one file that is written."""
+    """Maximum size of a written file, in bytes."""
 
 
 class Profile(_Frozen):
     """A profile. Its fields are the keys of a `[profiles.NAME]` table of the policy file."""
 
     roots: tuple[str, ...] | None = None
-    """Directories that sessions may work in, with everything below. `.` is the server's default directory. Unset:
+    """Directories that sessions may work in, including subdirectories. `.` is the server's default directory. Unset:
     anywhere; empty: nowhere."""
     mode_ceiling: str = BYPASS
     """The most permissive permission mode a caller may choose."""
     bypass: Literal["never", "confirm", "allow"] = "allow"
-    """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""
+    """Whether permissions can be bypassed: never, after a person has switched it on, or whenever a caller requests
+    it."""
     answers: Literal["anybody", "person"] = "anybody"
-    """Who may allow what a session asks: `anybody`, the agent that has started it too, by a tool; or only a `person`,
-    who is shown the question. Nobody then allows tools beforehand either, but for those in `allow`."""
+    """Who may answer a session's questions with an approval: `anybody`, including the agent that started the session;
+    or only a `person` who sees the question. With `person`, callers cannot allow tools in advance; only `allow` can."""
     tools: tuple[str, ...] | None = None
-    """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
+    """The tools that exist for the caller, by name; `mcp__server__*` for those of a server. Unset: all; empty: none."""
     allow: tuple[str | Rule, ...] = ()
-    """Calls that need no asking, such as `Bash(npm test)`."""
+    """Calls that are allowed without a question, such as `Bash(npm test)`."""
     deny: tuple[str | Rule, ...] = ()
-    """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
+    """Calls that are always denied, such as `Bash(rm *)`. Takes precedence over `allow` and over answers."""
     env: tuple[str, ...] | None = None
-    """Variables that callers may set for a session. A pattern never reaches those that decide which program runs,
-    where requests go or whose files are read; their exact name does. Unset: all, those too; empty: none."""
+    """Variables that callers may set for a session, as names or patterns. Variables that decide which program runs,
+    where requests go or whose files are read must be listed by their exact name. Unset: all; empty: none."""
     executable: bool = True
-    """Whether callers may name programs: another Claude Code executable, hooks of agents."""
+    """Whether callers may choose programs, such as another Claude Code executable or hooks of agents."""
     mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
     """Kinds of MCP servers that callers may add."""
     costs: Literal["own", "everybody"] = "own"
-    """Whose costs and budgets callers are shown: their `own`, or those of `everybody` whom the server serves."""
+    """The costs and budgets that callers can see: their `own`, or those of `everybody`, all callers of the server."""
     on_limit: OnLimit | None = None
-    """What sessions do at a usage limit where callers do not say: `end` there, or `wait` and continue automatically
-    after the reset. With `end` no caller may ask for `wait`. Unset: they end unless callers ask for `wait`."""
+    """What sessions do at a usage limit by default: `end`, or `wait` and continue automatically after the reset. With
+    `end`, callers cannot choose `wait`. Unset: they end unless the caller chooses `wait`."""
     steer_hub: bool = True
-    """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
+    """Whether callers may control the shared MCP servers: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None
-    """Settings files that are read: user, project, local. To name `project` or `local` is to trust the directories that
-    sessions work in: their files name programs that Claude Code then runs. Unset: as the caller wishes, and `user`
-    alone in a profile without a shell."""
+    """Settings files that sessions read: `user`, `project`, `local`. Listing `project` or `local` means trusting the
+    directories that sessions work in, because these files name programs that Claude Code runs. Unset: the caller
+    chooses; in a profile without a shell only `user`."""
     slash_commands: tuple[str, ...] | None = None
-    """Commands that a prompt may begin with, without the slash. `mcp__server__prompt` need not be named: the rules for
-    the tools of the server apply. Unset: all; empty: none."""
+    """Slash commands that a prompt may begin with, without the slash. `mcp__server__prompt` need not be listed, because
+    the rules for the server's tools apply. Unset: all; empty: none."""
     isolation: Literal["auto", "sandbox", "container", "none"] = "none"
-    """What keeps a session from the files and processes of the server's user: a `sandbox`; a `container` of Podman or
-    Docker; `none`; or `auto`, a sandbox where there can be one. With several callers `auto` needs one too, and the
-    server does not start without it."""
+    """How sessions are separated from the files and processes of the server's user: in a `sandbox`; in a `container` of
+    Podman or Docker; not at all (`none`); or `auto`, a sandbox if the machine supports it. With several callers, the
+    server does not start with `auto` on a machine without support."""
     image: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
-    """The image of a container; it must be there already."""
+    """The image for containers; it must exist on the machine."""
     network: Literal["host", "model"] | tuple[HostRule, ...] | None = None
-    """What a sandbox can reach: only the `model`, which is the default; the model and a list of hosts; or everything
-    that the `host` can. Without a sandbox nothing is enforced, and only `host` can be written."""
+    """The network of a sandbox: only the `model` API, which is the default; the model API and a list of hosts; or the
+    network of the `host`. Without a sandbox nothing can be enforced, and only `host` is accepted."""
     server_tools: tuple[Literal["web_search"], ...] = ()
-    """Tools of the model's provider that a sandbox without the network of the host may use: `web_search`, which Claude
-    Code's WebSearch needs. What it is asked leaves the sandbox."""
+    """Tools that run at the model's provider and that a sandbox without the host's network may use: `web_search`, which
+    Claude Code's WebSearch needs. Search queries leave the sandbox."""
     readable: tuple[str, ...] = ()
-    """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
+    """Files and directories that a sandbox can read in addition to the system's and the roots, such as tools in a home
+    directory."""
     writable: tuple[str, ...] = ()
-    """Directories that a sandbox can write to beside the roots, such as a cache that sessions share. No session works
-    in them."""
+    """Directories that a sandbox can write to in addition to the roots, such as a cache that sessions share. Sessions
+    cannot use them as working directories."""
     environment: tuple[str, ...] = ()
-    """Names of variables of the server's environment that a sandbox gets beside those that programs and Claude Code
-    need, whatever they hold."""
+    """Names of variables that a sandbox inherits from the server's environment, in addition to those that programs and
+    Claude Code need. Their values are not checked for secrets."""
     limits: Limits = Limits()
     resources: Resources = Resources()
     credentials: tuple[CredentialRule, ...] = ()
-    """What is put into requests for listed hosts: the `[[credentials]]` of the file that are for this profile."""
+    """Credentials that are added to requests for listed hosts: the file's `[[credentials]]` for this profile."""
 
     @field_validator("network", mode="before")
     @classmethod
@@ -401,7 +403,7 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
     The profile for callers without an entry is `default`, otherwise the one that the text names, otherwise `fallback`.
     Raises InvalidArgument, which names the wrong entry in one line.
     """
-    import tomllib  # noqa: PLC0415 - most servers have no such file
+    import tomllib  # noqa: PLC0415 - most servers have no policy file
 
     try:
         raw = tomllib.loads(text)
@@ -445,8 +447,8 @@ def _table(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
 
 
 def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
-    # In the order of the file, on top of the built-in ones: a profile can
-    # be based on one that stands before it, so that there are no circles.
+    # In the order of the file, after the built-in ones: a profile can be based only on an earlier one, so there are no
+    # cycles.
     profiles = dict(BUILT_IN)
     for name in tables:
         entry = _table(tables, name, f"{where}: profiles")

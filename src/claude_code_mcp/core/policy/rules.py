@@ -26,9 +26,10 @@ Resolve = Callable[[str], str]
 """Resolves a path: absolute, `~` expanded, existing symlinks followed. A `..` in the result means that its location is
 unknown."""
 MAX_PATH = 4096
-"""Characters. Longer paths are refused: no common system opens them, and resolving them takes long."""
+"""Maximum characters of a path. Longer paths are refused: no common system opens them, and resolving them takes
+long."""
 _MAX_NAMED_FILES = 50
-"""Files in one command line that are looked up on the disk."""
+"""Maximum files in one command line, because each is looked up on the disk."""
 _ANY_DEPTH = "**"
 
 

@@ -15,8 +15,8 @@ deny rules use them, because a wrong match does no harm there.
 - `2>&1` and similar, and redirections to and from `/dev/null`, at the end of a command: `sh` parses `a &>/dev/null b`
   as two commands
 
-A command of more than `MAX_COMMAND` characters is unclear as a whole, and only its beginning is split into fragments.
-So the time to judge a command is bounded, and linear in its length below that.
+A command of more than `MAX_COMMAND` characters counts as unclear, and only its beginning is split into fragments. So
+the time to judge a command is bounded, and linear in its length below that limit.
 
 `fragments` splits a text at everything that could begin a command. `read_loosely` lists everything in a text that might
 be run as a command, including arguments of programs that run others. A command that it misses still causes a question,
@@ -156,13 +156,13 @@ def fragments(text: str) -> list[Words]:
     return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
 
 
-# -- programs ---------------------------------------------------------------------------------------------------------
+# -- programs ----------------------------------------------------------------------------------------------------------
 
 
 _DEPTH = 3
 """Maximum levels of quoted commands that are read."""
 _MAX_WORDS = 50
-"""Words after a program that may run another one that are searched for it."""
+"""Maximum words that are searched for another program after a program that may run one."""
 
 _SHELLS = frozenset(
     {
@@ -193,7 +193,7 @@ _OPAQUE = frozenset(
         *("fc", "enable", "compgen", "complete", "bind", "mapfile", "readarray", "emulate", "sched", "zmodload"),
     }
 )
-"""Programs that run commands from their input, or from arguments in an order of their own."""
+"""Programs that run commands from their input, or from arguments in their own syntax."""
 _CODE = frozenset({"eval", "trap", "source", ".", "alias", "hash", "watch", "flock"})
 """Builtins and programs that take shell code as an argument, or store it for later."""
 _WRAPPERS = frozenset(

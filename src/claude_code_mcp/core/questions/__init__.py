@@ -1,1 +1,1 @@
-"""Pending questions: the broker, their text, their forms, and the reply to the CLI."""
+"""Questions to people: the broker, their text, their forms, and the reply to the CLI."""

@@ -1,14 +1,15 @@
-"""The broker: holds all pending questions and offers each to all channels at once; the first answer wins.
+"""The broker holds all pending questions and offers each to all channels at once; the first answer counts.
 
 A caller polls `pending`; other channels (a dialog in the client, the terminal, a chat) register themselves. `answer`
-hands the reply to the process within the call, without an await. Only the offer comes one step of the event loop after
-the opening, so that a channel may answer at once and the session is already waiting.
+passes the reply to the process within the call, without an await. A question is offered one step of the event loop
+after it was opened: the session is then waiting, so that a channel may answer at once.
 
-A question that is not answered in time is denied. It has no deadline while a person is expected to answer it: from the
-moment a page shows it (`seen`), or its time is over and an audience expects somebody, until no audience does any more.
+A question that is not answered in time is denied, unless a person is expected to answer it: after a page has shown the
+question (`seen`), or if an audience expects a person when the time is over, it stays open until no audience expects a
+person any more.
 
-An answer that does not fit its question raises InvalidArgument, and nothing is sent. `kinds.py` builds the body of the
-`can_use_tool` response from an answer that fits.
+An answer that does not fit its question raises InvalidArgument, and nothing is sent. From a valid answer, `kinds.py`
+builds the body of the `can_use_tool` response.
 """
 
 import asyncio
@@ -40,29 +41,29 @@ class Channel(Protocol):
     def name(self) -> str: ...
 
     def offer(self, question: Question) -> None:
-        """A question opened; the channel may answer it through the broker."""
+        """Show a question that was opened; the channel may answer it through the broker."""
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """The question is closed, by this channel or otherwise. May be called for a question that was never offered
-        here."""
+        """Stop showing a question that was closed, by this channel or otherwise. May be called for a question that was
+        never offered here."""
 
 
 @runtime_checkable
 class Follower(Protocol):
-    """A channel that shows the questions of some sessions only."""
+    """A channel that shows only the questions of some sessions."""
 
     def session_moved(self, old: str, new: str) -> None:
-        """The session continues under another id."""
+        """Note that a session continues under another id."""
 
 
 Audience = Callable[[Question], Awaitable[bool]]
-"""Whether a person who can answer the question is there, or is notified of it."""
+"""Returns whether a person who can answer the question is present, or gets a notification about it."""
 
 OnClosed = Callable[[Question, Resolution, dict[str, Any] | None], None]
-"""Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
+"""Called once when a question closes; the last argument is the reply for the CLI, or None if it needs none."""
 
 Check = Callable[[Question, Answer, dict[str, Any]], None]
-"""Called with an answer and its reply. Raises InvalidArgument if the asker does not accept it."""
+"""Called with an answer and its reply. Raises InvalidArgument if the requester does not accept it."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class _Pending:
     question: Question
     settle: OnClosed
     timer: asyncio.TimerHandle | None
-    """For the end of its time, or the next look at the audiences; None if it stays open as long as its session."""
+    """Fires at the deadline, or for the next query of the audiences; None if the question has no time limit."""
     check: Check | None
     offered: bool = False
 
@@ -90,35 +91,36 @@ class Broker:
         self._redact = redact
         self._open: dict[str, _Pending] = {}
         self._by_session: dict[str, dict[str, _Pending]] = {}
-        """The same questions by session, then by question."""
-        # Session, reason, channel and detail of the latest closed questions: no inputs, no answers.
+        """The open questions by session id, then by question id."""
+        # Session, reason, channel and detail of recently closed questions, without inputs and answers.
         self._closed: OrderedDict[str, tuple[str, Closure, str, str]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
 
     def add_channel(self, channel: Channel) -> None:
-        """Adds a channel, which is offered all open and all later questions."""
+        """Add a channel and offer it all open and all later questions."""
         self._channels = (*self._channels, channel)
         for pending in list(self._open.values()):
             if pending.offered:
                 self._offer_to(channel, pending.question)
 
     def remove_channel(self, channel: Channel) -> None:
-        """Removes a channel; questions it was offered stay open for the others."""
+        """Remove a channel; its questions stay open for the others."""
         self._channels = tuple(other for other in self._channels if other is not channel)
 
     def add_audience(self, audience: Audience) -> None:
-        """Adds an audience: a question does not expire while the audience expects a person."""
+        """Add an audience: a question does not expire while an audience expects a person."""
         self._audiences = (*self._audiences, audience)
 
     def seen(self, *question_ids: str) -> None:
-        """Reports that a person sees these questions: they have no deadline until nobody is expected any more."""
+        """Note that a person sees these questions: they have no deadline until no audience expects a person any
+        more."""
         for question_id in question_ids:
             pending = self._open.get(question_id)
             if pending is not None and pending.question.deadline is not None:
                 self._start_timer(pending, has_deadline=False)
 
     def _start_timer(self, pending: _Pending, *, has_deadline: bool) -> None:
-        """Gives the question its full time, or the time until the audiences are asked again."""
+        """Set the question's deadline, or the time at which the audiences are queried again."""
         if pending.timer is not None:
             pending.timer.cancel()
         deadline = time.time() + self._timeout if has_deadline else None
@@ -145,7 +147,7 @@ class Broker:
         check: Check | None = None,
         endless: bool = False,
     ) -> Question:
-        """Opens a question and offers it to every channel; `settle` is called once, when it closes. An answer that
+        """Open a question and offer it to every channel; `settle` is called once, when it closes. An answer that
         `check` rejects leaves it open. An `endless` question has no deadline."""
         now = time.time()
         endless = endless or (self._endless and not of_client)
@@ -180,18 +182,18 @@ class Broker:
     def _offer(self, question_id: str) -> None:
         pending = self._open.get(question_id)
         if pending is not None:
-            # Before the channels are called: one that is added by another
-            # is offered it by `add_channel`, which looks at this.
+            # Before the channels are called: if one of them adds another channel, `add_channel` offers it this
+            # question.
             pending.offered = True
             for channel in self._channels:
                 self._offer_to(channel, pending.question)
 
     def _offer_to(self, channel: Channel, question: Question) -> None:
-        if question.id in self._open:  # a channel before this one may have answered it
+        if question.id in self._open:  # an earlier channel may have answered it
             _notify(question.session_id, channel.offer, question)
 
     def moved(self, old: str, new: str) -> None:
-        """A session continues under another id: channels that follow the old one follow the new one."""
+        """Note that a session continues under another id: channels that follow the old id follow the new one."""
         for channel in self._channels:
             if isinstance(channel, Follower):
                 _notify(new, channel.session_moved, old, new)
@@ -207,8 +209,8 @@ class Broker:
         return found.question if found is not None and found.question.session_id == session_id else None
 
     def answer(self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "") -> Question:
-        """Answers a question, through the channel `by` of a `client`. Raises QuestionClosed, with the name of who
-        answered it, if it is not open; InvalidArgument if the answer does not fit, which leaves it open."""
+        """Answer a question, through the channel `by` of a `client`. Raises QuestionClosed, with the channel that
+        answered it, if it is not open, and InvalidArgument if the answer does not fit; then it stays open."""
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
             raise self.why_closed(session_id, question_id)
@@ -220,12 +222,12 @@ class Broker:
         return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:
-        """Closes a question that needs no answer any more. Does nothing if it is closed."""
+        """Close a question that needs no answer any more; a no-op if it is closed."""
         if question_id in self._open:
             self._close(question_id, Resolution(Closure.WITHDRAWN, "claude", None, detail, time.time()), None)
 
     def withdraw_all(self, session_id: str, detail: str) -> None:
-        """Withdraws every open question of a session."""
+        """Close all open questions of a session without an answer."""
         for question in self.pending(session_id):
             self.withdraw(question.id, detail)
 
@@ -238,14 +240,15 @@ class Broker:
         task.add_done_callback(self._waiting_for_audiences.discard)
 
     async def _ask_audiences(self, question_id: str) -> None:
-        """Keeps a question open while a person is expected. Else its time begins, or, if that is over, it is denied."""
+        """Keep a question open while an audience expects a person. Otherwise start its time, or deny it if that is
+        over."""
         # The task begins after `_expire` has returned: an answer may have come in between.
         found = self._open.get(question_id)
         if found is None:
             return
         question = found.question
         expected = [await _expects(audience, question) for audience in self._audiences]
-        # It may have been answered or seen meanwhile.
+        # It may have been answered or seen in the meantime.
         pending = self._open.get(question_id)
         if pending is None or pending.question is not question:
             return
@@ -258,7 +261,7 @@ class Broker:
 
     def _deny(self, question_id: str) -> None:
         question = self._open[question_id].question
-        # Not the limit: while somebody was expected, the question stayed open for longer.
+        # Not the limit: the question stayed open longer while a person was expected.
         seconds = round(question.deadline - question.opened_at, 2) if question.deadline else self._timeout
         number, unit = (round(seconds / 60, 1), "minute") if seconds >= 60 else (seconds, "second")
         waited = count_of(number, unit, "g")
@@ -267,7 +270,7 @@ class Broker:
         self._close(question_id, resolution, reply(question, denial))
 
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
-        # Removed before anybody is called, so that a second answer from within `settle` finds the question closed.
+        # Removed before the calls below, so that a second answer from within `settle` finds the question closed.
         pending = self._open.pop(question_id)
         of_session = self._by_session[pending.question.session_id]
         del of_session[question_id]
@@ -282,12 +285,12 @@ class Broker:
         try:
             pending.settle(pending.question, resolution, body)
         finally:
-            # Also if `settle` fails: a dialog that stayed open would ask for an answer that nobody can give any more.
+            # Also if `settle` fails: an open dialog would ask for an answer that is no longer accepted.
             for channel in self._channels if pending.offered else ():
                 _notify(pending.question.session_id, channel.withdraw, pending.question, resolution)
 
     def why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
-        """Why a question is not open."""
+        """The error that says why a question is not open."""
         owner, closure, by, detail = self._closed.get(question_id, ("", None, "", ""))
         if closure is None or owner != session_id:
             return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")
@@ -308,7 +311,7 @@ async def _expects(audience: Audience, question: Question) -> bool:
 
 
 def _notify(session_id: str, callback: Callable[..., None], *arguments: object) -> None:
-    """Calls a channel; exceptions are logged."""
+    """Call a channel; exceptions are logged."""
     try:
         callback(*arguments)
     except Exception:

@@ -27,9 +27,9 @@ REQUIRED_FIELDS = {
 
 
 def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
-    """Raises InvalidArgument for an input with a cut mark, because the omitted text would be lost. A text that is
-    identical in the original, mark included, is complete."""
-    # A text of the original may itself contain what looks like a mark, and was shown whole.
+    """Raise InvalidArgument for an input with a cut mark, because the omitted text would be lost. A mark that is also
+    in the original text is allowed."""
+    # Texts of the original may contain such a mark themselves.
     whole = {part for part in json_parts(original) if isinstance(part, str)}
     if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
         raise InvalidArgument(
@@ -42,11 +42,11 @@ def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
 def restore_redacted(updated: Any, shown: Any, original: Any, mark: str) -> Any:
     """The input that a caller edited based on a redacted one, with the secrets restored.
 
-    Every part that is still as `shown` becomes the `original` again; items of a list whose length changed are matched
-    by value. Raises InvalidArgument if the caller changed or added a text with the `mark` of a secret in it: the
-    secret's place is unknown, and the tool would run with the mark.
+    Every part that is still as `shown` is replaced by the `original`; items of a list whose length changed are matched
+    by value. Raises InvalidArgument if the caller changed or added a text that contains the `mark` of a secret: the
+    tool would run with the mark, because the secret for it is unknown.
     """
-    # Compared as a whole first: a part that was not touched becomes the original with its secrets.
+    # Compare the whole part first: an unchanged part becomes the original with its secrets.
     if updated == shown:
         return original
     if isinstance(updated, Mapping) and isinstance(shown, Mapping) and isinstance(original, Mapping):
@@ -64,7 +64,7 @@ def restore_redacted(updated: Any, shown: Any, original: Any, mark: str) -> Any:
 
 
 def _restore_items(updated: list[Any], shown: list[Any], original: Sequence[Any], mark: str) -> list[Any]:
-    """Restores a list with more or fewer items, in which positions do not match."""
+    """Restore a list with more or fewer items than before, whose positions do not match."""
     places: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, item in enumerate(shown[: len(original)]):
         places[json.dumps(item, sort_keys=True)].append(at)
@@ -77,8 +77,8 @@ def _restore_items(updated: list[Any], shown: list[Any], original: Sequence[Any]
 
 
 def _without_mark(value: Any, mark: str, *, hidden: bool) -> Any:
-    """The value. Raises InvalidArgument if it contains the mark of a secret where one was hidden."""
-    # The mark has nothing in it that JSON would escape.
+    """Return the value. If a secret was `hidden` in it, raise InvalidArgument if it contains the mark."""
+    # The mark has no characters that JSON would escape.
     if hidden and mark in json.dumps(value, ensure_ascii=False):
         raise InvalidArgument(
             f"updatedInput changes text in which {mark} stands for a hidden secret. Leave that text unchanged, or "

@@ -49,7 +49,7 @@ class FormField:
     default: Any = None
     format: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """The smallest and largest number, length or count, by their names in JSON Schema."""
+    """Minimum and maximum of a number, length or count, by their names in JSON Schema."""
 
     @property
     def labels(self) -> list[str]:
@@ -108,8 +108,7 @@ class FormField:
     def _chosen(self, answer: str) -> list[str]:
         """The labels in a comma-separated answer. A label may itself contain commas; text that is not a label ends at
         the next comma."""
-        # A label may begin with another one: the shorter would be
-        # taken for it, and the rest for something that is no label.
+        # A label may begin with another label: try the longer one first.
         longest_first = sorted(self.options, key=len, reverse=True)
         chosen = []
         rest = answer.strip()
@@ -133,7 +132,7 @@ class FormField:
                 return None if known else f"must be {YES} or {NO}"
             case FieldKind.INTEGER | FieldKind.NUMBER:
                 wanted = int if self.kind is FieldKind.INTEGER else int | float
-                # `True` is a whole number to Python, and `nan` a number to `float`; neither is one to a form.
+                # Python accepts `True` as an integer and `nan` as a number; forms accept neither.
                 if not isinstance(value, wanted) or isinstance(value, bool) or not math.isfinite(value):
                     return f"must be {'a whole number' if wanted is int else 'a number'}"
                 return self._misfit_option([value]) or self._out_of_range(value, "imum", "")
@@ -250,13 +249,13 @@ def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heading_of(server: str, form: Mapping[str, Any]) -> dict[str, str]:
-    """The text above the fields: the server, its message, and the address that it wants to open."""
+    """The text above the fields: the server, its message, and the URL to open, if any."""
     heading = {"server": server, "message": str(form.get("message") or "")}
     return {**heading, "url": str(form.get("url") or "")} if form.get("mode") == "url" else heading
 
 
 def check_answers(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenAnswer]) -> None:
-    """Raises InvalidArgument, with the name of the field, for answers (by question text) that the form does not
+    """Raise InvalidArgument, with the name of the field, for answers (by question text) that the form does not
     accept."""
     for text, asked in _asked_fields(server, form):
         problem = asked.misfit(answers.get(text))
@@ -286,7 +285,7 @@ def _asked_fields(server: str, form: Mapping[str, Any]) -> list[tuple[str, FormF
 def _texts(message: str, fields: list[FormField]) -> list[str]:
     """The question text of each field, all different, because answers refer to it."""
     texts = [": ".join(filter(None, (field.title, field.description))) or field.name for field in fields]
-    # Answers go by the text: of two fields with the same one the second answer would replace the first.
+    # Answers are keyed by text: with equal texts the second answer would replace the first.
     counts = Counter(texts)
     named = (f"{text} ({field.name})" if counts[text] > 1 else text for text, field in zip(texts, fields, strict=True))
     return [f"{message} [{text}]" for text in named]

@@ -28,7 +28,7 @@ _MAX_QUESTION = 200
 
 
 class Reaction(StrEnum):
-    """What a person can do with a question, by the word that front ends use."""
+    """The possible answers to a question, by the names that front ends use."""
 
     ALLOW = "allow"
     SESSION = "session"
@@ -151,8 +151,8 @@ class Permission(Kind):
             # Claude Code takes an empty object for "unchanged" and would run the original call.
             raise InvalidArgument("updated_input: must not be empty; deny the call instead.", field="updated_input")
         refuse_cut(updated, question.tool_input)
-        # Claude Code would take an input that does not fit for the answer, and fail the call: the question would be
-        # used up. Only fields that the call itself has: another version of the CLI may name them differently.
+        # Claude Code would accept an invalid input as the answer and then fail the call, with the question already
+        # closed. Only fields of the original call are checked, because other versions of the CLI may have other names.
         tool, original = question.tool_name, question.tool_input
         required = [name for name in REQUIRED_FIELDS.get(tool, ()) if name in original]
         missing = [name for name in required if name not in updated]
@@ -217,12 +217,12 @@ class PlanReview(Kind):
 
 
 class UserQuestion(Kind):
-    """What Claude asks the user, in one or several parts with options."""
+    """A question of Claude to the user, in one or several parts with options."""
 
     wire_type = "user_question"
     title = "Question"
     denial = "The user chose not to answer. Continue with your best judgement."
-    rule_may_allow = False  # a rule has no answer to it
+    rule_may_allow = False  # a rule cannot give an answer
 
     def text(self, question: Question) -> str:
         return "Claude Code asks:\n" + "\n".join(map(_choice_text, question.choices))
@@ -258,12 +258,12 @@ class UserQuestion(Kind):
         return edited if answers is None else {**edited, "answers": by_text}
 
     def _needs_answers(self, question: Question) -> bool:
-        """Whether an allowance without answers says nothing."""
+        """Whether allowing the question requires answers."""
         return bool(question.choices)
 
 
 class ServerForm(UserQuestion):
-    """A form of an MCP server. It is asked and answered like a question of Claude's, a part for each field."""
+    """A form of an MCP server. It is shown and answered like a user question, with a part for each field."""
 
     denial = "The user did not complete the form."
 
@@ -271,7 +271,7 @@ class ServerForm(UserQuestion):
         return "An MCP server asks:\n" + "\n".join(map(_choice_text, question.choices))  # each part names it
 
     def _needs_answers(self, question: Question) -> bool:
-        # A form may have nothing but optional fields; one without fields is a question of yes or no.
+        # All fields of a form may be optional; a form without fields is a yes/no question.
         return any(choice.field is None or choice.field.get("required") for choice in question.choices)
 
 
@@ -315,7 +315,7 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
 
 
 def _session_permissions(question: Question) -> list[dict[str, Any]]:
-    # The CLI would write some of its suggestions into the project's settings; an allowance for a session must not
+    # The CLI would write some of its suggestions to the project's settings, but a permission for a session must not
     # outlive it.
     suggestions = [rule for rule in question.suggestions if isinstance(rule, Mapping)]
     if not suggestions:
@@ -326,23 +326,24 @@ def _session_permissions(question: Question) -> list[dict[str, Any]]:
 
 
 def _edited_in_part(question: Question, answer: Answer) -> dict[str, Any]:
-    """The input of a plan or a set of questions, which can be edited in part: a field that is left out stays."""
+    """The edited input of a plan or user question. Omitted fields stay unchanged."""
     if answer.updated_input is None:
         return dict(question.tool_input)
     refuse_cut(answer.updated_input, question.tool_input)
     return {**question.tool_input, **answer.updated_input}
 
 
-# -- forms ------------------------------------------------------------------------------------------------------------
+# -- forms -------------------------------------------------------------------------------------------------------------
 
 
 def decision_field(*labels: str) -> FormField:
-    """The field with the decision, one of these."""
+    """The field for the decision, with these options."""
     return FormField("decision", "Decision", options=options_of(*labels), required=True)
 
 
 def _choice_fields(number: int, choice: Choice, arrays: bool = True) -> tuple[FormField, FormField]:
-    """The two fields for one part of a user question: the choice among what Claude offers, and a text instead of it."""
+    """The two fields for one part of a user question: the choice between Claude's options, and a text to answer
+    instead."""
     title, asked = visible(choice.header or choice.question), visible(choice.question)
     kind, options = FieldKind.STRING, options_of(*choice.labels)
     if choice.several and options and arrays:
@@ -361,14 +362,14 @@ def _choice_text(choice: Choice) -> str:
     return visible(choice.question) + options
 
 
-# -- answers to the parts of a user question --------------------------------------------------------------------------
+# -- answers to the parts of a user question ---------------------------------------------------------------------------
 
 
 def answers_by_text(question: Question, answers: object) -> dict[str, str]:
     """Answers keyed by question text, several labels joined as the CLI takes them, from a mapping or a list in order.
 
-    A mapping goes by the text of a question, its header or its number from 1. A text alone answers a question
-    that is the only one.
+    The keys of a mapping are question texts, headers or numbers from 1. A single text answers a question with a single
+    part.
     """
     by_text = labels_by_text(question, answers)
     return {text: value if isinstance(value, str) else ", ".join(value) for text, value in by_text.items()}
@@ -398,7 +399,7 @@ def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str
 
 
 def _question_text(question: Question, key: str) -> str:
-    """The text of the part of a question that is meant by its text, its header or its number."""
+    """The text of the part of a question that this key names by its text, its header or its number."""
     texts = [choice.question for choice in question.choices]
     headers = {choice.header: choice.question for choice in reversed(question.choices) if choice.header}
     numbers = {str(number): text for number, text in enumerate(texts, 1)}

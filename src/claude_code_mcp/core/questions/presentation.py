@@ -3,9 +3,9 @@
 `describe` says in one line what a tool call will do. Terminals show these lines, so nothing in them may hide or
 overwrite adjacent text. A long line is shortened in the middle and says so.
 
-Everything that is decided on is shown: whole up to a size, in pages beyond it, with nothing invisible. The order is:
-`without_secrets` redacts the question; `full_text` of kinds.py and `shown_input` work on the redacted one; `as_offered`
-turns the answer into an answer to the original question.
+Everything that a person decides on is shown: complete up to a size, in pages beyond it, and without invisible
+characters. The order is: `without_secrets` redacts the question; `full_text` of kinds.py and `shown_input` work on the
+redacted one; `as_offered` turns the answer into an answer to the original question.
 """
 
 import json
@@ -33,7 +33,7 @@ _DESCRIBED_FIELDS = {
     "WebFetch": "url",
     "WebSearch": "query",
 }
-"""The input field with which a tool's description ends, if it is short enough."""
+"""By tool, the input field with which its description ends, if that is short enough."""
 
 
 def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths: PathRules = HERE) -> str:
@@ -50,12 +50,12 @@ def is_described(tool_name: str, field: str, value: object, description: str) ->
     """Whether the description of a call contains this input value completely and unchanged."""
     if _DESCRIBED_FIELDS.get(tool_name) != field or not isinstance(value, str):
         return False
-    # Only where the line shows it unchanged: a value that was shortened there must be shown in full.
+    # Only if the line shows the value unchanged: a shortened value must be shown in full elsewhere.
     return description.removesuffix(_BACKGROUND).endswith(f" {value}") and one_line(value, _MAX_LENGTH) == value
 
 
 def _shorten(text: str, longest: int) -> str:
-    """On one line. Secrets are removed before shortening, because half a secret is no longer recognized."""
+    """The text on one line. Secrets are removed first, because half a secret would not be recognized."""
     return one_line(hide_shapes(text) if len(text) > longest else text, longest)
 
 
@@ -143,7 +143,7 @@ def _argument(value: Any) -> str:
 
 
 WHOLE = 256 << 10
-"""Inputs up to this many bytes are shown whole."""
+"""Inputs up to this many bytes are shown completely."""
 FORM_PAGE = 200_000
 """Characters per form, if a question needs several."""
 _CUT_BUDGET = 64_000
@@ -270,7 +270,7 @@ def _change_without_secrets(question: Question, tool_input: Any, redactor: Redac
     change = question.change
     if change is None or not change.diff:
         return change
-    # Without the signs, which would hide a secret of several lines.
+    # Without the signs, between which a secret of several lines would not be recognized.
     lines = "\n".join(line[1:] for line in change.diff.split("\n"))
     if tool_input != question.tool_input or redactor.text(lines) != lines:
         return FileChange(note="The file exists. It contains secrets, so the change is not shown in its context.")
@@ -290,7 +290,7 @@ def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
     }
     answers: dict[str, str | Sequence[str]] = {}
     for text, value in answer.answers.items():
-        # Something else than the texts that were shown: `reply` decides whether it fits, and refuses it if not.
+        # A text that was not shown: `reply` accepts or refuses it.
         if text not in originals:
             answers[text] = value
         elif isinstance(value, str):
@@ -340,7 +340,7 @@ def _numbered(tool_input: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(entries: list[dict[str, Any]], field: str) -> None:
-    """Adds its position to every entry whose text is a duplicate."""
+    """Append its position to every entry whose text is a duplicate."""
     seen: set[str] = set()
     for number, entry in enumerate(entries, 1):
         text = str(entry.get(field, ""))

@@ -1,7 +1,7 @@
 """A question of a session as a form, and the filled-in form as its answer. Pure.
 
-The person decides based on the form, so it contains everything. What is too long for one form is split into several,
-and only the last one can approve.
+The person decides based on the form, so it contains everything. Long content is split into several forms, and only the
+last one can approve.
 """
 
 from collections.abc import Mapping

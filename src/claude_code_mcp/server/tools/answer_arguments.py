@@ -18,7 +18,7 @@ ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]
 
 
 class AnswerArguments(Protocol):
-    """The arguments of every answering tool in addition to the decision."""
+    """The arguments that all tools for answering questions have in addition to the decision."""
 
     @property
     def reason(self) -> str | None: ...
@@ -33,7 +33,7 @@ class AnswerArguments(Protocol):
 
 
 def answer_from(decision: str, arguments: AnswerArguments) -> Answer:
-    """The answer in a tool's arguments; InvalidArgument where they contradict each other."""
+    """The answer in a tool's arguments; InvalidArgument if they contradict each other."""
     allow = decision == "allow"
     if not allow and arguments.scope == "session":
         raise InvalidArgument("scope: can be session only with decision allow.", field="scope")

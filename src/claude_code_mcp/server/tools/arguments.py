@@ -20,9 +20,9 @@ from ...core.model.session_id import is_session_id
 from ...core.settings_section import variable_of
 
 _MAX_NAME = 100
-"""Characters of a field's name in an error message."""
+"""Maximum characters of a field's name in an error message."""
 _MAX_PROBLEMS = 500
-"""Problems of one call that are examined individually."""
+"""Maximum problems of one call that are listed individually."""
 _SHOWN_PROBLEMS = 5
 
 
@@ -34,9 +34,9 @@ class Arguments(BaseModel):
     )
 
     written_as: ClassVar[Mapping[str, str]] = {}
-    """Session options with a different argument name, and that name."""
+    """Maps session options to the names of their arguments, where these differ."""
     from_settings: ClassVar[Mapping[str, str]] = {}
-    """Session options with a default from a setting, and that setting."""
+    """Maps session options whose default comes from a setting to that setting."""
 
     @model_validator(mode="before")
     @classmethod
@@ -101,8 +101,8 @@ def _invalid_argument(error: ValidationError, raw: Mapping[str, Any]) -> Invalid
 
 
 def name_as_written(error: ClaudeCodeError, arguments: Arguments, settings: Settings) -> None:
-    """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`. A value
-    from a setting is named by the variable of that setting."""
+    """Change an error to name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`. A
+    value from a setting is named by the variable of that setting."""
     field = error.data.get("field")
     if not isinstance(field, str):
         return
@@ -114,7 +114,7 @@ def name_as_written(error: ClaudeCodeError, arguments: Arguments, settings: Sett
 
 
 def _written(option: str, arguments: Arguments, settings: Settings, group: str = "") -> str | None:
-    """The argument that sets an option of a session, or the variable; the group `options` is searched too."""
+    """The name of the argument or variable that sets a session option; the group `options` is searched too."""
     kind = type(arguments)
     aliases = {name: field.alias or name for name, field in kind.model_fields.items()}
     alias = kind.written_as.get(option) or aliases.get(option)

@@ -49,7 +49,7 @@ class Call:
     on_disconnect: str = "keep"
     """What happens to a turn when its waiting client disconnects."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+    """By question, how far the person has read if it takes several forms; includes earlier rounds."""
     task: Task | None = None
     """The task that the call may become; None if the client does not accept tasks."""
 
@@ -61,11 +61,11 @@ class Call:
         return self.caller.principal
 
     def sharing(self, session: Session) -> SessionSharing:
-        """Who owns a session and with whom it is shared, as far as the caller may know."""
+        """The owner and the grantees of a session, as far as the caller may know them."""
         return self.service.access.sharing(session.id, self.principal)
 
     def check_mode(self, permission_mode: str | None) -> None:
-        """Refuses a mode that is switched off for the caller, at this client."""
+        """Raise PermissionDenied for a mode that is switched off for the caller, with this client's remedy."""
         if permission_mode == BYPASS and not self.service.policy_for(self.caller).bypass_on:
             raise PermissionDenied(f"{BYPASS} is switched off.", remedy=ENABLE_BYPASS)
 

@@ -169,7 +169,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 async def _turn_result(call: Call, turn: PendingTurn, asked_as: str | None = None) -> Reply:
-    """Waits for the outcome of the call's own message; `asked_as` is the id under which the caller knows the session,
+    """Wait for the outcome of the call's own message; `asked_as` is the id under which the caller knows the session,
     which may have changed."""
     session, message = turn.session, turn.message
     asked_as = call.resumed_session or asked_as or session.id

@@ -32,7 +32,7 @@ class OutputFormat(Arguments):
 
 
 class SessionArguments(Arguments):
-    """The session options; only those that are set are passed on."""
+    """The session options; only those that are set take effect."""
 
     written_as: ClassVar[Mapping[str, str]] = {
         "at_message": "resumeSessionAt",
@@ -130,8 +130,8 @@ _OPTION_NAMES = {
 
 
 def resume_options(arguments: SessionArguments) -> SessionOptions:
-    """The same for a session that is resumed from disk: only what the call itself sets counts as set, and overrides
-    what is recorded of the session. The other values apply only where nothing is recorded."""
+    """The options for a session that is resumed from disk: arguments of the call override the recorded options;
+    defaults apply only to options that are not recorded."""
     full = session_options(arguments)
     options_set = {
         _OPTION_NAMES.get(name, name) for name in arguments.model_fields_set if getattr(arguments, name) is not None

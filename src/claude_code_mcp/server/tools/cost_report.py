@@ -1,4 +1,4 @@
-"""`claude_session_costs`: the costs of sessions and the rest of budgets."""
+"""`claude_session_costs`: the costs of sessions and the remaining budgets."""
 
 import asyncio
 from collections import Counter
@@ -150,8 +150,8 @@ def _rows(costs: Costs) -> list[dict[str, Any]]:
 
 
 def with_few_parts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of costs whose `parts` name the models or projects that cost most over all lines, and the sum of the others
-    as `other`: as many as a picture can tell apart."""
+    """Lines of costs whose `parts` have at most `_MAX_PARTS` entries, as many as a chart can distinguish: the models or
+    projects that cost most over all lines, and the sum of the others as `other`."""
     totals: Counter[str] = Counter()
     for row in rows:
         totals.update(row.get("parts") or {})
@@ -191,7 +191,7 @@ async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
 
 
 def cost_fields(line: Any) -> dict[str, Any]:
-    """A line of costs as it goes on the wire."""
+    """A line of costs in wire format."""
     fields = {**asdict(line), "usd": round(line.usd, 6)}
     names = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "unpriced_tokens": "unpricedTokens"}
     return {names.get(name, name): value for name, value in fields.items() if value is not None}

@@ -1,6 +1,6 @@
-"""The texts that tell callers what to call next.
+"""Texts that name the tool to call next.
 
-The texts depend on the chosen toolsets: none may name a tool that is not offered.
+They depend on the chosen toolsets: a text must not name a tool that is not offered.
 """
 
 from ...core.config import Settings

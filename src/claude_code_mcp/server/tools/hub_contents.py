@@ -32,7 +32,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 _ANY = "resources"
-"""Stands for everything that a server offers, for policy checks of the whole server."""
+"""A tool name for policy checks of a whole server."""
 _ABSENT = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, -32002})
 """The errors with which a server reports an unknown skill; the last is the older one for resources."""
 

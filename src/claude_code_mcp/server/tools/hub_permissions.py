@@ -26,7 +26,7 @@ def rule_on_call(service: Service, principal: str, tool: str, arguments: Mapping
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The decision on a call, and the channel `by` which it came; a rule is `policy`."""
+    """The decision on a call, and the channel `by` which it was made; `policy` for a rule."""
 
     answer: Answer
     by: str
@@ -58,7 +58,7 @@ class PermissionQuestions:
             with call.dialogs.waiting(place, call.context.request_id, call.context.session):
                 return await self._wait_for_answer(call, place, question)
         finally:
-            # Also when the call is cancelled: the answer would have no use.
+            # Also if the call is cancelled: nothing would use the answer.
             self._close_question(question.id)
 
     def _open_question(self, principal: str, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
@@ -102,7 +102,8 @@ class PermissionQuestions:
         return ruling
 
     async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Ruling:
-        """Waits for the answer. A dismissed dialog is a denial: no session waits that could be answered later."""
+        """Wait for the answer. A dismissed dialog is a denial, because there is no session in which it could be
+        answered later."""
         settled = self._rulings[question.id]
         while not settled.done():
             await first_of(settled, call.dialogs.wait_for_change())

@@ -1,7 +1,7 @@
 """The tools of the hub's servers as this server's own.
 
-A call is made after it is permitted (`hub_permissions.py`). Every call is audited, when it is refused and when it ends.
-A result that is too long for a model's context is saved to a file, for clients that can read it.
+A call must be permitted first (`hub_permissions.py`). Every call is audited when it is refused or ends. A result that
+is too long for a model's context is saved to a file, for clients that can read it.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class HubProxy:
     async def _run(
         self, call: Call, entry: HubTool, arguments: Mapping[str, Any], ruling: Ruling, proxied: ProxiedCall
     ) -> CallReply:
-        """The call at the server to its end. Raises UpstreamUnavailable, also with what the server answered."""
+        """Run the call at the server to its end. Raises UpstreamUnavailable, which may contain the server's error."""
         began = time.monotonic()
         report: dict[str, Any] = {"outcome": "cancelled"}
         try:

@@ -37,7 +37,7 @@ class NotificationQueue:
         self._read = asyncio.Event()
         self._closed = False
         self.lost = 0
-        """How many were dropped."""
+        """The number of dropped messages."""
 
     def put(self, item: Numbered) -> None:
         self._queue.append(item)

@@ -21,12 +21,12 @@ class ToolOutput(BaseModel):
         return False
 
     def text(self) -> str | None:
-        """A short rendering for readers of the text content; None is the structured content as JSON."""
+        """A short text for clients that show only text content; None for the structured content as JSON."""
         return None
 
 
 def dump(output: ToolOutput) -> dict[str, Any]:
-    """The output as it goes on the wire."""
+    """The output in wire format."""
     return output.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

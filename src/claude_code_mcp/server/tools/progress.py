@@ -29,7 +29,7 @@ _MAX_PROGRESS_MESSAGE = 2000
 
 
 def progress_callback(call: Call) -> ProgressFnT | None:
-    """Sends progress of this call; None if the client did not ask for it."""
+    """Returns a function that sends progress of this call; None if the client did not ask for it."""
     return call.context.session.report_progress if call.wants_progress else None
 
 
@@ -40,13 +40,13 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
     if not call.wants_progress:
         yield
         return
-    # Before the task runs: what happens until then is reported too.
+    # Before the task runs, so that events until then are reported too.
     with session.events.subscribe() as events:
         ended = asyncio.Event()
         reporting = call.service.start_task(_report_progress(call, session.questions, events, ended))
         try:
             yield
-            # The result follows: a recent answer is reported before it, without waiting for the interval.
+            # The result follows: report a recent answer before it, without waiting for the interval.
             events.close()
             ended.set()
             await asyncio.wait({reporting})

@@ -40,7 +40,7 @@ _CANCELLED = {"action": "cancel"}
 _ANSWERS = (types.ElicitResult, types.CreateMessageResult, types.CreateMessageResultWithTools)
 _LEVELS: tuple[str, ...] = get_args(types.LoggingLevel)
 _MAX_LOGGED = 1000
-"""Log messages queued for the client of a call; more are dropped."""
+"""Maximum log messages queued for the client of a call; more are dropped."""
 _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
@@ -130,7 +130,7 @@ class ProxiedCall:
             raise
         finally:
             self._waited_for = False
-        # The end takes precedence: then no answer is awaited any more.
+        # The end takes precedence: no answer is needed any more.
         return None if self.work.done() else self._question.result()
 
     def answer(self, response: object) -> None:
@@ -140,7 +140,7 @@ class ProxiedCall:
         waiting.set_result(_payload(response) if isinstance(response, _ANSWERS) else None)
 
     async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Reports progress to the client, on the stream of the current round."""
+        """Report progress to the client, on the stream of the current round."""
         report = progress_callback(self._call)
         if report is not None:
             await report(progress, total, message)

@@ -220,7 +220,7 @@ class _QueryStream:
         return None
 
     async def _is_asked(self) -> bool:
-        """Waits for a question to return as the result of the call; False when the message has its outcome."""
+        """Wait for a question to return as the result of the call; False when the message has its outcome."""
         session, outcome = self._session, self._user_message.outcome
         while not outcome.done():
             await first_of(outcome, session.wait(None, for_questions=self._call.returns_questions))
@@ -229,7 +229,7 @@ class _QueryStream:
         return False
 
     async def _consume(self, events: Subscription) -> None:
-        """Numbers and bundles the events. Never waits for the client, so a slow client misses nothing."""
+        """Number and bundle the events. Never waits for the client, so a slow client misses nothing."""
         async for event in events:
             self._take(event)
             self._reached = event.seq

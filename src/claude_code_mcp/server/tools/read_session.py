@@ -12,7 +12,7 @@ from .output import ErrorInfo, ToolOutput
 from .tool import Reply, Tool
 
 _PAGE = 24_000
-"""Characters of a page."""
+"""Maximum characters of a page."""
 
 
 class ReadSession(Arguments):

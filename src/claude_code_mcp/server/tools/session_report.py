@@ -77,7 +77,7 @@ def limit_info(session: Session, outcome: TurnOutcome | None) -> LimitInfo | Non
 
 
 def limit_line(limit: LimitInfo) -> str:
-    """For readers of the text: when the limit resets, and what follows."""
+    """A sentence about when the limit resets, and whether the session continues then."""
     resets = f"the limit resets at {limit.resets_at}" if limit.resets_at else "the reset time is unknown"
     follows = (
         f"the session continues automatically at {limit.continues_at}"
@@ -209,7 +209,7 @@ def report(
         recent_output=output,
         pending_inputs=pending_inputs(sharing.asked(session.questions) if sharing else session.questions, parts),
         tool_use_events=[ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in tools[-_MAX_TOOLS:]],
-        # Of a session in a terminal they are known when the terminal has left it.
+        # The costs of a session in a terminal are known only after the terminal has left it.
         cost_usd=round(session.usage.cost_usd, 6) if session.outside is None else None,
         tokens={"input": usage.all_input_tokens, "output": usage.output_tokens} if session.outside is None else None,
         turn_count=session.model_turns if session.outside is None else None,
@@ -236,7 +236,7 @@ def report(
 
 
 def worktree_report(session: Session) -> dict[str, str] | None:
-    """Where the worktree of a session is, if it has one."""
+    """The location of a session's worktree; None if it has none."""
     worktree = session.options.worktree
     if not isinstance(worktree, Worktree):
         return None

@@ -35,7 +35,7 @@ from .tool import Reply, Tool
 from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
-"""For a tool whose description says what it does."""
+"""For tools whose description already explains waiting."""
 Wait = Annotated[BareWait, Field(description="Wait for the end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
@@ -164,7 +164,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
         session = await call.service.find(arguments.session_id, caller=call.caller)
     late = _accept_answers(call, session)
     if session.runs_elsewhere:
-        pass  # events there are not in this log
+        pass  # events of the other server are not in this log
     elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:

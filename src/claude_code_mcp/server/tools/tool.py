@@ -29,7 +29,7 @@ class Tool(Generic[ArgumentsT]):
 
     name: str
     title: str
-    """What clients show people."""
+    """The name that clients show people."""
     description: str
     arguments: type[ArgumentsT]
     output: type[ToolOutput] | None
@@ -37,7 +37,7 @@ class Tool(Generic[ArgumentsT]):
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
     app: bool = False
-    """Whether clients that show apps show the session in ours."""
+    """Whether clients that support apps show the session in ours."""
 
     def listing(self) -> types.Tool:
         """How it appears in `tools/list`."""
@@ -52,13 +52,13 @@ class Tool(Generic[ArgumentsT]):
         )
 
     def call(self, call: Call, raw: Mapping[str, Any]) -> Awaitable[Reply]:
-        """Validates the arguments and returns the running tool. Raises InvalidArgument, with nothing done, if they do
-        not fit."""
+        """Validate the arguments and return the running tool. Raises InvalidArgument, with nothing done, if they are
+        invalid."""
         return self.run(call, checked_arguments(self.arguments, raw))
 
     def name_as_written(self, error: ClaudeCodeError, raw: Mapping[str, Any], settings: Settings) -> None:
-        """Makes an error of a call with these arguments name its field as the caller wrote it."""
-        # Arguments that do not fit are named so already.
+        """Change an error of a call with these arguments to name its field as the caller wrote it."""
+        # Errors about invalid arguments already do.
         with contextlib.suppress(InvalidArgument):
             name_as_written(error, checked_arguments(self.arguments, raw), settings)
         field, used = error.data.get("field"), next((name for name in DIRECTORY_NAMES if name in raw), None)

@@ -18,7 +18,7 @@ from .pending_inputs import PendingInput, pending_inputs, render_inputs
 from .session_report import OUTPUT_BUDGET, LimitInfo, limit_info, limit_line, notices
 
 _MAX_PART = 256 << 10
-"""Characters of a part of a report; what is longer is read in pages."""
+"""Maximum characters of a part of a report; longer parts are read in pages."""
 _ModelUsage = Annotated[
     dict[str, Any],
     WithJsonSchema(
@@ -40,7 +40,7 @@ _ModelUsage = Annotated[
 
 
 class TurnReport(ToolOutput):
-    """The outcome of a turn; totals are the session's, the rest this call's."""
+    """The outcome of a turn. Totals are those of the session, all other fields those of this call."""
 
     session_id: str | None = None
     previous_session_id: str | None = Field(None, description="The id before /clear; it still works")
@@ -157,7 +157,7 @@ def ended_error(session: Session, outcome: TurnOutcome, report: ToolOutput) -> C
 
 
 def ended_info(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
-    """The same for a result that has an `error` field."""
+    """Like `ended_error`, for a result with an `error` field."""
     error = ended_error(session, outcome, ToolOutput())
     return ErrorInfo(code=error.code, message=error.message) if error is not None else None
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 _SHOWN = (Output, QuestionOpened, QuestionSettled, Retrying, StateChanged, TurnStarted, TurnEnded, WaitChanged, Gap)
-"""The events by which a report changes."""
+"""The events that change a report."""
 
 
 async def wait_for_turn(
@@ -78,7 +78,7 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
                 if not (session.busy and left_to_others):
                     break
                 await first_of(outcome, dialogs.wait_for_change())
-    await session.saved()  # what is reported now must be known after a crash too
+    await session.saved()  # a reported outcome must survive a crash
 
 
 async def wait_for_change(session: Session, position: int | None, seconds: float) -> None:
@@ -92,7 +92,7 @@ async def wait_for_change(session: Session, position: int | None, seconds: float
                 if isinstance(event, _SHOWN):
                     break
     if not session.busy:
-        await session.saved()  # what is reported now must be known after a crash too
+        await session.saved()  # a reported outcome must survive a crash
 
 
 async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, Any, Any]) -> None:

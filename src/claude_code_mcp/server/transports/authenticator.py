@@ -105,7 +105,7 @@ class Authenticator:
     async def follow(self) -> None:
         """Watch for changes, for as long as the server runs."""
 
-    # -- what it serves -----------------------------------------------------------------------------------------
+    # -- its routes -------------------------------------------------------------------------------------------
 
     def challenge(self) -> Challenge | None:
         """Where clients get tokens; None if it does not use tokens."""
@@ -128,10 +128,10 @@ class Authenticator:
         """Where a person who signed in there also signs out."""
         return None
 
-    # -- who asks -----------------------------------------------------------------------------------------------
+    # -- identifying callers ----------------------------------------------------------------------------------
 
     async def by_token(self, token: str) -> AdmittedCaller | None:
-        """Whose token this is; None if it is not valid here."""
+        """The caller with this token; None if it is not valid here."""
         return None
 
     async def by_request(self, request: Request) -> Identity | None:
@@ -151,7 +151,7 @@ class Authenticator:
         return False
 
     async def stands(self, identity: Identity) -> bool:
-        """Whether this identity is still admitted."""
+        """Whether this identity is still admitted now."""
         return False
 
     def access_of(self, identity: Identity) -> AccessUntil | None:
@@ -167,9 +167,10 @@ class Authenticator:
         return False
 
     def remembers(self, name: str) -> bool:
-        """The same, or by an earlier server."""
+        """Like `knows`, but includes admissions by earlier servers."""
         return False
 
     def drop(self, names: Collection[str]) -> list[Identity]:
-        """Revoke the admission of these names, which callers with tokens now have; return who was admitted."""
+        """Revoke the admission of these names, which now belong to callers with tokens; return the identities that were
+        admitted."""
         return []

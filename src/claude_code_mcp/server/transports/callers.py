@@ -1,17 +1,14 @@
-"""The current callers with tokens, and everyone else who is admitted over HTTP.
+"""Decides who may call `/mcp`, `/metrics` and the console.  The operator issues tokens, one in the settings, others in
+a file (`tokens_file.py`). The file is watched:
 
-The one place that decides who may call `/mcp`, `/metrics` and the console. The operator issues tokens, one in the
-settings, others in a file (`tokens_file.py`). The file is watched:
-
-- A change applies as soon as it is written. While the file is being read again, the old list admits no one;
-  a request waits for that moment.
+- A change applies as soon as it is written. Requests wait while the file is being read again.
 - If a caller is removed from the file or gets another token, all its requests, streams and calls end at once.
   The MCP server and the console are notified by name.
 - A new name is admitted if it needs nothing that is created at server start; otherwise it waits for a restart.
-- An unusable file admits no one in it, and counts no one as removed: requests are refused as
-  unavailable, and running calls continue for ten seconds, so that editing the file cuts no one off, and then end. The
-  token of the settings does not depend on the file.
-- A file without tokens has no callers. It never turns a server that started with tokens into one without.
+- While the file is unusable, requests of its callers are refused as unavailable. Running calls continue for ten
+  seconds, so that editing the file interrupts nothing, and then end. No caller counts as removed. The token of the
+  settings does not depend on the file.
+- A file without tokens has no callers. The server still requires tokens.
 
 Other callers are admitted by an `Authenticator`, for example with access tokens of an OAuth issuer. Each has a unique
 name that no caller with a token has. An access token cannot sign in to the console. A standing stream ends with its
@@ -74,17 +71,17 @@ class CallersChange:
 
 Audit = Callable[[AuditEvent], None]
 OnEnded = Callable[[Identity, bool], None]
-"""Called for a caller whose token is no longer valid, and whether its name was removed."""
+"""Called with a caller whose token is no longer valid, and whether its name was removed."""
 Remove = Callable[[str], Awaitable[None]]
-"""Ends everything of a caller who was removed from the file while no server was running."""
+"""Ends everything that belongs to a caller who was removed from the file while no server was running."""
 
 
 class CallersWithTokens:
     """The callers with tokens from the settings and the file, as they are now."""
 
     def __init__(self, settings: Settings, principal: str = "default") -> None:
-        """Reads the tokens: InvalidArgument if they cannot be used. `principal` has the token of the settings, if there
-        is one. Blocks on the disk."""
+        """Read the tokens; InvalidArgument if they cannot be used. `principal` is the name of the caller with the token
+        of the settings. Blocks on the disk."""
         self._settings = settings
         self._principal = principal
         self._file = settings.http_tokens_file
@@ -128,7 +125,7 @@ class CallersWithTokens:
     def on_ended(self, listener: OnEnded) -> None:
         self._on_ended.append(listener)
 
-    # -- the file -------------------------------------------------------------------------------------------------
+    # -- the file ---------------------------------------------------------------------------------------------
 
     async def follow(self, service: HttpService) -> None:
         """Reread the file whenever it changes. Never returns."""
@@ -142,7 +139,7 @@ class CallersWithTokens:
             # The change itself stops new requests: they wait until the file was read again.
             async with WatchedFile(str(self._file), self._read.clear) as watched:
                 while True:
-                    # The first look is at what has changed since the server has read it.
+                    # The first read covers changes since the start of the server.
                     await self._read_again(watched, service)
                     if self._facts is not _CHANGED_MEANWHILE:
                         await watched.wait()
@@ -156,7 +153,7 @@ class CallersWithTokens:
 
     async def _read_again(self, watched: WatchedFile, service: HttpService) -> None:
         for _ in range(_MAX_READS):
-            # In this order: what changes from here on is noted again.
+            # First: changes from here on are noted again.
             watched.clear()
             await watched.watch_again()
             facts = await asyncio.to_thread(facts_of, self._file)
@@ -197,8 +194,8 @@ class CallersWithTokens:
         await self._note_listed(service)
 
     async def _note_listed(self, service: HttpService, remove: Remove | None = None) -> None:
-        """Record in the state who is in the file, after calling `remove` for everyone who has left it since the last
-        record. A failure is made up for at the next start."""
+        """Record the callers in the file, after calling `remove` for those who were removed since the last record. A
+        failure is corrected at the next start."""
         assert self._file is not None
         everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
         names, noted = everybody - {self._principal}, ListedCallers(service.state)
@@ -286,10 +283,10 @@ class Callers(CallersWithTokens):
         self.required = bool(self._tokens) or self._file is not None or self.open
         """Whether a token is required; that does not change while the server runs."""
 
-    # -- the server -----------------------------------------------------------------------------------------------
+    # -- the server -------------------------------------------------------------------------------------------
 
     def serve(self, service: HttpService, address: "Address") -> None:
-        """Prepares the authenticators, before the first request. Blocks on the disk."""
+        """Prepare the authenticators, before the first request. Blocks on the disk."""
         for authenticator in self.authenticators:
             authenticator.serve(self, service, address)
 
@@ -310,7 +307,7 @@ class Callers(CallersWithTokens):
 
     @property
     def challenge(self) -> Challenge | None:
-        """Where clients get access tokens; None if they get none."""
+        """Where clients get access tokens; None if there are none."""
         return next(filter(None, (authenticator.challenge() for authenticator in self.authenticators)), None)
 
     @property
@@ -338,7 +335,7 @@ class Callers(CallersWithTokens):
             service.start_task(authenticator.follow(), endless=True)
         await super().follow(service)
 
-    # -- who asks -------------------------------------------------------------------------------------------------
+    # -- identifying callers ----------------------------------------------------------------------------------
 
     async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
         """The caller with this token; None if it is invalid or lacks a required scope, unless the caller of this method
@@ -421,7 +418,7 @@ class Callers(CallersWithTokens):
             yield from authenticator.drop(names)
 
     def remembers(self, name: str) -> bool:
-        """The same, or whether an earlier server has admitted them."""
+        """Like `knows`, but includes admissions by earlier servers."""
         return self.knows(name) or any(authenticator.remembers(name) for authenticator in self.authenticators)
 
     def claim(self, identity: Identity) -> None:
@@ -449,7 +446,7 @@ class CallerTokens(TokenVerifier):
         if identity is None:
             self._refused()
             return None
-        # By the subject the SDK distinguishes connections of an old and a new token under the same name.
+        # The SDK uses the subject to distinguish connections with an old and a new token of the same name.
         return AccessToken(
             token=token,
             client_id=identity.principal,

@@ -1,8 +1,8 @@
-"""The MCP server over Streamable HTTP: where it listens, its limits, who may call it, and its routes.
+"""Serves MCP over Streamable HTTP: listening, limits, authentication and routes.
 
 Without limits, a few hundred silent connections would use up all descriptors and block everyone. A connection beyond
-the limits, total or per address, is answered with 503 and closed at once; one whose request head is not complete in
-time is closed. Trusted proxies represent many people and have no limit of their own.
+the total or per-address limit gets a 503 response and is closed; so is one that does not send its request head in time.
+The per-address limit does not apply to trusted proxies, which represent many people.
 
 `/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` and `/ready` do not. Without a
 token the server listens on loopback only. Other routes, such as the console's, come from the caller of `http_app`.
@@ -70,7 +70,8 @@ class ConnectionLimits:
         self._open: Counter[str] = Counter()
 
     def admit(self, host: str) -> bool:
-        """Counts a connection, unless there are too many. One that was admitted must be released."""
+        """Count a connection and return True, or return False if there are too many. Each admitted one must be
+        released."""
         own = self._open[host]
         if self._open.total() >= self._most or (own >= self._most_of_one and host not in self._proxies):
             return False
@@ -115,7 +116,7 @@ class _LimitedProtocol(H11Protocol):
         if self._admitted is None:
             return
         super().data_received(data)
-        # Between two requests of a connection uvicorn waits for the next; from its first byte on the time counts.
+        # uvicorn waits for the next request of a connection; our time limit starts with its first byte.
         if self.cycle is None or self.cycle.response_complete:
             self._await_head()
         else:
@@ -165,7 +166,7 @@ def raise_descriptor_limit() -> int:
 def report_accept_failures_sparingly(
     loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Connections that cannot be accepted are logged at most once a second: asyncio reports each of thousands."""
+    """Log connections that cannot be accepted at most once a second: asyncio would report thousands of them."""
     before, last = loop.get_exception_handler(), float("-inf")
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -191,7 +192,7 @@ _ACCEPTED_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """An address to listen at."""
 
     host: str
     port: int
@@ -261,7 +262,7 @@ def endpoint_url(settings: Settings, address: Address) -> str:
     return f"{settings.web_url}{PATH}" if settings.web_url is not None else address.url
 
 
-# -- the server ---------------------------------------------------------------------------------------------
+# -- the server --------------------------------------------------------------------------------------------------------
 
 
 class HttpServer:
@@ -277,10 +278,10 @@ class HttpServer:
         callers: Callers | None = None,
         listener: socket.socket | None = None,
     ) -> None:
-        """Binds the socket, or takes a `listener` that is bound to the address; requests wait there until `serve`.
-        `make_app` gets the address with the actual port; `serves` is for the log; `callers` are those that it admits. A
-        request's origin is the peer's address or, if the peer is a configured proxy, the address in its header.
-        InvalidArgument if it cannot listen there; if `make_app` raises, the socket is closed."""
+        """Bind the socket, or use a `listener` that is already bound to the address; requests wait there until `serve`.
+        `make_app` is called with the address and the actual port; `serves` is for the log; `callers` are the admitted
+        callers. A request's origin is the peer's address or, if the peer is a configured proxy, the address in its
+        header. InvalidArgument if it cannot listen there; if `make_app` raises, the socket is closed."""
         self._serves = serves
         self._without_token = callers is not None and not callers.required
         self._socket = listener if listener is not None else _listen(address)
@@ -310,7 +311,7 @@ class HttpServer:
         )
 
     async def serve(self) -> None:
-        """Serves until `stop` is called; returns when the last connection is closed."""
+        """Serve until `stop` is called; return when the last connection is closed."""
         log.info("serving %s on %s", self._serves, self.url if self._serves == "MCP" else self.url.removesuffix(PATH))
         if self._without_token:
             log.warning(
@@ -321,7 +322,7 @@ class HttpServer:
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Accepts no more connections; `serve` returns soon after."""
+        """Accept no more connections; `serve` returns soon after."""
         self._server.should_exit = True
 
 
@@ -346,14 +347,14 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-# -- the application ------------------------------------------------------------------------------------------
+# -- the application ---------------------------------------------------------------------------------------------------
 
 
 class HttpBackend(Protocol):
     """The server behind HTTP: an `McpServer`, or a substitute for one."""
 
     def join_calls(self, running: RunningCalls, /) -> None:
-        """Gets the running calls of callers, before the first call."""
+        """Called before the first call with the running calls of all callers."""
 
     @property
     def service(self) -> HttpService: ...
@@ -441,12 +442,14 @@ def http_app(
 
 
 def _auth(challenge: Challenge | None, address: Address) -> AuthSettings:
-    """If clients get access tokens from an issuer, it is published, and refused clients are pointed to it (RFC 9728);
-    the verifier checks the audience itself.
+    """The SDK's settings for authentication.
 
-    Otherwise tokens are issued by the operator. There is no authorization server, so none is advertised: a client that
-    was pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer
-    all the same; without a resource it does not publish it."""
+    If clients get access tokens from an issuer, the issuer is published, and refused clients are pointed to it
+    (RFC 9728). The verifier checks the audience itself.
+
+    Otherwise the operator issues tokens and there is no authorization server. None is advertised: a client would begin
+    a sign-in instead of reporting that its token is wrong. The SDK requires an issuer anyway, but does not publish it
+    if there is no resource."""
     if challenge is not None:
         # As strings: clients compare issuers literally, and parsing would add a trailing slash.
         return AuthSettings.model_validate(
@@ -512,8 +515,8 @@ async def _health(_: Request) -> Response:
 
 
 def _health_of(problem: str | None) -> Response:
-    """The process runs, so the status is 200 even if no one can be admitted: a restart would not help. The problem,
-    with file names, is in the log."""
+    """The response of `/health`. The status is 200 even if no caller can be admitted, because a restart would not help.
+    The log has the problem with file names."""
     if problem is None:
         return JSONResponse({"status": "ok", "version": __version__})
     reason = "the tokens file cannot be used"

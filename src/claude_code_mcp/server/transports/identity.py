@@ -1,4 +1,4 @@
-"""Who sends a request over HTTP."""
+"""Identifies the sender of an HTTP request."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,9 @@
-"""The running calls of callers over HTTP: they end with the caller's access, and their rate is limited.
+"""Tracks the running calls of callers over HTTP: ends them with the caller's access, and limits their rate.
 
 - If a caller is removed, all its requests, streams and calls are cancelled at once (`end`).
 - If a session is no longer shared with a caller, the caller's requests that use it are cancelled.
-- If a token expires or is revoked, streams that only wait for changes, an event stream of `/mcp` or of the
-  console, end with the token that opened them. A running call completes: half of its work would be worse than the rest
-  of it.
+- If a token expires or is revoked, streams that only wait for changes (an event stream of `/mcp` or of the console)
+  end. A running call completes, because stopping it halfway could do more harm.
 
 A stream is checked when its token expires and, if tokens are introspected, as often as a result is valid. While the
 issuer is unreachable the stream continues until its token would expire.
@@ -43,7 +42,7 @@ _current_call: ContextVar["RunningCall | None"] = ContextVar("running_call", def
 
 @dataclass(frozen=True, slots=True)
 class AccessUntil:
-    """How long a request is admitted (Unix seconds), and how often that is checked."""
+    """Until when a request is admitted (Unix seconds), and how often that is checked."""
 
     expires_at: float
     look_every: float
@@ -155,7 +154,7 @@ class RunningCalls:
                 self._one_over.clear()
                 await self._one_over.wait()
 
-    # -- streams and their tokens ---------------------------------------------------------------------------------
+    # -- streams and their tokens -----------------------------------------------------------------------------
 
     def _schedule(self, call: RunningCall) -> None:
         if call.standing and call.access is not None:
@@ -202,10 +201,10 @@ class RunningCalls:
             call.access = AccessUntil(until, access.look_every, access.still_good)
             self._schedule(call)
 
-    # -- requests ---------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Wraps an application whose requests end with their callers."""
+        """The application, with requests that end when their caller loses access."""
 
         async def ended_with_caller(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -264,7 +263,7 @@ class _Answer:
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
+# -- failed attempts ---------------------------------------------------------------------------------------------------
 
 
 class FailureLimit:
@@ -301,7 +300,7 @@ class FailureLimit:
 
 
 def _network_of(address: str) -> str:
-    """Addresses of one IPv6 network count as one: a client has all of them."""
+    """The network of an IPv6 address, or the IPv4 address itself: a client can use all addresses of its /64 network."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,5 +1,5 @@
-"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each direction where
-stdin or stdout is no pipe.
+"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each direction if stdin or stdout is
+not a pipe.
 
 The SDK's own transport reads and writes through threads, which more than doubles the time of a call, and a thread that
 reads a terminal keeps the process from ending. While serving, fd 1 is redirected to stderr and fd 0 to /dev/null, so
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_LINE = 64 << 20
 _CHUNK = 1 << 16
 _READ_AHEAD = 64
-"""Chunks that a thread reads ahead."""
+"""Maximum chunks that a thread reads ahead."""
 _ANSWER_GRACE = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
 MAX_UNREAD = 2000
@@ -90,7 +90,7 @@ class LineConnection:
     def __init__(self, reader: asyncio.StreamReader | None = None) -> None:
         self.reader = reader or asyncio.StreamReader(limit=MAX_LINE)
         self.open = anyio.CancelScope()
-        """Cancelled when the client stops reading: then there is no one to serve."""
+        """Cancelled when the client stops reading, to end the connection."""
         self.unanswered = Unanswered()
         self.output: ClientOutput
 
@@ -107,14 +107,14 @@ class LineConnection:
             return b"a line that is too long"
 
     async def send(self, item: SessionMessage) -> None:
-        """Sends a message of the server's, or several notifications."""
+        """Send a message of the server, or several notifications."""
         if isinstance(item, NotificationLines):
             await self._write_out(b"".join([line + b"\n" for line in item.lines]))
         else:
             await self.write(item.message)
 
     async def send_unqueued(self, item: SessionMessage) -> None:
-        """The same, for an outbox without a queue."""
+        """Like `send`, for an outbox without a queue."""
         await self.send(item)
         # After it was written: the end of input waits for this.
         self.unanswered.sent(item.message)
@@ -136,8 +136,8 @@ class LineConnection:
 
 
 class _PipeOutput(FlowControlMixin):
-    """stdout as a pipe. As the pipe's protocol it learns that the client has closed its end, and then ends the
-    connection."""
+    """stdout as a pipe. It is the pipe's asyncio protocol, so it notices when the client closes its end, and then ends
+    the connection."""
 
     def __init__(self, connection: LineConnection) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _PipeOutput(FlowControlMixin):
 
 
 class _ThreadOutput:
-    """stdout as anything else, such as a file or a terminal, written by a daemon thread, which never blocks the
+    """stdout as anything else, such as a file or a terminal; a daemon thread writes to it, so that it never blocks the
     loop."""
 
     def __init__(self, connection: LineConnection, descriptor: int) -> None:
@@ -186,7 +186,7 @@ class _ThreadOutput:
         self._lines.put(data)
 
     async def drain(self) -> None:
-        """Returns at once: the thread's queue is not bounded, since files and terminals do not block for long."""
+        """Return at once: the thread's queue is not bounded, because files and terminals do not block for long."""
 
     async def close(self) -> None:
         self._lines.put(None)
@@ -207,8 +207,8 @@ class _ThreadOutput:
 
 
 def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
-    """Feeds the reader from a daemon thread. A blocking read of a terminal cannot be cancelled, and must not keep the
-    process from ending, so the thread is never joined."""
+    """Feed the reader from a daemon thread. The thread is never joined, because a blocking read of a terminal cannot be
+    cancelled and must not keep the process from ending."""
     loop, capacity = asyncio.get_running_loop(), threading.Semaphore(_READ_AHEAD)
 
     def feed(data: bytes) -> None:
@@ -241,7 +241,7 @@ class Unanswered:
         self._idle = asyncio.Event()
 
     def received(self, message: types.JSONRPCMessage) -> None:
-        """A request is to be answered, unless the client cancels it."""
+        """Note a request that must be answered unless the client cancels it."""
         if isinstance(message, types.JSONRPCRequest):
             self._ids.add(message.id)
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
@@ -250,7 +250,7 @@ class Unanswered:
                 self._settled(cancelled)
 
     def sent(self, message: types.JSONRPCMessage) -> None:
-        """An answer settles its request."""
+        """Note the answer to a request."""
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self._settled(message.id)
 
@@ -264,7 +264,7 @@ class Unanswered:
         return len(self._ids)
 
     async def none_left(self) -> None:
-        """Returns when every request is answered or cancelled."""
+        """Wait until every request is answered or cancelled."""
         while self._ids:
             # No await between the check and `clear`: a later answer sets it again.
             self._idle.clear()
@@ -284,7 +284,7 @@ async def _receive(
                     if (refusal := _refusal(line)) is not None:
                         await connection.write(refusal)
                 else:
-                    # Noted before it is passed on: the answer may arrive before `send` returns.
+                    # Before `send`: the answer may arrive before it returns.
                     connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
                 # Back-pressure: nothing more is read from a client that does not read its answers.
@@ -311,7 +311,7 @@ async def _send(
 
 
 def _refusal(line: bytes) -> types.JSONRPCError | None:
-    """The JSON-RPC error for a line that is no message; None for blank lines and broken responses."""
+    """The JSON-RPC error for a line that is not a message; None for blank lines and broken responses."""
     try:
         message = json.loads(line) if line.strip() else {}
     except (ValueError, RecursionError):
@@ -332,7 +332,7 @@ def _error(request_id: types.RequestId | None, code: int, message: str) -> types
 @asynccontextmanager
 async def _open_connection(unread: bytes) -> AsyncIterator[LineConnection]:
     connection, piped = LineConnection(), on_pipes()
-    # First: it came before whatever is still in the pipe.
+    # First: it arrived before the data that is still in the pipe.
     if unread:
         connection.reader.feed_data(unread)
     with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:

@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from ...core.errors import InvalidArgument
 
 ADDRESS = "systemd"
-"""The address that means systemd's socket."""
+"""The value of `--http` that selects systemd's socket."""
 _FIRST = 3
 """The descriptor of the first passed socket."""
 
@@ -23,7 +23,7 @@ def inherited_listener(environment: MutableMapping[str, str] | None = None) -> s
     that HTTP clients cannot reach."""
     environment = os.environ if environment is None else environment
     handed_over = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
-    # The pid says who they are for: an intermediate process may have passed on the variables but not the sockets.
+    # Compare the pid: an intermediate process may have passed on the variables but not the sockets.
     if handed_over["LISTEN_PID"] != str(os.getpid()) or handed_over["LISTEN_FDS"] != "1":
         raise InvalidArgument(
             f"--http {ADDRESS}: systemd passed no socket or more than one. Start it with a socket unit that has one "
@@ -49,7 +49,7 @@ class Notifier:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
     def send(self, *states: str) -> None:
-        """Such as `READY=1`. Failures are ignored: the service manager notices them."""
+        """Send states such as `READY=1`. Failures are ignored, because the service manager notices a missing state."""
         if self._address and hasattr(socket, "AF_UNIX"):
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying:
                 notifying.sendto("\n".join(states).encode(), self._address)

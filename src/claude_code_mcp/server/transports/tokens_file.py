@@ -1,6 +1,5 @@
-"""The tokens that the operator has given out: one in the settings, others in a file.
-
-A weak token, a duplicate name, and a reserved name prevent the start.
+"""Reads the operator's tokens: one in the settings, others in a file. Weak tokens, duplicate names and reserved names
+are errors.
 """
 
 import hashlib
@@ -38,11 +37,11 @@ def load_tokens(settings: Settings, principal: str = "default", *, may_be_empty:
 
 
 TOKEN_FILE = "http-token"  # noqa: S105 - a name
-"""The file in the state directory, invisible to sandboxes, with the token that a server created."""
+"""The file with the token that a server created, in the state directory, which sandboxes cannot see."""
 
 
 def created_token(state_dir: Path) -> tuple[str, bool]:
-    """The token created by servers on this state directory, and whether it was created now. Raises OSError, and
+    """The token in this state directory, created if there is none, and whether it was created now. Raises OSError, and
     InvalidArgument for a file that others can read. Blocks on the disk."""
     file, made = private_directory(state_dir) / TOKEN_FILE, secrets.token_urlsafe(32)
     temporary = file.with_name(f"{TOKEN_FILE}.{secrets.token_hex(8)}")

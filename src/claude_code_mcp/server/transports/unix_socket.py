@@ -1,7 +1,8 @@
 """The shared server's side of the socket: every connection is a client with its own MCP session.
 
-Each starts with the hello of `startup/shared/handshake.py`. The first hello contains the settings of the server, so
-connections wait until it is created from them. A client with another user id, settings or protocol is refused.
+Each connection starts with the hello of `startup/shared/handshake.py`. The first hello contains the settings for the
+server, and connections wait until the server is created. A client with another user id, settings or protocol is
+refused.
 """
 
 import asyncio
@@ -37,14 +38,14 @@ _ASKED_OF_THE_SOCKET = frozenset({"status", "stop", "restart"})
 STOPPING = hello.STOPPING + b"\n"
 Status = Callable[[], Mapping[str, Any]]
 Asks = Mapping[str, Callable[[], Awaitable[Any]]]
-"""Additional queries of commands; each answer is written as JSON."""
+"""Additional queries of commands, by name; each returns a value that is sent as JSON."""
 
 
 class SocketBackend(Protocol):
     """The server behind a socket: an `McpServer`, or a substitute for one."""
 
     async def serve(self, inbox: Inbox, outbox: Outbox, environment: ClientEnvironment | None = None) -> None:
-        """Serves one connection until the client ends it."""
+        """Serve one connection until the client ends it."""
 
 
 class SharedSocket:
@@ -65,7 +66,7 @@ class SharedSocket:
         self._status: Status = dict
         self._asks: Asks = {}
         self.wanted_version = ""
-        """The newer version that a client has asked to hand over to."""
+        """The newer version to which a client has requested a handover."""
         self.handover_wanted = asyncio.Event()
 
     @property
@@ -76,7 +77,7 @@ class SharedSocket:
     # -- the life of the server -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Accepts until `end`; then the socket is removed, and every client gets the farewell and is closed."""
+        """Accept connections until `end`; then remove the socket, send every client the farewell, and close them."""
         accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
         async def serve_each() -> None:
@@ -101,7 +102,7 @@ class SharedSocket:
                 tasks.cancel_scope.cancel()
 
     def end(self, farewell: bytes = b"") -> None:
-        """Closes all connections; the first farewell counts."""
+        """Close all connections; the first farewell counts."""
         if not self._ended.is_set():
             self._farewell = farewell
             self._ended.set()
@@ -109,7 +110,7 @@ class SharedSocket:
                 self._first.set_result(None)
 
     def end_for(self, version: str) -> None:
-        """Stop for a newer version; for a moment older clients leave the start to a newer one."""
+        """Stop for a newer version; clients of older versions then wait a moment before they start a server."""
         self.end(hello.HANDOVER + b" " + version.encode() + b"\n")
 
     async def first_hello(self) -> hello.Hello | None:
@@ -157,7 +158,7 @@ class SharedSocket:
         return not any(client.unanswered.working for client in self._clients)
 
     async def none_working(self) -> None:
-        """Return when the requests with effects are answered."""
+        """Wait until all requests with effects are answered."""
         # A copy: clients connect and disconnect during the wait.
         for client in list(self._clients):
             await client.unanswered.none_working()
@@ -182,7 +183,7 @@ class SharedSocket:
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
             log.debug("the connection of process %d ended: %r", pid, error)
         except Exception:
-            log.exception("the connection of process %d failed", pid)  # the others go on
+            log.exception("the connection of process %d failed", pid)  # other connections are not affected
         finally:
             await output.close()
 
@@ -190,7 +191,7 @@ class SharedSocket:
         if client.hello.ask:
             await self._command(client)
             return
-        # Before there is a server: `refuse` and `unused` count those who wait for one.
+        # Before there is a server: `refuse` and `unused` count the waiting clients too.
         self._clients.add(client)
         self._changed.set()
         try:
@@ -217,7 +218,7 @@ class SharedSocket:
         return ""
 
     def _control(self, version: str) -> None:
-        """A client wants to hand over to its own version."""
+        """Handle a client's request to hand over to its own version."""
         if hello.is_newer(version, self.wanted_version or hello.BUILD):
             self.wanted_version = version
             self.handover_wanted.set()
@@ -276,7 +277,7 @@ class _Client(LineConnection):
         *,
         believed: bool = False,
     ) -> None:
-        """`believed` says whether the client's claim of a person is trusted."""
+        """`believed` is whether the client's claim that a person uses it is trusted."""
         super().__init__(reader)
         self.hello = client_hello
         self.output: _SocketOutput = output
@@ -397,8 +398,7 @@ class _SocketOutput:
 
 
 def _is_within_session(pid: int) -> bool:
-    """Whether a session has started a process: one of a server, or one that a person runs in a terminal; also if that
-    cannot be found out."""
+    """Whether a process was started by a session, of a server or in a terminal; true if that cannot be determined."""
     import psutil  # noqa: PLC0415
 
     if started_by_us(pid):
