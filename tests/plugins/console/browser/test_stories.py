@@ -174,8 +174,7 @@ def test_a_task_with_a_picture_is_started_approved_steered_reviewed_and_merged_o
     person.says("A test is there too.")
 
     changes_of(person, 2)
-    hint = page.get_by_text("Tap a line number to comment.")
-    expect(hint).to_be_visible()
+    expect(page.locator(".touch-hint")).to_be_visible()
     page.get_by_label("Viewed test_hello.py").tap()
     expect(page.locator(".file-tree summary")).to_contain_text("1 of 2 viewed")
     page.get_by_role("button", name="Comment on line 1", exact=True).tap()
