@@ -206,6 +206,24 @@ async def test_a_request_that_waits_when_the_client_is_closed_fails_at_once() ->
                 await asking
 
 
+@pytest.mark.parametrize("what", ["request", "flush"])
+async def test_a_cancellation_that_comes_together_with_the_answer_counts(what: str) -> None:
+    """`asyncio.wait_for` of Python 3.11, which nats-py uses, returns the answer and drops the cancellation."""
+    async with brief_server() as brief:
+        connection = await connect(brief.url)
+        client = connection.client
+        work = client.request("a", timeout=HANG_SECONDS) if what == "request" else client.flush(HANG_SECONDS)
+        asking = asyncio.ensure_future(work)
+        while not (answers := [*client._resp_map.values(), *client._pongs]):  # noqa: ASYNC110 - before the server answers
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        answers[0].set_result(nats_client.Msg(client, data=b"x"))
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        await connection.abandon()
+
+
 async def test_the_limit_of_a_request_covers_a_pause_of_the_requests() -> None:
     async with brief_server() as brief:
         connection = await connect(brief.url)

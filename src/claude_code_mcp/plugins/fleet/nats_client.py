@@ -4,6 +4,8 @@ What nats-py 2.16 does, and what `Client` does about it:
 
 - `publish` waits without a limit while the server does not read, and drops a cancellation meanwhile. Here it waits
   `SEND_SECONDS` at most, and a cancellation passes.
+- `connect`, `request` and `flush` use `asyncio.wait_for`, which on Python 3.11 drops a cancellation that comes together
+  with the result. Here it passes: a task that repeats one of them ends when it is cancelled.
 - A client that reconnects can drop a cancellation and then tries forever, even after `close`; an event loop that shuts
   down waits for it. Here every attempt first checks whether the client is closed or its task is cancelled.
 - A handshake that ends after `close` makes the client connected again and starts new tasks. Here CLOSED is final, and
@@ -22,7 +24,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -78,6 +80,7 @@ __all__ = [
     "StreamConfig",
     "StreamInfo",
     "Subscription",
+    "cancellation_passes",
 ]
 
 log = logging.getLogger(__name__)
@@ -184,6 +187,17 @@ class OpenRequests:
                 paused.set()
 
 
+@contextlib.contextmanager
+def cancellation_passes() -> Iterator[None]:
+    """Raises CancelledError at the end of a block that dropped a cancellation of its task."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    yield
+    if task.cancelling() > before:
+        raise asyncio.CancelledError
+
+
 class Client(nats.aio.client.Client):
     """A NATS client that reconnects after every error and stays closed once it is closed."""
 
@@ -208,7 +222,8 @@ class Client(nats.aio.client.Client):
     async def connect(self, *args: Any, **kwargs: Any) -> None:
         """Like nats-py's; a client that could not connect is closed and leaves no socket open."""
         try:
-            await super().connect(*args, **kwargs)
+            with cancellation_passes():
+                await super().connect(*args, **kwargs)
         except BaseException:
             self._status = self.CLOSED
             self._abort()
@@ -216,7 +231,8 @@ class Client(nats.aio.client.Client):
 
     async def flush(self, timeout: float = SEND_SECONDS) -> None:
         """Like nats-py's, but also accepts a fraction of a second."""
-        await super().flush(timeout)  # type: ignore[arg-type]
+        with cancellation_passes():
+            await super().flush(timeout)  # type: ignore[arg-type]
 
     async def request(
         self,
@@ -229,8 +245,9 @@ class Client(nats.aio.client.Client):
         """Like nats-py's, but the time limit covers everything, including a pause of requests: nats-py's begins when
         the request is sent. Raises NatsTimeoutError."""
         try:
-            async with asyncio.timeout(timeout), self.requests.counted():
-                return await super().request(subject, payload, timeout, old_style, headers)
+            with cancellation_passes():
+                async with asyncio.timeout(timeout), self.requests.counted():
+                    return await super().request(subject, payload, timeout, old_style, headers)
         except NatsError:
             raise
         except TimeoutError:

@@ -55,8 +55,6 @@ from .routing import FleetView, MachineIdentity, PlacementRequest, directory_in
 
 _ROWS_OF_ONE = 200
 """Rows that one machine lists at once."""
-_CANCELLED_AGAIN = 1.0
-"""Seconds after which a task that is still running is cancelled again."""
 _MAX_ROWS = 200
 _MAX_STREAMS = 100
 """Per principal."""
@@ -428,7 +426,9 @@ class _FleetStream:
             async for data in self._until_over(session_id, followed):
                 yield data
         finally:
-            await _end_all(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def _until_over(self, session_id: str | None, followed: MachineIdentity | None) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
@@ -489,16 +489,6 @@ class _FleetStream:
 def _processes(machines: Sequence[MachineIdentity]) -> list[tuple[str, str]]:
     """A restarted machine counts as another: streams of its earlier process lead nowhere."""
     return [(machine.id, machine.run) for machine in machines]
-
-
-async def _end_all(tasks: Collection[asyncio.Future[None]]) -> None:
-    """Cancels tasks until they have ended. Once is not enough: on Python 3.11 `asyncio.wait_for`, which the NATS client
-    uses, drops a cancellation that arrives together with the answer, and the task would follow its machine forever."""
-    pending = {*tasks}
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=_CANCELLED_AGAIN)
 
 
 # -- what is passed on ------------------------------------------------------------------------------------------------
