@@ -21,9 +21,11 @@ from mcp.shared.message import ServerMessageMetadata
 from benchmarks.wire import INITIALIZE, INITIALIZED, encode_message
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import SessionBusy
-from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet import machine_link, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.gateway import Gateway
+from claude_code_mcp.plugins.fleet.gateway_client import GatewayClient
+from claude_code_mcp.plugins.fleet.machine_link import MachineUnavailable
 from claude_code_mcp.plugins.fleet.machine_server import (
     MAX_CONNECTIONS,
     Taken,
@@ -42,9 +44,9 @@ from claude_code_mcp.startup.shared.place import Place
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.support.tool_calls import call
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, until_true
 
-from .programs import NamedFleet, Started, choose
+from .programs import NamedFleet, NamedMachine, Started, choose
 from .test_gateway_processes import ROOT
 
 
@@ -238,6 +240,57 @@ async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_mes
     assert taken == [(id_, "local") for id_ in (session, elsewhere, refusing)]
     assert refused.is_error
     assert "tree" in getattr(refused.content[0], "text", "")
+
+
+async def test_a_cancelled_call_with_notifications_that_nobody_took_does_not_stop_the_others(
+    engine: Running, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection carries the calls of others too."""
+    monkeypatch.setattr(machine_link, "_MAX_WAITING", 10)
+    told = asyncio.Event()
+
+    async def on_call(context: sdk.Context, request: types.CallToolRequestParams) -> types.CallToolResult:
+        for number in range(100 if request.name == "many" else 0):
+            await context.session.report_progress(number, None, "step")
+        return result("done")
+
+    async def take_none(_: list[machine_link.Notification]) -> None:
+        told.set()
+        await asyncio.Event().wait()
+
+    class Nobody:
+        async def notify(self, method: str, params: Any) -> None: ...
+
+        async def request(self, exchange: object, method: str, params: Any) -> dict[str, Any]:
+            raise AssertionError
+
+    async with (
+        asyncio.timeout(HANG_SECONDS),
+        backend_machine(engine.url, on_call),
+        machine_link.open_link(fleet.client, "m", "m", "local", (), Nobody()) as link,
+    ):
+        await link.request("initialize", json.loads(INITIALIZE)["params"])
+        link.notify("notifications/initialized", {})
+        params = {"name": "many", "arguments": {}, "_meta": {"progressToken": 1}}
+        many = asyncio.ensure_future(link.request("tools/call", params, notified=take_none))
+        await told.wait()
+        await until_true(lambda: any(len(each._waiting) == 10 for each in link._exchanges.values()))
+        many.cancel()
+        answer = await link.request("tools/call", {"name": "one", "arguments": {}})
+    assert answer["content"][0]["text"] == "done"
+
+
+async def test_nobody_waits_for_a_connection_of_a_client_that_has_left(engine: Running, fleet: FleetConnection) -> None:
+    client = GatewayClient(fleet.client, "local", lambda: (), None)
+    opening = asyncio.ensure_future(client.link(NamedMachine("m")))
+    await asyncio.sleep(0)  # it waits, and what opens the connection has not begun
+    client.close()
+    async with asyncio.timeout(HANG_SECONDS):
+        with pytest.raises(MachineUnavailable):
+            await opening
+        with pytest.raises(MachineUnavailable):
+            await client.link(NamedMachine("m"))
+        await client.closed()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY, _MAX_RETRY = 0.5, 30.0
 _UNUSED_SECONDS = 300.0
 """Seconds after which an unused connection of a principal is closed."""
+_DISCONNECTED = "The client disconnected."
 MAX_FOLLOWED: Final = 1000
 """Maximum number of resources that one client may subscribe to."""
 
@@ -65,6 +66,7 @@ class GatewayClient:
         self.calls: list[Context] = []
         """Its current requests."""
         self._reachable = asyncio.Event()
+        self._is_closed = False
 
     @property
     def connection(self) -> str | None:
@@ -73,6 +75,8 @@ class GatewayClient:
 
     async def link(self, machine: MachineIdentity) -> MachineLink:
         """The connection to a machine, opened if needed. Raises MachineUnavailable."""
+        if self._is_closed:
+            raise MachineUnavailable(_DISCONNECTED)
         known = self._links.get(machine.id)
         if known is not None and known.done() and (known.exception() is not None or known.result().is_over):
             # It has ended, and its owner has not noticed yet: nothing must be sent there.
@@ -125,7 +129,7 @@ class GatewayClient:
         finally:
             self._connected = {link: at for link, at in self._connected.items() if not link.ended.is_set()}
             self._forget(machine.id, opened)
-            _fail(opened, MachineUnavailable("The client disconnected."))
+            _fail(opened, MachineUnavailable(_DISCONNECTED))
 
     def _forget(self, machine_id: str, link: "asyncio.Future[MachineLink]") -> None:
         if self._links.get(machine_id) is link:
@@ -171,8 +175,11 @@ class GatewayClient:
 
     def close(self) -> None:
         """The client disconnected: its connections and requests end."""
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
+        for link in self._links.values():
+            _fail(link, MachineUnavailable(_DISCONNECTED))  # a task that has not begun yet never does it
 
     async def closed(self) -> None:
         """Returns when the connections of a closed client have ended."""

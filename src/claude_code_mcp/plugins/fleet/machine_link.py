@@ -166,6 +166,7 @@ class MachineLink:
             raise
         finally:
             del self._exchanges[number]
+            exchange.settle({})  # a reader that waits for room in it goes on: others use this connection too
 
     def notify(self, method: str, params: JsonObject) -> None:
         self._write({"method": method, "params": params})
