@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.plugins.fleet import names
-from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.plugins.fleet import machines, names
+from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
 from claude_code_mcp.plugins.fleet.leases import MachineLease
 from claude_code_mcp.plugins.fleet.machines import (
     FleetMember,
@@ -21,7 +21,7 @@ from claude_code_mcp.plugins.fleet.machines import (
     Members,
     Membership,
 )
-from claude_code_mcp.plugins.fleet.nats_server import running
+from claude_code_mcp.plugins.fleet.nats_server import Running, running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.routing import LiveFleet
 from tests.support.ports import free_port
@@ -67,6 +67,17 @@ async def test_who_comes_later_knows_all_that_are_there(fleet: FleetConnection) 
         Membership(fleet).followed() as membership,
     ):
         assert [machine.id for machine in membership.machines()] == ["b", "a"]
+
+
+async def test_a_fleet_without_stores_is_not_waited_for(engine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an operator's own servers before the first `fleet up`, or with too few of them."""
+    monkeypatch.setattr(machines, "_FOLLOW_SECONDS", 0.5)
+    connection = await connect(engine.url)
+    async with asyncio.timeout(HANG_SECONDS):
+        with pytest.raises(FleetUnreachable, match="stores cannot be read"):
+            async with Membership(connection).followed():
+                raise AssertionError
+    await connection.close()
 
 
 @pytest.mark.soak  # so is the one of test_story.py

@@ -11,6 +11,7 @@ from claude_code_mcp.plugins.fleet import names, transcripts
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.transcripts import FleetUnavailable, LostSession, TranscriptStore
+from tests.support.waiting import HANG_SECONDS
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 
@@ -68,6 +69,24 @@ async def test_a_writer_of_an_earlier_epoch_has_lost_the_session(fleet: FleetCon
     second = entry("of the second machine")
     await new.append(SESSION, [second], holding=held(2))
     assert await new.load(SESSION) == [first, second]
+
+
+async def test_a_conversation_that_is_deleted_while_it_is_read_is_not_waited_for(
+    fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "_FETCH_SECONDS", 0.5)
+    store = TranscriptStore(fleet)
+    await store.append(SESSION, [entry("one")], holding=held(1))
+    subscribe = fleet.jetstream.pull_subscribe
+
+    async def after_a_deletion(*args: Any, **kwargs: Any) -> Any:
+        await fleet.jetstream.purge_stream(names.TRANSCRIPTS, subject=names.transcript(SESSION))
+        return await subscribe(*args, **kwargs)
+
+    monkeypatch.setattr(fleet.jetstream, "pull_subscribe", after_a_deletion)
+    async with asyncio.timeout(HANG_SECONDS):
+        with pytest.raises(FleetUnavailable):
+            await store.load(SESSION)
 
 
 async def test_of_two_writers_with_one_epoch_the_second_to_come_ends_the_first(fleet: FleetConnection) -> None:

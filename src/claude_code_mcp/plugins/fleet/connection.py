@@ -28,6 +28,7 @@ from .nats_client import (
     ObjectStoreConfig,
     StorageType,
     StreamConfig,
+    cancellation_passes,
 )
 
 log = logging.getLogger(__name__)
@@ -222,6 +223,21 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
 def _without_user(url: str) -> str:
     """The address without a password."""
     return ",".join(re.sub(r"//[^/@]*@", "//", address) for address in url.split(","))
+
+
+async def entries_of(bucket: KeyValue) -> list[KeyValue.Entry]:
+    """All entries of a bucket now, without deletions. Raises NATS errors."""
+    found: list[KeyValue.Entry] = []
+    watcher: Any = await bucket.watchall(ignore_deletes=True)
+    try:
+        with cancellation_passes():
+            # Each with a limit: after an interruption the end of the entries never comes.
+            while (entry := await watcher.updates(timeout=_REQUEST_SECONDS)) is not None:
+                found.append(entry)
+    finally:
+        with anyio.CancelScope(shield=True), contextlib.suppress(NatsError):
+            await watcher.stop()
+    return found
 
 
 async def follow_bucket(

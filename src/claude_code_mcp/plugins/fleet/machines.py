@@ -19,7 +19,7 @@ from ...core import json_text
 from ...core.errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
 from ...core.processes import memory
 from . import names
-from .connection import MACHINE_SECONDS, FleetConnection, follow_bucket
+from .connection import MACHINE_SECONDS, FleetConnection, FleetUnreachable, entries_of, follow_bucket
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ _MAX_TEXT = 200
 GRACE_SECONDS = 0.5
 """How long after the end of its lease at NATS a machine counts as offline, at the latest."""
 _ATTEMPTS = 8
+_FOLLOW_SECONDS = 20.0
 
 
 class MachineNotFound(ClaudeCodeError):
@@ -142,14 +143,8 @@ class Members:
         return cls(await connection.jetstream.key_value(names.MEMBERS))
 
     async def all(self) -> list[FleetMember]:
-        """Every member, by name."""
-        found = []
-        watcher = await self._bucket.watchall(ignore_deletes=True)
-        async for entry in watcher:
-            if entry is None:
-                break  # these were all
-            found.append(_member(entry.key, entry.value or b""))
-        await watcher.stop()  # type: ignore[no-untyped-call]
+        """Every member, by name. Raises NATS errors."""
+        found = [_member(entry.key, entry.value or b"") for entry in await entries_of(self._bucket)]
         return sorted(found, key=lambda member: (member.name, member.id))
 
     async def add(self, member: FleetMember) -> None:
@@ -246,15 +241,22 @@ class Membership:
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[Self]:
-        """Follows the machines until the end of the block, which begins when all online ones are known."""
+        """Follows the machines until the end of the block, which begins when all online ones are known. Raises
+        FleetUnreachable if that takes too long."""
         async with anyio.create_task_group() as tasks:
             try:
-                await tasks.start(follow_bucket, self._connection, names.MEMBERS, self._member_changed)
-                await tasks.start(follow_bucket, self._connection, names.MACHINES, self._machine_changed)
-                tasks.start_soon(self._expire)
-                yield self
+                with anyio.move_on_after(_FOLLOW_SECONDS) as limit:
+                    await tasks.start(follow_bucket, self._connection, names.MEMBERS, self._member_changed)
+                    await tasks.start(follow_bucket, self._connection, names.MACHINES, self._machine_changed)
+                if not limit.cancelled_caught:
+                    tasks.start_soon(self._expire)
+                    yield self
             finally:
                 tasks.cancel_scope.cancel()
+        if limit.cancelled_caught:
+            raise FleetUnreachable(
+                "The fleet's stores cannot be read. Check that `claude-code-mcp fleet up` is running."
+            )
 
     def _machine_changed(self, entry: KeyValue.Entry) -> None:
         if entry.operation is not None:

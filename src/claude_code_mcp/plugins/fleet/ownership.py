@@ -15,7 +15,7 @@ import logging
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from ... import __version__
 from ...core import json_text
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
-from .connection import FleetConnection, follow_bucket
+from .connection import FleetConnection, entries_of, follow_bucket
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving, suspend_aware_clock
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, Msg, NatsError
 
@@ -120,16 +120,8 @@ class OwnershipBucket:
 
     async def held_by(self, machine_id: str) -> list[Holding]:
         """The sessions that a machine holds completely, newest first, at most MAX_HELD. Reads all holders."""
-        watcher: Any = await self._sessions.watchall(ignore_deletes=True)
-        held = []
-        try:
-            while (entry := await watcher.updates(timeout=_REQUEST_SECONDS)) is not None:
-                holding = _stored_holding(entry.key, entry)
-                if holding.machine == machine_id and not holding.arriving:
-                    held.append(holding)
-        finally:
-            with anyio.CancelScope(shield=True), suppress(NatsError):
-                await watcher.stop()
+        holdings = [_stored_holding(entry.key, entry) for entry in await entries_of(self._sessions)]
+        held = [each for each in holdings if each.machine == machine_id and not each.arriving]
         return sorted(held, key=lambda holding: holding.revision, reverse=True)[:MAX_HELD]
 
     async def read(self, session_id: str) -> Holding | None:

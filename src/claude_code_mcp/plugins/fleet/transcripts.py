@@ -20,7 +20,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,15 @@ from ...core.errors import ClaudeCodeError, SessionBusy
 from . import names
 from .connection import FleetConnection
 from .leases import Holding
-from .nats_client import AckPolicy, APIError, ConsumerConfig, DeliverPolicy, NatsError, NotFoundError
+from .nats_client import (
+    AckPolicy,
+    APIError,
+    ConsumerConfig,
+    DeliverPolicy,
+    NatsError,
+    NotFoundError,
+    cancellation_passes,
+)
 
 Entry = Mapping[str, Any]
 
@@ -243,10 +251,11 @@ class TranscriptStore:
         """Reads the subject and writes the epoch into it, unless it is there."""
         for _ in range(_MAX_ATTEMPTS):
             writer, assembly, newest = _Writer(epoch), _Assembly(), -1
-            async for message in self._messages(session_id):
-                writer.sequence, newest = message.sequence, max(newest, message.epoch)
-                if (batch := assembly.add(message)) is not None:
-                    writer.note(batch)
+            async with contextlib.aclosing(self._messages(session_id)) as messages:
+                async for message in messages:
+                    writer.sequence, newest = message.sequence, max(newest, message.epoch)
+                    if (batch := assembly.add(message)) is not None:
+                        writer.note(batch)
             if newest > epoch:
                 raise _lost(session_id)
             headers = {_BATCH: uuid.uuid4().hex, _PART: "0/0"}
@@ -258,14 +267,15 @@ class TranscriptStore:
     async def _look_behind(self, session_id: str, writer: _Writer) -> None:
         """Reads messages after the last one that this writer knows: its own, or another writer's."""
         assembly = _Assembly()
-        async for message in self._messages(session_id, writer.sequence):
-            if message.epoch != writer.epoch or (message.parts and message.batch not in writer.unsure):
-                writer.lost = True
-                return
-            writer.sequence = message.sequence
-            if (batch := assembly.add(message)) is not None:
-                writer.note(batch)
-                writer.arrived.add(batch.id)
+        async with contextlib.aclosing(self._messages(session_id, writer.sequence)) as messages:
+            async for message in messages:
+                if message.epoch != writer.epoch or (message.parts and message.batch not in writer.unsure):
+                    writer.lost = True
+                    return
+                writer.sequence = message.sequence
+                if (batch := assembly.add(message)) is not None:
+                    writer.note(batch)
+                    writer.arrived.add(batch.id)
         # Those that have not arrived are refused from now on, if they still come: the next message takes their place.
         writer.unsure -= writer.arrived
 
@@ -280,17 +290,18 @@ class TranscriptStore:
         files: dict[str, list[dict[str, Any]]] = {}
         assembly = _Assembly()
         with answering():
-            async for message in self._messages(session_id):
-                if (batch := assembly.add(message)) is None:
-                    continue
-                if batch.deleted:
-                    files.pop(batch.path, None)
-                if batch.entries:
-                    files.setdefault(batch.path, []).extend(batch.entries)
+            async with contextlib.aclosing(self._messages(session_id)) as messages:
+                async for message in messages:
+                    if (batch := assembly.add(message)) is None:
+                        continue
+                    if batch.deleted:
+                        files.pop(batch.path, None)
+                    if batch.entries:
+                        files.setdefault(batch.path, []).extend(batch.entries)
         return files
 
-    async def _messages(self, session_id: str, after: int = 0) -> AsyncIterator[_Message]:
-        """The messages of the subject after a sequence, up to the current last one."""
+    async def _messages(self, session_id: str, after: int = 0) -> AsyncGenerator[_Message, None]:
+        """The messages of the subject after a sequence, up to the current last one. To be closed: it has a consumer."""
         subject = names.transcript(session_id)
         try:
             last = (await self._js.get_last_msg(names.TRANSCRIPTS, subject)).seq or 0
@@ -310,7 +321,11 @@ class TranscriptStore:
         try:
             sequence = after
             while sequence < last:
-                for message in await reader.fetch(_FETCHED_AT_ONCE, timeout=_FETCH_SECONDS):
+                with cancellation_passes():
+                    fetched = await reader.fetch(_FETCHED_AT_ONCE, timeout=_FETCH_SECONDS)
+                if not fetched:
+                    raise TimeoutError  # the last one was removed meanwhile, and never comes
+                for message in fetched:
                     sequence = message.metadata.sequence.stream
                     headers = message.headers or {}
                     part, _, parts = headers.get(_PART, "0/0").partition("/")
