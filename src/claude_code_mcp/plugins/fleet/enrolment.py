@@ -7,7 +7,7 @@ server's keys. `join` is the other side of a ticket; `ask_operator` of `fleet ti
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ class Enrolment:
             return
         async with self._changing:
             await _answer(message, self._let_in(ticket_id, message.data))
-            await self._connection.flushed()
+            with suppress(NatsError):  # also if the answer has not left: the machine asks for it again
+                await self._connection.flushed()
             # After the answer: this closes the connection of the ticket, which is used up.
             await self._reload()
 

@@ -181,7 +181,11 @@ async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> 
     verbs = {**receivers.verbs, **Removals(connection).verbs}
     keeper = Keeper(connection, bucket, seed, verbs, receivers.verbs_for_all)
     async with keeper.serving(), StoreKeeper(connection, bucket).serving():
-        yield GatewayServices(bucket, receivers)
+        try:
+            yield GatewayServices(bucket, receivers)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await receivers.close()
 
 
 async def connect_to_host(directory: Path) -> FleetConnection:

@@ -239,6 +239,14 @@ class FleetReceivers:
         self._status[receiver.id] = Status(time.time() if reply.ok else self.status(receiver.id).sent_at, failed)
         return reply
 
+    async def close(self) -> None:
+        """Ends the attempts in progress; machines repeat them at another gateway."""
+        trying = [each for each in self._sending.values() if not each.done()]
+        for each in trying:
+            each.cancel()
+        if trying:
+            await asyncio.wait(trying)
+
     # -- what is kept ---------------------------------------------------------------------------------------------
 
     async def _bucket(self) -> KeyValue:

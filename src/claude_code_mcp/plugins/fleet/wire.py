@@ -236,7 +236,7 @@ class Wire:
                 self._to_send.clear()
                 await self._send_waiting()
             await self._send_end(self._reason)
-        except NatsError as error:
+        except (NatsError, OSError) as error:
             self.fail(f"NATS does not accept messages: {error or type(error).__name__}")
 
     async def _send_waiting(self) -> None:
@@ -272,7 +272,7 @@ class Wire:
 
     async def last_words(self) -> None:
         """Sends what was written, as far as it is taken, and that this is the end."""
-        with contextlib.suppress(NatsError):
+        with contextlib.suppress(NatsError, OSError):
             if not self._ended:
                 await self._send_waiting()
             while self._outgoing and not self._ended:
@@ -315,5 +315,5 @@ async def open_wire(client: Client, *, sends: str, receives: str) -> AsyncIterat
                 with anyio.move_on_after(_LAST_MESSAGE, shield=True):
                     await wire.last_words()
         wire.fail("The connection is closed.")
-        with anyio.move_on_after(_LAST_MESSAGE, shield=True), contextlib.suppress(NatsError):
+        with anyio.move_on_after(_LAST_MESSAGE, shield=True), contextlib.suppress(NatsError, OSError):
             await subscription.unsubscribe()
