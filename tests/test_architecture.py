@@ -61,6 +61,7 @@ ROWS: list[set[str]] = [
     {"isolation", "policy_file"},
     {"git"},
     {"sessions"},
+    {"service_parts"},
     {"service"},
     {"audit"},
 ]

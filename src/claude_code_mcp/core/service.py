@@ -12,9 +12,7 @@ view (`redaction`, `Session.events`). Questions are in the `broker`, which chann
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Collection, Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -22,40 +20,26 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from .config import Settings, load_settings, secrets_of, without_settings
 from .errors import InvalidArgument, PermissionDenied, SessionNotFound
-from .isolation import Home, Isolation
 from .model.caller import LOCAL, LOCAL_CALLER, Caller, ClientEnvironment
 from .model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, UsageReported, WaitChanged
 from .model.options import SessionOptions
-from .model.paths import config_directory
 from .model.question import Answer, Question
 from .model.session_id import is_session_id
 from .model.usage_limits import OnLimit
-from .policy.policy import Policy
 from .policy.rules import Decision
 from .processes.child import prepare
 from .processes.leftovers import sweep_quietly
-from .questions.broker import Broker
 from .questions.edited_input import restore_redacted
-from .questions.presentation import Redaction
-from .redaction import MARK, Redactor
-from .sessions.background_tasks import BackgroundTasks, StartTask
-from .sessions.bookkeeper import Bookkeeper
+from .redaction import MARK
+from .service_parts import ServiceParts
+from .sessions.background_tasks import StartTask
 from .sessions.callers.caller_policy import CallerPolicy
-from .sessions.callers.client_environments import ClientEnvironments, make_launcher
-from .sessions.callers.expected_callers import ExpectedCallers
-from .sessions.callers.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
-from .sessions.callers.session_access import Access, SessionAccess
-from .sessions.keyed_messages import Accepting, KeyedMessage, KeyedMessages, NotKnownToBeRead
-from .sessions.limit_waits import LimitWaits
+from .sessions.callers.session_access import Access
+from .sessions.keyed_messages import Accepting, KeyedMessage, NotKnownToBeRead
 from .sessions.live.mcp_bridge import SessionHub
-from .sessions.live.slots import Slots
-from .sessions.message_acceptance import MessageAcceptance
 from .sessions.messages import UserMessage, WhenBusy
-from .sessions.observers import Observer, ObserverList
-from .sessions.outside_sessions import OutsideSessions
-from .sessions.peer_servers import PeerServers
+from .sessions.observers import Observer
 from .sessions.pending_turn import (
     InterruptResult,
     PendingTurn,
@@ -63,24 +47,11 @@ from .sessions.pending_turn import (
     message_state,
     turn_of_accepted_message,
 )
-from .sessions.plan_usage import PlanUsages
-from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.session_deps import SessionDeps
-from .sessions.session_work import SessionWork
-from .sessions.stored.replica import SessionReplica
-from .sessions.stored.session_listing import SessionListing
-from .sessions.stored.session_relocation import SessionRelocation
-from .sessions.stored.session_stores import Stores
-from .sessions.stored.stored_sessions import StoredSessions
 from .sessions.verdicts import Occasion, answer_of_rules, verdict_on
-from .sessions.workplaces import Workplaces
-from .state.message_keys import MessageKeys
-from .state.spending import Spending
-from .state.state_directory import check_quietly, database_in
+from .state.state_directory import check_quietly
 from .transcripts.event_log import Subscription
-from .transcripts.transcripts import ProjectFolders
-from .working_directory import default_directory
 
 log = logging.getLogger(__name__)
 
@@ -91,111 +62,10 @@ would delay the first call. A leftover that blocks a session is ended when that 
 __all__ = ["InterruptResult", "Observer", "PendingTurn", "Service"]
 
 
-class Service:
+class Service(ServiceParts):
     """Runs sessions between `__aenter__` and `__aexit__`, which ends every process it started."""
 
-    def __init__(  # noqa: PLR0915 - one statement for each part
-        self,
-        settings: Settings | None = None,
-        environment: Mapping[str, str] | None = None,
-        *,
-        policy: Policy | None = None,
-        redactor: Redactor | None = None,
-        hub: SessionHub | None = None,
-        callers: ExpectedCallers | None = None,
-        spares: int = 0,
-        replica: SessionReplica | None = None,
-        judges: Sequence[Judge] = (),
-        option_checks: Sequence[OptionCheck] = (),
-        access: SessionAccess | None = None,
-        isolation: type[Isolation] = Isolation,
-        workplaces: Workplaces | None = None,
-    ) -> None:
-        """`settings` default to the environment and the configuration file. Without a policy, callers may do
-        everything. `redactor` learns every secret that passes through. `hub` provides the MCP servers that all
-        sessions share, such as a `Hub`; `callers` may have separate ones. `spares` is the number of processes kept
-        ready for new sessions unless the settings name one. `replica` receives everything that another machine of a
-        fleet needs to continue a session. `judges` and `option_checks` run in addition to the policy. Without `access`,
-        only owners can use their sessions. `isolation` separates callers and their sessions and `workplaces` creates
-        worktrees; without them, options that need them are refused."""
-        self.settings = settings = settings or load_settings()
-        environment = dict(os.environ if environment is None else environment)
-        policy, callers = policy or Policy(), callers or ExpectedCallers()
-        self._callers = callers
-        self._entered = False
-        self._redactor = redactor or Redactor()
-        self._redactor.learn(without_settings(environment, settings.sections))
-        self._redactor.add(secrets_of(settings))
-        self.redaction: Redaction = self._redactor
-        """Removes everything from strings and data that must not leave this process."""
-        self.own_addresses: list[str] = []
-        """This service's HTTP addresses, as Claude Code patterns: sessions must not call them."""
-        self.state = database_in(settings.state_dir)
-        self._observers = ObserverList()
-        self._tasks = BackgroundTasks()
-        self.access = access or SessionAccess()
-        """Access to sessions of other owners."""
-        self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
-        self._slots = Slots.of(settings)
-        self.peers = PeerServers(self.state, self.start_task, self._redactor.data)
-        self._isolation = isolation(
-            settings, environment, policy, callers.principals, self.audit, others=callers.others
-        )
-        self._enforcer = PolicyEnforcer(
-            policy,
-            default_directory(settings),
-            Spending(self.state, groups_of=policy.counted_groups),
-            guarded=(str(config_directory(environment)), str(settings.state_dir)),
-            judges=judges,
-            option_checks=option_checks,
-        )
-        self._keyed = KeyedMessages(MessageKeys(self.state), replicated=replica is not None)
-        launcher = make_launcher(settings, Home.of_user(environment), self.own_addresses)
-        alone = not callers.principals and not callers.others and policy.profile(LOCAL).isolation == "none"
-        projects = ProjectFolders.below(launcher.config_dir, linked=alone)
-        stores = Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects, replica)
-        self._bookkeeper = Bookkeeper(self._enforcer.limits, self.broker, self._observers, self.start_task)
-        self._deps = deps = SessionDeps(
-            settings=settings,
-            launcher=launcher,
-            stores=stores,
-            replica=replica,
-            broker=self.broker,
-            slots=self._slots,
-            enforcer=self._enforcer,
-            start_task=self.start_task,
-            peers=self.peers,
-            workplaces=workplaces or Workplaces(),
-            open_hub=lambda: contextlib.nullcontext(hub),
-            redact=self._redactor.data,
-            notice=self._bookkeeper.on_event,
-            audit=self.audit,
-            moved=self._bookkeeper.on_moved,
-            known=lambda session_id: self._sessions.known(session_id) is not None,
-        )
-        self._environments = ClientEnvironments(deps, self._redactor, self.own_addresses, self._isolation, callers)
-        spares = spares if settings.spare_processes is None else settings.spare_processes
-        self._sessions = Sessions(deps, lambda: self._environments.all_stores, spares)
-        self.spares = self._sessions.spares
-        self.access.attach(self._sessions.known, self.audit)
-        self._bookkeeper.sessions, self._bookkeeper.recorder = self._sessions, stores.recorder
-        self._bookkeeper.moved_elsewhere = self.access.moved
-        self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor, self._observers)
-        self._limit_waits = LimitWaits(self._continue_stopped, lambda: self._environments.all_stores, self.start_task)
-        self.stored = StoredSessions(
-            self._sessions, self._environments, self._observers, self._redactor.data, self.access
-        )
-        """Sessions on disk: reading, naming, copying, sharing and removing them."""
-        self.listing = SessionListing(self._sessions, self._environments, self.access)
-        """The list of sessions that a caller sees, in memory and on disk."""
-        self.outside = OutsideSessions(self._sessions, self._environments)
-        """Sessions that another program runs, such as Claude Code in a terminal."""
-        self.work = SessionWork(self._sessions, self._environments, self.stored)
-        """The changes of sessions: worktrees and checkpoints."""
-        self.relocation = SessionRelocation(self._sessions, self._environments, self._limit_waits)
-        """Moves sessions to and from other machines of a fleet."""
-        self.plan_usages = PlanUsages(self.state, self.start_task)
-        """The plan usage of callers."""
+    _entered = False
 
     async def __aenter__(self) -> "Service":
         await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
@@ -212,8 +82,9 @@ class Service:
         watch(partial(self.peers.serve_requests, self._sessions.release_if_idle))
         watch(self.access.follow)
         watch(self._sessions.clean_up_regularly)
+        watch(partial(self._environments.clean_up_records_regularly, self._enforcer.limits.spending))
         watch(self._slots.watch_memory)
-        watch(self._limit_waits.run)
+        watch(partial(self._limit_waits.run, self._continue_stopped))
         self.start_task(self._bookkeeper.announce_left_over(), endless=True)
         return self
 
@@ -702,7 +573,7 @@ class Service:
 
     def answer_by_rule(self, principal: str, cwd: str, tool: str, arguments: Mapping[str, Any]) -> Answer | None:
         """The rules' answer to a call made without a session; None if a person must be asked. A denial is audited."""
-        return answer_of_rules(tool, verdict_on(self._deps, Occasion.CLIENT, principal, cwd, tool, arguments))
+        return answer_of_rules(tool, verdict_on(self._own_deps, Occasion.CLIENT, principal, cwd, tool, arguments))
 
     def offers_tool(self, principal: str, cwd: str, tool: str) -> bool:
         """Whether to list a tool for this principal: not if the rules deny it for all arguments."""

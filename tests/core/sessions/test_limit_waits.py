@@ -73,9 +73,9 @@ async def simulated(
             raise problem
         return None
 
-    waits = LimitWaits(continue_session, lambda: (), start_task, clock=lambda: clock.now, sleep=clock.sleep)
+    waits = LimitWaits((), start_task, clock=lambda: clock.now, sleep=clock.sleep)
     begin(waits, clock)
-    running = asyncio.ensure_future(waits.run())
+    running = asyncio.ensure_future(waits.run(continue_session))
     async with asyncio.timeout(PATIENCE):
         await clock.over.wait()
     running.cancel()
@@ -132,9 +132,9 @@ async def test_a_wait_that_begins_before_the_last_one_is_done_is_not_forgotten()
                 await asyncio.sleep(0)
         return None
 
-    waits = LimitWaits(continue_session, lambda: (), start_task, clock=lambda: clock.now, sleep=clock.sleep)
+    waits = LimitWaits((), start_task, clock=lambda: clock.now, sleep=clock.sleep)
     waits.plan("session", "local", 10.0)
-    running = asyncio.ensure_future(waits.run())
+    running = asyncio.ensure_future(waits.run(continue_session))
     async with asyncio.timeout(PATIENCE):
         await clock.over.wait()
     running.cancel()

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from claude_code_mcp.core.model.caller import Caller
-from claude_code_mcp.core.model.events import AuditEvent
+from claude_code_mcp.core.model.events import AuditEvent, Event
 from claude_code_mcp.core.policy.policy import Policy
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.background_tasks import BackgroundTasks
 from claude_code_mcp.core.sessions.callers.session_access import Access
+from claude_code_mcp.core.sessions.observers import ObserverList
+from claude_code_mcp.core.sessions.registry import Sessions
 from claude_code_mcp.core.state.database import Database, StateFault
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.team import shares as shares_module
@@ -26,14 +30,29 @@ from tests.core.sessions.support import PATIENCE, end_of, options, say
 SESSION, OTHER = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
 
 
-def access_in(state: Path, policy: Policy, acts: list[AuditEvent] | None = None) -> SharedSessions:
-    access = SharedSessions(database_in(state), policy.groups_of)
-    access.attach(lambda _: None, (acts if acts is not None else []).append)
+class Acts:
+    """Collects the audited acts."""
+
+    def __init__(self) -> None:
+        self.seen: list[AuditEvent] = []
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        pass
+
+    def act(self, act: AuditEvent) -> None:
+        self.seen.append(act)
+
+
+def access_in(state: Path, policy: Policy, acts: Acts | None = None) -> SharedSessions:
+    access, observers = SharedSessions(database_in(state), policy.groups_of), ObserverList()
+    if acts is not None:
+        observers.add(acts)
+    access.attach(Sessions(load_settings({}), BackgroundTasks().start), observers)
     return access
 
 
 async def test_a_group_has_it_while_somebody_is_in_the_group(tmp_path: Path) -> None:
-    policy, acts = Policy(), list[AuditEvent]()
+    policy, acts = Policy(), Acts()
     access = access_in(tmp_path, policy, acts)
     await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
     assert access.owner_for(SESSION, "bob", Access.WATCH) is None
@@ -42,7 +61,7 @@ async def test_a_group_has_it_while_somebody_is_in_the_group(tmp_path: Path) -> 
     assert [share.session_id for share in access.shared_with("bob")] == [SESSION]
     policy.assign("bob", ["others"])
     assert access.owner_for(SESSION, "bob", Access.WATCH) is None
-    assert [(act.kind, act.who, act.details["with"]) for act in acts] == [("session_shared", "ann", "group:leads")]
+    assert [(act.kind, act.who, act.details["with"]) for act in acts.seen] == [("session_shared", "ann", "group:leads")]
 
 
 async def test_of_several_shares_the_one_that_gives_most_counts(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ observers.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import ClaudeCodeError
@@ -16,11 +15,12 @@ from ..questions.broker import Broker
 from ..state.spending import BudgetWarning, NotedAmount
 from .background_tasks import StartTask
 from .callers.principal_limits import PrincipalLimits
+from .callers.session_access import SessionAccess
 from .observers import ObserverList
-from .stored.record_writer import RecordWriter
 
 if TYPE_CHECKING:
     from .registry import Sessions
+    from .session import Session
 
 log = logging.getLogger(__name__)
 
@@ -31,28 +31,25 @@ _LEFT_OVER_DELAY = 5.0
 class Bookkeeper:
     """Handles every event: starts writing, then notifies the observers. `RecordWriter.saved` waits for the writing."""
 
-    sessions: "Sessions"
-    recorder: RecordWriter
-    """The recorder of sessions that are no longer in memory."""
-    moved_elsewhere: Callable[[str, str], None]
-    """Called with the old and the new id when a session continues under another id; may block on the disk."""
-
     def __init__(
         self,
+        sessions: "Sessions",
         limits: PrincipalLimits,
         broker: Broker,
         observers: ObserverList,
+        access: SessionAccess,
         start_task: StartTask,
     ) -> None:
-        """`sessions`, `recorder` and `moved_elsewhere` are created later and must be set before the first event."""
+        self._sessions = sessions
         self._limits = limits
         self._broker = broker
         self._observers = observers
+        self._access = access
         self._start_task = start_task
 
-    def on_event(self, session_id: str, owner: str, event: Event) -> None:
+    def on_event(self, session: "Session", event: Event) -> None:
         """Called for every event except text fragments."""
-        changes_record = False
+        session_id, owner, changes_record = session.id, session.owner, False
         match event:
             case StateChanged():
                 changes_record = event.state is State.CANCELLED
@@ -60,37 +57,35 @@ class Bookkeeper:
                 if event.state not in BUSY and self._limits.spending.release(session_id):
                     self._start_task(asyncio.to_thread(self._limits.spending.write_reservation, owner, session_id))
             case TurnStarted():
-                begun = self.sessions.known(session_id)
-                changes_record = begun is None or not begun.beginning
+                changes_record = not session.beginning
             case TurnEnded():
                 changes_record = True
-                self._count(session_id, owner, event.outcome.usage)
+                self._count(session, event.outcome.usage)
             case Spent():
                 changes_record = True
-                self._count(session_id, owner, event.usage)
-        session = self.sessions.known(session_id) if changes_record else None
-        if session is not None:
+                self._count(session, event.usage)
+        # A session that was dropped must not get a record again.
+        if changes_record and self._sessions.known(session_id) is session:
             session.recorder.changed(session)
         self._observers.event(session_id, owner, event)
 
-    def _count(self, session_id: str, owner: str, usage: Usage) -> None:
+    def _count(self, session: "Session", usage: Usage) -> None:
         """Count a cost towards the owner's budgets: in memory at once, on disk in the background. Costs of named
         callers are always written, for the operator's bill."""
+        owner, usd = session.owner, usage.cost_usd
         self._limits.use_tokens(owner, usage)
-        usd = usage.cost_usd
         if usd > 0 and (owner != LOCAL or self._limits.counts(owner)):
-            noted = self._limits.spending.note(owner, usd, session_id)
+            noted = self._limits.spending.note(owner, usd, session.id)
             writing = self._start_task(self._write_cost(noted))
-            session = self.sessions.known(session_id)
-            if session is not None:
+            if self._sessions.known(session.id) is session:
                 # The report of the turn waits for this: the warning belongs to the turn that caused it.
-                session.recorder.also_await(session_id, writing)
+                session.recorder.also_await(session.id, writing)
 
     async def _write_cost(self, noted: NotedAmount) -> None:
         """Write a cost, and announce the budget warnings that it triggers. They are audited even if the session no
         longer exists."""
         for warning in await asyncio.to_thread(self._limits.write_cost, noted):
-            session = self.sessions.known(noted.session_id)
+            session = self._sessions.known(noted.session_id)
             if session is not None:
                 session.log.append(BudgetWarned(warning.line, size=len(warning.line)))
             await self._announce(warning, noted.session_id)
@@ -110,19 +105,19 @@ class Bookkeeper:
         self._observers.act(AuditEvent(AuditKind.BUDGET_WARNED, warning.principal, session_id, warning.fields))
         await asyncio.to_thread(self._limits.spending.note_announced, warning)
 
-    def on_moved(self, old: str, new: str) -> None:
+    def on_moved(self, session: "Session", old: str) -> None:
         """Record that a session continues under another id. It is on disk on return, before the new id is published."""
+        new = session.id
         # First: the calls below look the session up by its new id.
-        self.sessions.moved(old, new)
+        self._sessions.moved(old, new)
         self._broker.moved(old, new)
         spending = self._limits.spending
         if (owner := spending.moved(old, new)) is not None:
             for session_id in (old, new):
                 self._start_task(asyncio.to_thread(spending.write_reservation, owner, session_id))
-        session = self.sessions.known(new)
-        records = (session or self).recorder.records
+        record = session.record() if self._sessions.known(new) is session else None
         try:
-            records.move(old, session.record() if session is not None else None, new)
-            self.moved_elsewhere(old, new)
+            session.recorder.records.move(old, record, new)
+            self._access.moved(old, new)
         except (OSError, ClaudeCodeError) as error:
             log.error("could not record that session %s continues as %s: %s", old, new, error)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, TranscriptUnreadable, UpstreamUnavailable
@@ -49,15 +49,14 @@ class LimitWaits:
 
     def __init__(
         self,
-        continue_session: Continue,
-        all_stores: Callable[[], Iterable[Stores]],
+        all_stores: Collection[Stores],
         start_task: StartTask,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float, asyncio.Event], Awaitable[None]] | None = None,
     ) -> None:
-        """`clock` and `sleep` are for tests; `sleep` returns after N seconds or when the event is set."""
-        self._continue = continue_session
+        """`all_stores` may grow. `clock` and `sleep` are for tests; `sleep` returns after N seconds or when the event
+        is set."""
         self._all_stores = all_stores
         self._start_task = start_task
         self._clock = clock
@@ -92,7 +91,7 @@ class LimitWaits:
 
     async def find_left_over(self) -> None:
         """Find sessions that other servers left waiting. A failure to read them is logged."""
-        for stores in [*self._all_stores()]:
+        for stores in [*self._all_stores]:
             try:
                 waiting = await asyncio.to_thread(stores.recorder.records.waiting)
             except OSError as error:
@@ -105,7 +104,7 @@ class LimitWaits:
 
     # -- the sleep ---------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, continue_session: Continue) -> None:
         """Continue each session at its time. Never returns."""
         looked_at = float("-inf")
         while True:
@@ -121,13 +120,13 @@ class LimitWaits:
                 if planned.at <= now:
                     del self._planned[session_id]
                     self._running.add(session_id)
-                    self._start_task(self._continue_one(session_id, planned.owner))
+                    self._start_task(self._continue_one(session_id, planned.owner, continue_session))
             soonest = min((planned.at for planned in waiting.values() if planned.at > now), default=now + MAX_SLEEP)
             await self._sleep(min(soonest - now, MAX_SLEEP), self._changed)
 
-    async def _continue_one(self, session_id: str, owner: str) -> None:
+    async def _continue_one(self, session_id: str, owner: str, continue_session: Continue) -> None:
         try:
-            again_at = await self._continue(session_id, owner)
+            again_at = await continue_session(session_id, owner)
         except Cancelled:
             again_at = None  # the session no longer waits, or the server is stopping
         except _TEMPORARY as problem:

@@ -106,7 +106,7 @@ class OutsideSession:
     def _report(self, event: Event) -> None:
         # Not in the session's log: the terminal interface and the console read its prompts from the transcript.
         if self.is_joined:
-            self.session.deps.notice(self.session.id, self.session.owner, event)
+            self.session.deps.bookkeeper.on_event(self.session, event)
 
     def ask(
         self,

@@ -7,56 +7,49 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 
 from ..claude.option_checks import check_definitions
+from ..config import Settings
 from ..errors import (
     Cancelled,
     InvalidArgument,
     RecordUnreadable,
     SessionBusy,
     SessionNotFound,
-    TranscriptUnreadable,
 )
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.session_id import is_session_id
 from ..policy.admission import Admission
 from ..state.session_records import Summary
-from ..state.spending import Spending
 from ..working_directory import default_directory, own_directory
+from .background_tasks import StartTask
 from .live.launcher import ForkPoint, check_debug_file
 from .live.spares import Spares
 from .option_notices import PROMPTS, option_notices
 from .session import Session
 from .session_deps import SessionDeps
 from .stored.session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
-from .stored.session_stores import Stores
 
 log = logging.getLogger(__name__)
-_RECORDS_INTERVAL = 600.0
-_RECORD_GRACE = 24 * 3600.0
-"""How long the record of a session without a transcript is kept after it was last written."""
 
 
 class Sessions:
     """The sessions in memory, by id. A session without an accepted message is kept only while a message is being sent
     to it."""
 
-    def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
-        """`deps` are for callers without a separate environment. `spares` is the number of processes kept ready for new
-        sessions."""
-        self._deps = deps
-        self._all_stores = all_stores
-        self.spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
+    def __init__(self, settings: Settings, start_task: StartTask, spares: int = 0) -> None:
+        """`spares` is the number of processes kept ready for new sessions."""
+        self._settings = settings
+        self.spares = Spares(spares, settings.spare_max_age_ms / 1000, start_task)
         """The processes that are kept ready for new sessions."""
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
         self._senders: Counter[str] = Counter()
         """By session id, how many calls are sending it a message; meanwhile the session must not be forgotten."""
-        self._records_due = 0.0
         self._closed = False
 
     def all(self) -> list[Session]:
@@ -282,18 +275,14 @@ class Sessions:
 
     async def clean_up_regularly(self) -> None:
         """Park idle processes, end turns that run too long and forget unused sessions. Never returns."""
-        settings = self._deps.settings
         while True:
-            await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
+            await asyncio.sleep(min(self._settings.cleanup_interval, self._settings.idle_park))
             # A copy: `_forget` takes sessions out of the dictionary.
             for session in list(self._known.values()):
                 self._clean_up(session)
-            if time.monotonic() >= self._records_due:
-                self._records_due = time.monotonic() + _RECORDS_INTERVAL
-                await asyncio.to_thread(_clean_up_records, self._all_stores(), self._deps.enforcer.limits.spending)
 
     def _clean_up(self, session: Session) -> None:
-        settings, idle_seconds = self._deps.settings, time.time() - session.used_at
+        settings, idle_seconds = self._settings, time.time() - session.used_at
         if session.busy:
             turn = session.turn_runner.current
             if turn is not None and session.working_seconds > settings.running_session_max:
@@ -371,19 +360,3 @@ class Sessions:
 def _directory(wanted: str | None, deps: SessionDeps) -> str:
     cwd = wanted or default_directory(deps.settings, deps.directory)
     return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
-
-
-def _clean_up_records(all_stores: Iterable[Stores], spending: Spending) -> None:
-    """Delete the records of sessions that no longer exist. Failures are retried the next time."""
-    for stores in all_stores:
-        if stores.transcripts.available:  # a directory that is temporarily missing must not cause deletions
-            _clean_up_stores(stores)
-    with contextlib.suppress(OSError):
-        spending.clean_up()
-
-
-def _clean_up_stores(stores: Stores) -> None:
-    # An unreadable transcript exists: an error must not cause deletions.
-    with contextlib.suppress(OSError, TranscriptUnreadable):
-        for kept in (stores.recorder.records, stores.moved_ids):
-            kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)

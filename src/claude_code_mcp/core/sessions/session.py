@@ -111,7 +111,7 @@ class Session:
         """Writes its record, always to the same place."""
         settings = deps.settings
         kept = settings.event_buffer_size, settings.event_buffer_bytes
-        self.log = EventLog(*kept, lambda event: self.deps.notice(self.id, self.owner, event))
+        self.log = EventLog(*kept, partial(deps.bookkeeper.on_event, self))
         self.events: EventReader = self.log
         """The session's events, to be read and followed."""
         self.activity = EventWriter(self.log, cwd, deps.redact)
@@ -552,7 +552,7 @@ class Session:
         old, self.id = self.id, session_id
         self.origin = None
         self.costs.start_api_time(0)
-        self.deps.moved(old, session_id)
+        self.deps.bookkeeper.on_moved(self, old)
         if self.turn_runner.current is not None:
             self.turn_runner.current.cleared = True
         if self.process.live is not None:

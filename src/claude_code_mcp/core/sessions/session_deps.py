@@ -3,20 +3,24 @@
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import Settings
-from ..model.events import AuditEvent, Event
 from ..questions.broker import Broker
 from .background_tasks import StartTask
 from .callers.policy_enforcer import PolicyEnforcer
 from .live.launcher import Launcher
 from .live.mcp_bridge import SessionHub
 from .live.slots import Slots
+from .observers import ObserverList
 from .peer_servers import PeerServers
 from .stored.replica import SessionReplica
 from .stored.session_stores import Stores
 from .workplaces import Workplaces
+
+if TYPE_CHECKING:
+    from .bookkeeper import Bookkeeper
+    from .registry import Sessions
 
 OpenHub = Callable[[], AbstractAsyncContextManager[SessionHub | None]]
 """Returns a context that yields the hub, or None."""
@@ -39,14 +43,11 @@ class SessionDeps:
     """The context around every use of these sessions' hub."""
     redact: Callable[[Any], Any]
     """Removes secrets from a string or a JSON value."""
-    notice: Callable[[str, str, Event], None]
-    """Called with a session's id, its owner and the event, for every event of every session."""
-    audit: Callable[[AuditEvent], None]
-    """Writes an act to the audit trail and counts it."""
-    moved: Callable[[str, str], None]
-    """Called with the old and the new id when a session continues under another id."""
-    known: Callable[[str], bool]
-    """Whether a session with this id is in memory, for any owner."""
+    sessions: "Sessions"
+    """All sessions in memory, of any owner."""
+    bookkeeper: "Bookkeeper"
+    """Handles the events of sessions."""
+    observers: ObserverList
     workplaces: Workplaces
     """Creates separate checkouts for sessions."""
     replica: SessionReplica | None = None

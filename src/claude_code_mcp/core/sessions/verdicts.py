@@ -105,7 +105,7 @@ def audit_denial(
         log.exception("a call of %s by %s could not be described", tool[:200], principal)
         description = None
     details = {"tool": tool, "description": description, "rule": denial.rule, "occasion": str(occasion)}
-    deps.audit(AuditEvent(AuditKind.CALL_DENIED, principal, session_id, details))
+    deps.observers.act(AuditEvent(AuditKind.CALL_DENIED, principal, session_id, details))
 
 
 class SessionVerdicts:

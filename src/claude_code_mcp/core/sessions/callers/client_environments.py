@@ -6,11 +6,12 @@ Claude Code executable and the shared MCP servers are keyed by all significant v
 leases by the CLI's configuration directory.
 """
 
+import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -20,6 +21,7 @@ from ...isolation import Home, Isolation
 from ...model.caller import LOCAL, Caller, ClientEnvironment
 from ...processes.environment import for_nested_servers, significant
 from ...redaction import Redactor
+from ...state.spending import Spending
 from ...transcripts.transcripts import ProjectFolders
 from ...working_directory import default_directory
 from ..live.launcher import Launcher
@@ -27,6 +29,8 @@ from ..live.mcp_bridge import SessionHub
 from ..session_deps import SessionDeps
 from ..stored.session_stores import Stores
 from .expected_callers import ExpectedCallers
+
+_RECORDS_INTERVAL = 600.0
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
@@ -62,8 +66,25 @@ class ClientEnvironments:
         self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
 
     @property
-    def all_stores(self) -> list[Stores]:
-        return list(self._stores.values())
+    def all_stores(self) -> Collection[Stores]:
+        """A view, which grows with every new configuration directory."""
+        return self._stores.values()
+
+    async def clean_up_records_regularly(self, spending: Spending) -> None:
+        """Delete the records of sessions and spending that are no longer needed. Never returns."""
+        settings = self._own.settings
+
+        def clean_up(all_stores: Sequence[Stores]) -> None:
+            for stores in all_stores:
+                stores.clean_up()
+            with suppress(OSError):
+                spending.clean_up()
+
+        # Not at once: the start of a server has more urgent work.
+        await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
+        while True:
+            await asyncio.to_thread(clean_up, [*self.all_stores])
+            await asyncio.sleep(_RECORDS_INTERVAL)
 
     def of(self, caller: Caller) -> SessionDeps:
         """The dependencies of a caller's sessions. PermissionDenied if they require a sandbox and none is available."""

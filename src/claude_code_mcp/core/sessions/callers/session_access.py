@@ -22,6 +22,8 @@ from ...model.events import AuditEvent
 from ...model.question import Answer, Question, Scope
 
 if TYPE_CHECKING:
+    from ..observers import ObserverList
+    from ..registry import Sessions
     from ..session import Session
 
 OnTakenBack = Callable[[str], None]
@@ -79,16 +81,24 @@ class SessionAccess:
     decided here."""
 
     def __init__(self) -> None:
-        self.known: Callable[[str], Session | None] = lambda _: None
-        """Finds a session in memory, also by an earlier id."""
-        self.audit: Callable[[AuditEvent], None] = lambda _: None
+        self._sessions: Sessions | None = None
+        self._observers: ObserverList | None = None
         self._on_taken_back: list[OnTakenBack] = []
         self._on_moved: list[OnMoved] = []
         self._borrowing: ContextVar[Callable[[str], None] | None] = ContextVar("borrowing", default=None)
 
-    def attach(self, known: "Callable[[str], Session | None]", audit: Callable[[AuditEvent], None]) -> None:
-        """Called by the service whose sessions these are, once."""
-        self.known, self.audit = known, audit
+    def attach(self, sessions: "Sessions", observers: "ObserverList") -> None:
+        """Called by the service whose sessions these are, once. A command that only reads shares has no service."""
+        self._sessions, self._observers = sessions, observers
+
+    def known(self, session_id: str) -> "Session | None":
+        """A session in memory, also by an earlier id."""
+        return self._sessions.known(session_id) if self._sessions is not None else None
+
+    def audit(self, act: AuditEvent) -> None:
+        """Report an act to the observers of the service."""
+        if self._observers is not None:
+            self._observers.act(act)
 
     # -- what is shared -------------------------------------------------------------------------------------------
 

@@ -342,7 +342,8 @@ class LiveProcess:
         """Why the session cannot continue under another id; None if the id was never used. Reads the disk: this is
         called once in the life of a conversation, and must still be true when the session moves."""
         deps, stores = self._deps, self._deps.stores
-        if deps.known(session_id) or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
+        known = deps.sessions.known(session_id) is not None
+        if known or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
             return "it belongs to a session of this server"
         try:
             old = stores.transcripts.began_before(session_id, self._began_at)
