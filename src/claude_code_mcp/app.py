@@ -7,14 +7,14 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from . import __version__
 from .core.audit.session_log import LOG_REDACTOR, SessionLog
-from .core.audit.trail import Audit, RotatingJsonl
+from .core.audit.trail import Audit, RotatingJsonl, essential_path
 from .core.config import Settings, secrets_of, unknown_variables
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.isolation import Isolation
@@ -177,12 +177,18 @@ def open_audit(
     if path is None and not sinks:
         return None
     path = path or settings.state_dir / "audit.jsonl"
+    path, most = Path(path), settings.audit_max_bytes
     try:
-        trail = RotatingJsonl(Path(path), settings.audit_max_bytes, sinks=sinks)
+        with ExitStack() as opened:
+            trail = RotatingJsonl(path, most, sinks=sinks)
+            opened.callback(trail.close)
+            # A pipe has no file to keep: its reader does.
+            essential = RotatingJsonl(essential_path(path), most) if path.is_file() else None
+            opened.pop_all()
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
     prompts, arguments = settings.audit_prompts, settings.audit_arguments
-    return Audit(trail, LOG_REDACTOR, prompts=prompts, arguments=arguments, machine=machine)
+    return Audit(trail, LOG_REDACTOR, essential=essential, prompts=prompts, arguments=arguments, machine=machine)
 
 
 def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, Tool[Any]]:

@@ -191,7 +191,7 @@ class Settings(Section):
     audit_arguments: bool = Field(False, validation_alias=f"{_OWN}AUDIT_ARGUMENTS")
     """Whether the audit trail contains the arguments of calls to MCP servers, up to 2,000 characters per call."""
     audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
-    """The size at which the audit file is rotated; five old files are kept."""
+    """The size at which each of the two audit files is rotated; five old files of each are kept."""
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset: any caller's token."""
     plugins_off: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PLUGINS_OFF")

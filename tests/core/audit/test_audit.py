@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claude_code_mcp.app import open_audit
 from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.events import (
     AuditEvent,
     AuditKind,
@@ -91,6 +94,40 @@ def test_a_repeated_act_pushes_nothing_out_of_the_trail(tmp_path: Path) -> None:
     assert sum(line.get("count", 1) for line in of_switch) == 4000, "every act is counted"
     interrupted = [(line["session"], line.get("count", 1)) for line in lines if line["act"] == "interrupted"]
     assert interrupted == [("s-1", 1), ("s-1", 3999)]
+
+
+# One act of each sort that must be found after a flood.
+ESSENTIAL: dict[AuditKind, dict[str, Any]] = {
+    AuditKind.CALL_DENIED: {"tool": "Bash", "rule": "Bash(git push *)"},
+    AuditKind.SIGNED_IN: {"device": "phone"},
+    AuditKind.CLIENT_ALLOWED: {"client": "editor"},
+    AuditKind.SESSION_SHARED: {"with": "bob", "access": "watch"},
+    AuditKind.HUB_STEERED: {"action": "disable", "server": "tickets"},
+    AuditKind.CALLERS_CHANGED: {"added": ["carol"]},
+}
+
+
+def test_no_flood_pushes_out_verdicts_denials_grants_signins_and_administration(tmp_path: Path) -> None:
+    """Mallory repeats every kind of act, verdicts too, until the files have been rotated many times."""
+    settings = load_settings({"CLAUDE_CODE_MCP_AUDIT_MAX_BYTES": "400000"})
+    audit = open_audit(settings, tmp_path / "audit.jsonl", ())
+    assert audit is not None
+    for kind, details in ESSENTIAL.items():
+        audit.act(AuditEvent(kind, "alice", "s-1", details))
+    audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(Closure.ANSWERED, "console", Answer(allow=True))))
+    for number in range(12_000):
+        for kind in (AuditKind.MESSAGE_SENT, AuditKind.REFUSED, AuditKind.HUB_CALLED, *ESSENTIAL):
+            if kind is not AuditKind.CALLERS_CHANGED:  # the operator's
+                audit.act(AuditEvent(kind, "mallory", "s-2", {"reason": f"{number} " + "r" * 300}))
+    for number in range(3000):
+        asked = replace(QUESTION, description=f"Run: {number} " + "r" * 1000)
+        audit.event("s-2", "mallory", QuestionSettled(asked, Resolution(Closure.ANSWERED, "x", Answer(allow=False))))
+    audit.close()
+    assert (tmp_path / "audit.jsonl.5").exists(), "a flood"
+    files = tmp_path.glob("audit*.jsonl*[!k]")  # all but the locks
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    kept = {line["act"] for line in lines if line["who"] == "alice"}
+    assert kept == {*map(str, ESSENTIAL), "question_answered"}
 
 
 def test_a_refusal_cannot_be_hidden_behind_others_of_another_sort(book: Book) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from claude_code_mcp.cli import parser
 from claude_code_mcp.core.audit.audit_chain import last_chain, verify
-from claude_code_mcp.core.audit.trail import RotatingJsonl
+from claude_code_mcp.core.audit.trail import RotatingJsonl, essential_path
 from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.telemetry.audit_sinks import AuditSink, make_sinks
@@ -106,6 +106,21 @@ def test_what_somebody_makes_of_the_beginning_is_found(
     path.write_text("".join(BEGINNINGS[change](path.read_text().splitlines(keepends=True))))
     assert parser.run(check) == 1
     assert "audit.jsonl:" in capsys.readouterr().out
+
+
+def test_the_chain_of_the_essential_lines_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "audit.jsonl"
+    essential = essential_path(path)
+    write(path, *range(10))
+    write(essential, *range(3))
+    noted = last_chain(essential)
+    assert noted is not None
+    assert parser.run(["audit", "verify", str(path), "--expect", noted, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["lines"], report["essential"]["lines"], report["intact"]) == (10, 3, True)
+    essential.write_text(essential.read_text().replace('"number": 1', '"number": 7'))
+    assert parser.run(["audit", "verify", str(path)]) == 1
+    assert "audit.essential.jsonl:2" in capsys.readouterr().out
 
 
 def test_where_the_oldest_lines_were_dropped_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
-"""Limits how many lines of the audit trail one caller can cause. Pure: the clock is a parameter.  The trail has a
-limited size. A caller who repeats an act must not displace other lines, and must not be able to hide an act among many
-others.
+"""Limits how many lines of the audit trail one caller can cause. Pure: the clock is a parameter.
+
+The trail has a limited size. A caller who repeats an act must not be able to hide an act among many others, nor to push
+out the lines that a later investigation needs.
 
 - Each caller has a number of lines for each kind of act in `QUOTAS`; it fills up again slowly.
 - Acts of one kind are grouped by their subject (`_GROUPED_BY`), and by session if its commands can cause them. For
@@ -9,6 +10,9 @@ others.
 - An act that equals the previous one in its group has no line, except for a failed authentication.
 - Acts without a line are counted. Once a minute, the `count` is written with the details of the last one.
 - All other kinds of acts are important: each act has a line.
+
+These quotas refill within minutes, so a caller who never stops fills the trail within hours. Therefore the lines of
+`ESSENTIAL` acts are also written to a second file, where each caller has few lines of each act per day.
 """
 
 import math
@@ -18,6 +22,7 @@ from dataclasses import dataclass, replace
 from ..model.events import AuditEvent, AuditKind
 
 _MINUTE = 60.0
+_MINUTES_OF_DAY = 24 * 60
 _MAX_GROUPS = 50
 """Maximum groups per caller and kind; further acts share one group."""
 _GROUPED_BY = ("code", "field", "action", "on", "decision", "rule", "occasion", "access")
@@ -64,6 +69,40 @@ QUOTAS: Mapping[AuditKind, Quota] = {
 }
 """The kinds of acts that a caller, or a session's command, can repeat at will."""
 
+ESSENTIAL: Mapping[str, float] = {
+    **dict.fromkeys(
+        (
+            AuditKind.SERVER_STARTED,
+            AuditKind.SERVER_STOPPED,
+            AuditKind.CALLERS_CHANGED,
+            AuditKind.CALLER_ENDED,
+            AuditKind.TOKENS_UNUSABLE,
+            AuditKind.BUDGET_WARNED,
+        ),
+        math.inf,
+    ),
+    **dict.fromkeys(
+        (
+            AuditKind.CALL_DENIED,
+            AuditKind.BYPASS_SWITCHED,
+            AuditKind.SESSION_SHARED,
+            AuditKind.SESSION_UNSHARED,
+            AuditKind.HUB_STEERED,
+            AuditKind.SIGNED_IN,
+            AuditKind.SIGNED_OUT,
+            AuditKind.TICKET_GIVEN,
+            AuditKind.CLIENT_ALLOWED,
+            AuditKind.PASSKEY_ADDED,
+            AuditKind.GRANT_STOLEN,
+            "protocol_violation",
+        ),
+        100,
+    ),
+    **dict.fromkeys(("question_answered", "question_expired"), 1000),
+}
+"""Verdicts, denials by rule, grants, sign-ins and administrative acts, with the lines of each caller per day in the
+second file. Only acts that no caller can repeat at will are unlimited."""
+
 _Group = tuple[object, ...]
 
 
@@ -81,6 +120,22 @@ class _Bucket:
             return False
         self._left -= 1.0
         return True
+
+
+class EssentialQuota:
+    """Decides which lines of the trail are also written to the file of essential lines. Not thread-safe."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: dict[tuple[str, str], _Bucket] = {}
+
+    def has_line(self, act: str, who: str) -> bool:
+        lines = ESSENTIAL.get(act, 0.0)
+        if not lines or math.isinf(lines):
+            return bool(lines)
+        now = self._clock()
+        bucket = self._buckets.setdefault((act, who), _Bucket(Quota(lines, lines / _MINUTES_OF_DAY), now))
+        return bucket.take(now)
 
 
 @dataclass(slots=True)

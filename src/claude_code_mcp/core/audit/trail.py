@@ -6,6 +6,9 @@ count is written as soon as the file can be written again. An incomplete line st
 line. `close` writes all accepted entries. Lines also go to other sinks (`LineSink`).
 
 Lines are chained by their hashes (`audit_chain.py`).
+
+The trail has a limited size, and callers can repeat some acts at will. The essential lines (`quota.py`) are therefore
+also written to a file of their own, with its own chain and its own limit: `essential_path`.
 """
 
 import contextlib
@@ -37,7 +40,7 @@ from ..model.text import cut, iso
 from ..private_files import open_private, private_directory
 from ..questions.presentation import describe
 from ..redaction import Redactor
-from .quota import QUOTAS, AuditQuotas
+from .quota import QUOTAS, AuditQuotas, EssentialQuota
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -282,22 +285,31 @@ arguments."""
 _OF_CALL = ("description", "arguments")
 
 
+def essential_path(path: Path) -> Path:
+    """The file of the essential lines of the trail at a path: `audit.essential.jsonl` for `audit.jsonl`."""
+    return path.with_name(f"{path.stem}.essential{path.suffix}")
+
+
 class Audit:
-    """An observer that writes the trail. Prompts are written as hashes, or in full with `prompts`; arguments of calls
-    to MCP servers only with `arguments`. On a machine of a fleet every line names the `machine`."""
+    """An observer that writes the trail, and its essential lines also to `essential`. Prompts are written as hashes, or
+    in full with `prompts`; arguments of calls to MCP servers only with `arguments`. On a machine of a fleet every line
+    names the `machine`."""
 
     def __init__(
         self,
         trail: RotatingJsonl,
         redactor: Redactor,
         *,
+        essential: RotatingJsonl | None = None,
         prompts: bool = False,
         arguments: bool = False,
         machine: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trail = trail
+        self._essential = essential
         self._quotas = AuditQuotas(clock)
+        self._essential_quota = EssentialQuota(clock)
         self._redactor = redactor
         self._prompts = prompts
         self._arguments = arguments
@@ -307,6 +319,8 @@ class Audit:
         """Block until everything is written."""
         self._write_counted(at_end=True)
         self._trail.close()
+        if self._essential is not None:
+            self._essential.close()
 
     def act(self, act: AuditEvent) -> None:
         if act.kind is AuditKind.FAILED:
@@ -375,6 +389,8 @@ class Audit:
             for name, value in clean.items()
         }
         self._trail.write(shortened, important=important)
+        if self._essential is not None and self._essential_quota.has_line(act, who):
+            self._essential.write(shortened)
 
 
 def _changed_to(question: Question, answer: Answer | None) -> str | None:

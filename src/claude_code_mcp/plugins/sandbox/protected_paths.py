@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...core.audit.trail import essential_path
 from ...core.claude.executable import bundled_executable
 from ...core.config import CONFIG_FILE_VARIABLE, Settings
 from ...core.model.paths import HERE, config_directory, user_file
@@ -136,14 +137,15 @@ def _homes(environments: Iterable[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _of_server(settings: Settings, environment: Mapping[str, str]) -> Iterator[ProtectedPath]:
-    config = environment.get(CONFIG_FILE_VARIABLE)
+    config, trail = environment.get(CONFIG_FILE_VARIABLE), settings.audit_file
     named: dict[str, object] = {
         "this server's state": settings.state_dir,
         "the sockets of this server": settings.runtime_dir,
         "the tokens": settings.http_tokens_file,
         "the policy": settings.policy_file,
         "the MCP servers of the hub": settings.hub_file,
-        "the audit trail": settings.audit_file,
+        "the audit trail": trail,
+        "the essential lines of the audit trail": essential_path(trail) if isinstance(trail, Path) else None,
         "the credentials of callers": settings.section(SandboxSettings).principal_credentials,
         "a token of the identity provider": settings.identity_provider_token_file,
         "the settings of this server": Path(config).expanduser() if config else None,
