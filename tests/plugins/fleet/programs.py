@@ -29,6 +29,7 @@ from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.leases import Holding
+from claude_code_mcp.plugins.fleet.live_fleet import LiveFleet
 from claude_code_mcp.plugins.fleet.machine_server import serve_machine
 from claude_code_mcp.plugins.fleet.page_link import answer_page, machine_pages
 from claude_code_mcp.plugins.fleet.routing import MachineIdentity, PlacementRequest, find_machine
@@ -51,7 +52,7 @@ class NamedMachine:
         return f"{self.id}.example.org"
 
 
-class NamedFleet:
+class NamedFleet(LiveFleet):
     """Machines that are said to be there; who holds a session is read from the bucket."""
 
     def __init__(self, sessions: KeyValue, machine_ids: Sequence[str]) -> None:

@@ -16,11 +16,11 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.leases import Holding, Holdings
+from claude_code_mcp.plugins.fleet.live_fleet import LiveFleet
 from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members, Membership
 from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.placement import choose_machine
-from claude_code_mcp.plugins.fleet.routing import LiveFleet
 from claude_code_mcp.plugins.fleet.runner import joined
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script

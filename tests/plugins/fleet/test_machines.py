@@ -13,6 +13,7 @@ from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.fleet import machines, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
 from claude_code_mcp.plugins.fleet.leases import MachineLease
+from claude_code_mcp.plugins.fleet.live_fleet import LiveFleet
 from claude_code_mcp.plugins.fleet.machines import (
     FleetMember,
     Machine,
@@ -23,7 +24,6 @@ from claude_code_mcp.plugins.fleet.machines import (
 )
 from claude_code_mcp.plugins.fleet.nats_server import Running, running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
-from claude_code_mcp.plugins.fleet.routing import LiveFleet
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until_true
 

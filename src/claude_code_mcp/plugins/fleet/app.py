@@ -28,13 +28,13 @@ from ..console.interface import Accounts, Console, ConsolePort, ConsoleSettings,
 from ..push.interface import PushRoutes, PushSettings
 from .connection import FleetConnection
 from .gateway import Gateway
+from .live_fleet import LiveFleet
 from .machines import Membership
 from .nats_client import Client
 from .ownership import OwnershipBucket
 from .page_gateway import FleetRoutes
 from .page_link import machine_pages
 from .placement import PlacementQueue, choose_machine
-from .routing import FleetView, LiveFleet
 from .runner import MachineParts
 from .settings import FleetSettings
 
@@ -115,7 +115,7 @@ class GatewayConsoles:
     """The consoles of a gateway: `OpenConsoles` of `plugins/console/console.py`."""
 
     def __init__(
-        self, gateway: Gateway, nats: Client, fleet: FleetView, receivers: "FleetReceivers | None" = None
+        self, gateway: Gateway, nats: Client, fleet: LiveFleet, receivers: "FleetReceivers | None" = None
     ) -> None:
         """Without `receivers`, notifications appear only on the page."""
         self._receivers = receivers
@@ -194,7 +194,7 @@ async def serving_gateway(
     async with Membership(connection).followed() as membership:
         ownership = await OwnershipBucket.opened(connection)
         fleet = LiveFleet(membership, ownership)
-        queue = PlacementQueue(fleet.machines, fleet.changed, settings.section(FleetSettings).fleet_wait_ms / 1000)
+        queue = PlacementQueue(membership.machines, fleet.changed, settings.section(FleetSettings).fleet_wait_ms / 1000)
         gateway = Gateway(connection, fleet, choose_machine, settings, queue.place)
         gateway.service.audited, gateway.service.learned = machine.audit, machine.add_secrets
         gateways_work = gateway.follow_machines(), gateway.dispatch.continue_waiting()

@@ -30,6 +30,7 @@ from . import merged_results, names
 from .connection import FleetConnection
 from .gateway_client import MAX_FOLLOWED, GatewayClient, Listening
 from .leases import HeldElsewhere
+from .live_fleet import LiveFleet
 from .machine_link import MachineLink, MachineUnavailable, Notification
 from .machine_server import Taken, refusal_in, taken_in, taking_request
 from .machines import FleetMember
@@ -38,7 +39,6 @@ from .nats_client import KeyNotFoundError, KeyWrongLastSequenceError, NatsError
 from .records import AbsentRecords, AbsentSession
 from .routing import (
     MANAGING,
-    FleetView,
     Goal,
     MachineIdentity,
     PlacementRequest,
@@ -81,7 +81,7 @@ class Dispatch:
     """Lets machines answer the requests of all clients of one gateway."""
 
     def __init__(
-        self, connection: FleetConnection, fleet: FleetView, choose: Choose, place: Place | None = None
+        self, connection: FleetConnection, fleet: LiveFleet, choose: Choose, place: Place | None = None
     ) -> None:
         """Without `place`, a new session is refused where `choose` refuses it."""
         self._connection = connection

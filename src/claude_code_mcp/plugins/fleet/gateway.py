@@ -42,6 +42,7 @@ from . import names
 from .connection import FleetConnection
 from .dispatch import Choose, Dispatch, Place
 from .gateway_client import GatewayClient
+from .live_fleet import LiveFleet
 from .machine_server import assigning_request, ending_request
 from .nats_client import NatsError
 from .removals import Removals
@@ -55,7 +56,6 @@ from .routing import (
     MOVE_SCHEMA,
     STAY_SCHEMA,
     STAYING,
-    FleetView,
     MachineIdentity,
     fleet_output,
 )
@@ -139,7 +139,7 @@ class Gateway:
     def __init__(
         self,
         connection: FleetConnection,
-        fleet: FleetView,
+        fleet: LiveFleet,
         choose: Choose,
         settings: Settings,
         place: Place | None = None,

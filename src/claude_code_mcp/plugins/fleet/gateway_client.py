@@ -24,9 +24,10 @@ from ...core.errors import InvalidArgument
 from ...server import sdk
 from ...server.client_capabilities import without_person
 from ...server.sdk import Context
+from .live_fleet import LiveFleet
 from .machine_link import Exchange, JsonObject, MachineLink, MachineUnavailable, Notification, open_link
 from .nats_client import Client
-from .routing import FleetView, ListenFilter, MachineIdentity, session_of, split_id, with_machine
+from .routing import ListenFilter, MachineIdentity, session_of, split_id, with_machine
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +237,7 @@ _LIST_CHANGES = {
 class Listening:
     """One `subscriptions/listen` stream of a client."""
 
-    def __init__(self, fleet: FleetView, client: GatewayClient, context: Context, params: dict[str, Any]) -> None:
+    def __init__(self, fleet: LiveFleet, client: GatewayClient, context: Context, params: dict[str, Any]) -> None:
         self._fleet = fleet
         self._client = client
         self._context = context

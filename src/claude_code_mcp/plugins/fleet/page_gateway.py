@@ -44,6 +44,7 @@ from ..console.interface import (
     page_row,
 )
 from .dispatch import CONTINUES_HINT, HOLDER_ONLY_HINT, Dispatch, PinnedToMachine
+from .live_fleet import LiveFleet
 from .machine_link import MachineUnavailable
 from .machine_server import Taken
 from .machines import Machine
@@ -51,7 +52,7 @@ from .merged_results import Silent, absent_row, merged_costs, number, objects
 from .nats_client import Client, NatsError
 from .page_link import FACTS, PageAnswer, PageRequest, ask_page
 from .records import AbsentSession
-from .routing import FleetView, MachineIdentity, PlacementRequest, directory_in
+from .routing import MachineIdentity, PlacementRequest, directory_in
 
 _ROWS_OF_ONE = 200
 """Rows that one machine lists at once."""
@@ -71,7 +72,7 @@ class FleetRoutes:
         self,
         nats: Client,
         dispatch: Dispatch,
-        fleet: FleetView,
+        fleet: LiveFleet,
         groups_of: Callable[[str], Collection[str]],
         still_signed_in: StillSignedIn,
         push: ApiPart | None = None,
@@ -386,7 +387,7 @@ class _FleetStream:
     def __init__(
         self,
         routes: FleetRoutes,
-        fleet: FleetView,
+        fleet: LiveFleet,
         user: WebUser,
         still_signed_in: StillSignedIn,
     ) -> None:
@@ -520,7 +521,7 @@ def _is_gone(problem: MachineUnavailable) -> RequestRefused:
     return RequestRefused(503, "MACHINE_GONE", problem.message, more={"machine": problem.data.get("machine")})
 
 
-def _machine_rows(fleet: FleetView) -> list[dict[str, Any]]:
+def _machine_rows(fleet: LiveFleet) -> list[dict[str, Any]]:
     """Every machine of the fleet, including offline ones, by name."""
     rows = [_machine_row(machine, True) for machine in fleet.machines()]
     return sorted([*rows, *(_machine_row(machine, False) for machine in fleet.gone())], key=_by_name)

@@ -3,7 +3,7 @@
 A call about a session goes to the machine that holds it, a call that creates a session to a chosen machine, and a call
 about all sessions to every machine. Values that a machine hands out and later expects back without a session (the state
 of a call that waits for an answer, the id of a task) are prefixed with the machine's id, so that any gateway finds the
-way back. Pure except for `LiveFleet`, which reads the fleet's buckets.
+way back. Pure: what the fleet's buckets say is in `live_fleet.py`.
 """
 
 import re
@@ -15,9 +15,6 @@ from typing import Any, Final, Protocol
 from ...core.errors import InvalidArgument
 from ...core.model.options import DIRECTORY_NAMES
 from ...core.model.session_id import is_session_id
-from .leases import Holding
-from .machines import GRACE_SECONDS, FleetMember, Machine, Membership
-from .ownership import OwnershipBucket
 
 JsonObject = Mapping[str, Any]
 
@@ -99,40 +96,6 @@ class MachineIdentity(Protocol):
     @property
     def run(self) -> str:
         """Distinguishes its process from earlier ones; empty if unknown."""
-
-
-class FleetView(Protocol):
-    """A gateway's view of the fleet."""
-
-    def machines(self) -> Sequence[MachineIdentity]:
-        """The online machines."""
-
-    def gone(self) -> Sequence[MachineIdentity]:
-        """Offline machines of the fleet: lists show the fleet's copies of their sessions."""
-
-    async def changed(self) -> None:
-        """Returns when a machine comes or goes."""
-
-    async def holder(self, session_id: str) -> str | None:
-        """The id of the machine that holds a session; empty if the last one released it, or the next one has yet to
-        take it; None if there never was one."""
-
-    async def stays(self, session_id: str) -> bool:
-        """Whether only its own machine can continue a session."""
-
-    async def absent(self, principal: str | None) -> Sequence[Holding]:
-        """The sessions of a principal, or of all, that no online machine holds, most recent changes first. Raises
-        TimeoutError while they are unknown."""
-
-    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
-        """Gives a session that no living machine holds to one; None if it is already that machine's. Raises
-        HeldElsewhere if another machine has taken it, and PermissionDenied if it is another principal's."""
-
-    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        """Returns a session without a holder to the machine that has just released it. Raises HeldElsewhere."""
-
-    async def take_back(self, holding: Holding) -> None:
-        """Takes back a session that a machine was given and has not claimed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,54 +263,3 @@ class ListenFilter:
             for kind, keys in part.items():
                 wanted[kind] = [*wanted.get(kind, ()), *keys]
         return wanted
-
-
-# -- live fleet -------------------------------------------------------------------------------------------------------
-
-
-class LiveFleet:
-    """The fleet according to its buckets: `FleetView` of `routing.py`."""
-
-    def __init__(self, membership: Membership, ownership: OwnershipBucket) -> None:
-        self._membership = membership
-        self._ownership = ownership
-
-    def machines(self) -> Sequence[Machine]:
-        return self._membership.machines()
-
-    def gone(self) -> Sequence[FleetMember]:
-        return self._membership.gone()
-
-    async def changed(self) -> None:
-        await self._membership.changed.wait()
-
-    async def note_absences(self) -> None:
-        """Tells the holders' bucket since when a machine is offline, until cancelled."""
-        while True:
-            changed = self._membership.changed  # before the look: what happens after it is not missed
-            self._ownership.note_present([machine.id for machine in self.machines()], GRACE_SECONDS)
-            await changed.wait()
-
-    async def holder(self, session_id: str) -> str | None:
-        holding = await self._ownership.last(session_id)
-        if holding is not None and holding.arriving:
-            return ""
-        if holding is not None and holding.stays and self._membership.was_removed(holding.machine):
-            return None  # its machine may have joined again under another id: it is looked for on the disks
-        return holding.machine if holding is not None else None
-
-    async def stays(self, session_id: str) -> bool:
-        holding = await self._ownership.last(session_id)
-        return holding is not None and holding.stays
-
-    async def absent(self, principal: str | None) -> Sequence[Holding]:
-        return await self._ownership.not_held_by({machine.id for machine in self.machines()}, principal)
-
-    async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
-        return await self._ownership.give(session_id, principal, machine_id)
-
-    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        await self._ownership.give_back(session_id, principal, machine_id)
-
-    async def take_back(self, holding: Holding) -> None:
-        await self._ownership.release(holding)
