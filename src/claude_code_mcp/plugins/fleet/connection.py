@@ -38,6 +38,8 @@ MACHINE_SECONDS = 5.0
 MAX_REPORT = 64 << 10
 """Maximum size of a machine's report, in bytes."""
 _REQUEST_SECONDS = 5.0
+_CREATE_SECONDS = 30.0
+"""A cluster takes seconds to create a replicated stream, and a server whose disk is busy as well."""
 _CONNECT_SECONDS = 5
 _REFUSALS = 3
 """How many consecutive refusals of a key are ignored: a server that is reloading its keys refuses valid ones too."""
@@ -295,7 +297,7 @@ async def follow_bucket(
 async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
     """Creates the fleet's missing buckets and streams. Existing ones stay unchanged, except for the lease length, which
     is set to this version's."""
-    js = connection.jetstream
+    js = connection.client.jetstream(timeout=_CREATE_SECONDS)
     # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
     # all others. That excludes markers for what expired too: `machines.py` measures that itself.
     leases = StreamConfig(
