@@ -23,7 +23,7 @@ from claude_code_mcp.testing import Sandbox
 from . import warm_commands
 from .leftovers import RUN
 from .program import OURS, Process, Program, started
-from .tool_calls import call
+from .tool_calls import call, until_finished
 
 
 class Computer(Sandbox):
@@ -135,7 +135,7 @@ async def continued(client: Client, session_id: str, message: str, refusals: lis
             "claude_send_message", {"sessionId": session_id, "message": message, "waitSeconds": 50}
         )
         if not result.is_error:
-            return dict(result.structured_content or {})
+            return await until_finished(client, dict(result.structured_content or {}))
         refusals.append(str(result.content))
         await asyncio.sleep(0.5)
     raise AssertionError(result.content)

@@ -21,6 +21,19 @@ async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     return dict(result.structured_content or {})
 
 
+async def finished(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The report of a call that waits for a turn, once the turn is over."""
+    return await until_finished(client, await call(client, tool, **arguments))
+
+
+async def until_finished(client: Client, report: dict[str, Any]) -> dict[str, Any]:
+    """The report of a session once its turn is over: on a busy machine that takes longer than a call may wait."""
+    async with asyncio.timeout(HANG_SECONDS):
+        while report["status"] == "running":
+            report |= await call(client, "claude_get_status", sessionId=report["sessionId"], waitSeconds=50)
+    return report
+
+
 async def refused(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     """The error of a call that must fail: `code`, `message` and its data."""
     result = await called(client, tool, arguments)

@@ -26,7 +26,7 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import ManagingComputer, continued, front_of, processes_of, until_listed
 from tests.support.ports import free_port
-from tests.support.tool_calls import call, refused
+from tests.support.tool_calls import call, finished, refused
 from tests.support.waiting import until
 
 from .machines import OpenSeal
@@ -48,7 +48,7 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.joined("laptop", ticket=server.ticket):
                 made = [
-                    await call(
+                    await finished(
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
                         workingDirectory=str(laptop.project), waitSeconds=50,
                     )

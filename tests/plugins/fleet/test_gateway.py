@@ -27,7 +27,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
 from tests.support.parts import service_parts
-from tests.support.tool_calls import call, refused
+from tests.support.tool_calls import call, finished, refused
 from tests.support.waiting import HANG_SECONDS, until_true
 
 from .programs import TOOLSETS, NamedFleet, choose, running_machine
@@ -120,7 +120,7 @@ async def test_sessions_run_where_they_were_wished_for_and_are_found_and_read_th
     async with client_of(machines.gateway, mode) as client:
         made = {}
         for id_ in ("a", "b"):
-            report = await call(
+            report = await finished(
                 client, "claude_create_session", prompt=script("go", f"on {id_}"), waitSeconds=40, **machines.here(id_)
             )
             assert (report["result"], report["machine"]) == (f"on {id_}", f"{id_}.example.org")
@@ -128,7 +128,7 @@ async def test_sessions_run_where_they_were_wished_for_and_are_found_and_read_th
             assert [session.id for session in machines.services[id_].sessions()] == [made[id_]]
         for id_, session in made.items():
             assert (await call(client, "claude_get_status", sessionId=session))["machine"] == f"{id_}.example.org"
-            again = await call(
+            again = await finished(
                 client, "claude_send_message", sessionId=session, message=script("more", "again"), waitSeconds=40
             )
             assert again["result"] == "again"
@@ -155,7 +155,7 @@ async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines
     person = Person()
     async with client_of(machines.gateway, mode, person) as client:
         prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
-        report = await call(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
+        report = await finished(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
         assert report["result"] == "thanks"
         assert len(person.asked) == 1
         assert "Which colour?" in person.asked[0]
@@ -194,7 +194,7 @@ async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(mach
     async with client_of(machines.gateway, "legacy", person) as client:
         uris = []
         for id_ in ("a", "b"):
-            report = await call(
+            report = await finished(
                 client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here(id_)
             )
             uris.append((report["sessionId"], f"claude-session:///{report['sessionId']}"))
@@ -204,7 +204,9 @@ async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(mach
             await client.session.send_request(request, types.EmptyResult)
         person.heard.clear()
         for session, uri in uris:
-            await call(client, "claude_send_message", sessionId=session, message=script("more", "y"), waitSeconds=40)
+            await finished(
+                client, "claude_send_message", sessionId=session, message=script("more", "y"), waitSeconds=40
+            )
             await until_true(partial(person.has_heard, uri))
 
 
@@ -222,7 +224,7 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
         client_of(gateway, "legacy", person) as client,
     ):
         async with running_machine(engine.url, "a", service):
-            made = await call(
+            made = await finished(
                 client,
                 "claude_create_session",
                 prompt=script("go", "x"),
@@ -243,19 +245,21 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
 
 async def test_a_client_of_2026_hears_of_all_machines_on_one_stream(machines: TwoMachines) -> None:
     async with client_of(machines.gateway, "2026-07-28") as client:
-        report = await call(
+        report = await finished(
             client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("b")
         )
         uri, heard = f"claude-session:///{report['sessionId']}", set()
         async with client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
-            await call(
+            await finished(
                 client,
                 "claude_send_message",
                 sessionId=report["sessionId"],
                 message=script("more", "y"),
                 waitSeconds=40,
             )
-            await call(client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a"))
+            await finished(
+                client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a")
+            )
             async with asyncio.timeout(HANG_SECONDS):
                 async for change in changes:
                     heard.add(getattr(change, "uri", None) or type(change).__name__)
@@ -342,7 +346,7 @@ async def test_a_call_becomes_a_task_that_any_gateway_finds(machines: TwoMachine
 
 async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) -> None:
     async with client_of(machines.gateway, "2026-07-28") as client:
-        made = await call(
+        made = await finished(
             client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a")
         )
         machines.fleet.set_machines(["a", "silent"])
@@ -389,7 +393,7 @@ async def test_a_session_that_nobody_has_claimed_is_found_on_its_machine(
         two_machines(engine.url, fleet, model, tmp_path, claims=False) as machines,
         client_of(machines.gateway, "2026-07-28") as client,
     ):
-        made = await call(
+        made = await finished(
             client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("b")
         )
         found = await call(client, "claude_get_status", sessionId=made["sessionId"])

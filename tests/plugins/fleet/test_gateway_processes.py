@@ -22,7 +22,7 @@ from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
 from tests.server.tools.conftest import Listener
-from tests.support.tool_calls import call
+from tests.support.tool_calls import call, finished
 from tests.support.waiting import until_true
 
 from .test_gateway import ERAS, Person, TwoMachines, two_machines
@@ -96,7 +96,7 @@ async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
     person = Person()
     async with Client(stdio_gateway(machines), mode=mode, elicitation_callback=person.answer) as client:
         prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
-        report = await call(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
+        report = await finished(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
         assert (report["result"], report["machine"]) == ("thanks", "b.example.org")
         assert len(person.asked) == 1
 
@@ -146,7 +146,7 @@ async def test_what_a_gateway_has_begun_that_ends_goes_on_at_another(
             for prompt, machine in ((running, "a"), (asking, "b")):
                 made = await call(client, "claude_create_session", prompt=prompt, **machines.here(machine))
                 sessions.put_nowait(made["sessionId"])
-            await call(client, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
+            await finished(client, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
 
     with http_gateway(machines) as (process, url):
         lost = asyncio.ensure_future(first_client(url))
@@ -167,7 +167,7 @@ async def test_what_a_gateway_has_begun_that_ends_goes_on_at_another(
             }
             over.touch()
             ended = [
-                await call(client, "claude_get_status", sessionId=session, waitSeconds=50)
+                await finished(client, "claude_get_status", sessionId=session, waitSeconds=50)
                 for session in (first, second)
             ]
     assert [(report["status"], report["machine"]) for report in ended] == [
@@ -205,7 +205,7 @@ async def test_callers_of_a_gateway_are_those_of_the_machines(machines_of_two: T
         async with client_with(ANN, url) as ann, client_with(BOB, url) as bob:
             made = {}
             for client, machine in ((ann, "a"), (bob, "b")):
-                report = await call(
+                report = await finished(
                     client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here(machine)
                 )
                 made[machine] = report["sessionId"]

@@ -25,7 +25,7 @@ from claude_code_mcp.plugins.fleet.runner import joined
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import RUN
-from tests.support.tool_calls import call, refused
+from tests.support.tool_calls import call, finished, refused
 from tests.support.waiting import until_true
 
 from .conftest import in_own_task
@@ -106,7 +106,7 @@ async def test_sessions_are_placed_found_and_missed(
         view = LiveFleet(membership, ownership)
         gateway = Gateway(fleet, view, choose_machine, load_settings({}))
         async with client_of(gateway, "2026-07-28") as client:
-            made = await call(
+            made = await finished(
                 client,
                 "claude_create_session",
                 prompt=script("go", "x"),

@@ -14,7 +14,7 @@ from claude_code_mcp.plugins.fleet.ownership import MAX_HELD
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import Computer, continued, front_of
-from tests.support.tool_calls import call
+from tests.support.tool_calls import call, finished
 from tests.support.waiting import until_true
 
 pytestmark = pytest.mark.programs
@@ -27,7 +27,7 @@ async def test_sessions_of_a_machine_that_has_lost_its_data_go_on_from_the_copy(
     with server.up():
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.joined("laptop", ticket=server.ticket):
-                made = await call(
+                made = await finished(
                     client, "claude_create_session", prompt=script("remember the word heron", "I will"),
                     machine="laptop", workingDirectory=str(laptop.project), waitSeconds=50,
                 )  # fmt: skip

@@ -33,7 +33,7 @@ from tests.support.fleet import Computer, claude_processes, front_of, processes_
 from tests.support.program import Process
 from tests.support.repositories import repository
 from tests.support.system_packages import require
-from tests.support.tool_calls import call
+from tests.support.tool_calls import call, finished
 from tests.support.waiting import HANG_SECONDS, until, until_true
 
 from .programs import NamedFleet, choose
@@ -56,7 +56,7 @@ class TwoPlaces:
         return await call(self.client, "claude_code", prompt=prompt, machine="laptop", cwd=str(directory), **more)
 
     async def say(self, session_id: str, message: str) -> dict[str, Any]:
-        return await call(self.client, "claude_send_message", sessionId=session_id, message=message, waitSeconds=50)
+        return await finished(self.client, "claude_send_message", sessionId=session_id, message=message, waitSeconds=50)
 
     async def report(self, uri: str) -> dict[str, Any]:
         (content,) = (await self.client.read_resource(f"claude-sessions:///{uri}")).contents

@@ -12,7 +12,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.support.fleet import ManagingComputer, continued, front_of, processes_of
-from tests.support.tool_calls import call
+from tests.support.tool_calls import call, finished
 from tests.support.waiting import until
 
 
@@ -24,7 +24,7 @@ async def test_titles_tags_and_pins_are_listed_while_their_machine_is_gone_and_g
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.joined("laptop", ticket=server.ticket):
                 made = [
-                    await call(
+                    await finished(
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
                         workingDirectory=str(laptop.project), waitSeconds=50,
                     )

@@ -24,7 +24,7 @@ from tests.support.fleet import (
 )
 from tests.support.program import Process
 from tests.support.repositories import repository
-from tests.support.tool_calls import call
+from tests.support.tool_calls import call, finished
 from tests.support.waiting import until, until_true
 
 from .test_gateway import Person
@@ -79,7 +79,7 @@ async def test_a_machine_that_was_frozen_ends_what_another_has_taken(
 
 async def begun_on(client: Client, machine: str, directory: Path) -> str:
     """A session whose first turn is over, and whose second one never ends."""
-    made = await call(
+    made = await finished(
         client, "claude_create_session", prompt=script("remember the word heron", "I will"), machine=machine,
         workingDirectory=str(directory), waitSeconds=50,
     )  # fmt: skip
@@ -118,7 +118,7 @@ async def through_the_gateway(
             cwd=str(source), allowedTools=["Bash"], env={"WORD": "heron-in-the-reeds"},
         )  # fmt: skip
         asking = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
-        second = await call(
+        second = await finished(
             client, "claude_create_session", prompt=asking, labels=["gpu"], workingDirectory=str(desk.project),
             waitSeconds=50,
         )  # fmt: skip
@@ -213,7 +213,7 @@ async def test_a_session_that_was_deleted_does_not_come_back_when_its_machine_go
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.joined("laptop", ticket=server.ticket):
                 made = [
-                    await call(
+                    await finished(
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
                         workingDirectory=str(repository(laptop.root / word)), waitSeconds=50,
                     )
