@@ -107,7 +107,7 @@ def main() -> None:
         )
         with connected(sandbox, environment) as url:
             terminal = Tmux(sandbox, environment)
-            browser = launch(playwright, find_chromium())
+            browser = launch(playwright.chromium, find_chromium())
             try:
                 terminal.shows("Do you want to proceed?")
                 terminal.take("terminal-question", "Esc to cancel")

@@ -1,6 +1,7 @@
-"""The Chromium of these tests: the one of the system, else one from npm, whose package has the program inside.
+"""The Chromium of these tests. Most use a headless shell, from the system or from npm, because it needs about half the
+processor time of a complete Chromium. Only a complete Chromium from the system has notifications.
 
-Neither needs root nor a download beside the package. TEST_CHROMIUM chooses: `system`, `npm`, or the path of a program.
+TEST_CHROMIUM chooses for all tests: `system` (a complete one), `npm`, or the path of a program.
 """
 
 import os
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from tests.support.npm import Unavailable
 
 HERE = Path(__file__).parent
 PLACE = npm.BUILD / "chromium"
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_COMPLETE = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_HEADLESS_SHELLS = ("chromium-headless-shell", "chrome-headless-shell")
 _PACKED = PLACE / "node_modules" / "@sparticuz" / "chromium"
 _SECONDS = 120
 _FONTS = """<?xml version="1.0"?>
@@ -33,25 +36,34 @@ class Chromium:
 
     executable: str
     environment: dict[str, str] = field(default_factory=dict)
-    keeps_notifications: bool = True
-    """Whether notifications that a page shows can be read back."""
 
 
 def find_chromium() -> Chromium:
     """Raises Unavailable, with the reasons, where there is none."""
     choice = os.environ.get("TEST_CHROMIUM", "")
-    if choice not in {"", "system", "npm"}:
-        return Chromium(choice)
-    found = next((path for name in _NAMES if (path := shutil.which(name))), None) if choice != "npm" else None
-    if found is not None:
-        return Chromium(found)
-    missing = "there is no Chromium here (on Debian: apt-get install chromium)"
     if choice == "system":
-        raise Unavailable(missing)
+        return find_complete_chromium()
+    if choice not in {"", "npm"}:
+        return Chromium(choice)
+    if choice == "" and (shell := _on_path(_HEADLESS_SHELLS)):
+        return Chromium(shell)
     try:
         return _from_npm()
     except Unavailable as error:
-        raise Unavailable(f"{missing}, and none from npm: {error}") from None
+        if choice == "" and (complete := _on_path(_COMPLETE)):
+            return Chromium(complete)
+        raise Unavailable(f"no Chromium is installed (on Debian: apt-get install chromium), and {error}") from None
+
+
+def find_complete_chromium() -> Chromium:
+    """A Chromium of the system with all of its features. Raises Unavailable."""
+    if complete := _on_path(_COMPLETE):
+        return Chromium(complete)
+    raise Unavailable("no complete Chromium is installed (on Debian: apt-get install chromium)")
+
+
+def _on_path(names: Iterable[str]) -> str | None:
+    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def _from_npm() -> Chromium:
@@ -68,7 +80,7 @@ def _from_npm() -> Chromium:
             marker.write_bytes(version)
     environment = {"LD_LIBRARY_PATH": str(root / "lib"), "FONTCONFIG_FILE": str(root / "fonts.conf")}
     _check_that_it_starts(root / "chromium", environment)
-    return Chromium(str(root / "chromium"), environment, keeps_notifications=False)  # it is a headless shell
+    return Chromium(str(root / "chromium"), environment)
 
 
 def _unpack(node: str, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support import npm
 
-from .chromium import Chromium, find_chromium
+from .chromium import Chromium, find_chromium, find_complete_chromium
 from .console import DESKTOP, Person, Site, launch, running
 
 HERE = Path(__file__).parent
@@ -26,16 +27,10 @@ def chromium() -> Chromium:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def reads_notifications(chromium: Chromium) -> None:
-    if not chromium.keeps_notifications:
-        pytest.skip("the Chromium from npm keeps no notifications; one of the system does")
-
-
 @pytest.fixture(scope="package")
 def browser(chromium: Chromium) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        started = launch(playwright, chromium)
+        started = launch(playwright.chromium, chromium)
         yield started
         started.close()
 
@@ -105,9 +100,8 @@ def person(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Person]:
 OpenBrowser = Callable[..., Person]
 
 
-@pytest.fixture
-def open_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
-    """Opens browsers of people who have nothing to do with each other; what went wrong in one fails the test."""
+@contextmanager
+def opening(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
     people: list[Person] = []
 
     def start(at: Site | None = None, **options: Any) -> Person:
@@ -119,6 +113,24 @@ def open_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
     for person in people:
         person.context.close()
     assert [fault for person in people for fault in person.faults] == []
+
+
+@pytest.fixture
+def open_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
+    """Opens browsers of people who have nothing to do with each other; what went wrong in one fails the test."""
+    with opening(browser, site) as start:
+        yield start
+
+
+@pytest.fixture
+def open_complete_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
+    """The same with a complete Chromium, which has notifications."""
+    try:
+        chromium = find_complete_chromium()
+    except npm.Unavailable as error:
+        pytest.skip(str(error))
+    with launch(browser.browser_type, chromium) as started, opening(started, site) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

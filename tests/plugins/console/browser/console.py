@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Dialog, Locator, Page, Playwright, expect
+from playwright.sync_api import Browser, BrowserContext, BrowserType, Dialog, Locator, Page, expect
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
@@ -37,9 +37,9 @@ _DRAWN = """() => new Promise((done) => {
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
-def launch(playwright: Playwright, chromium: Chromium) -> Browser:
+def launch(browser_type: BrowserType, chromium: Chromium) -> Browser:
     environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
-    return playwright.chromium.launch(executable_path=chromium.executable, args=_FLAGS, env=environment)
+    return browser_type.launch(executable_path=chromium.executable, args=_FLAGS, env=environment)
 
 
 class Site:

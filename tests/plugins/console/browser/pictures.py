@@ -96,7 +96,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root, ScriptedModelThread() as model, sync_playwright() as playwright:
         sandbox = Sandbox(Path(root), model.url)
         with running(Site(sandbox, sandbox.environment())) as site:
-            browser = launch(playwright, chromium)
+            browser = launch(playwright.chromium, chromium)
             take(site, browser)
             browser.close()
 

@@ -247,11 +247,10 @@ REGISTER = """async () => {
 }"""
 
 
-@pytest.mark.usefixtures("reads_notifications")
 def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(
-    open_browser: OpenBrowser, site: Site, signed_in: Any
+    open_complete_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
-    person = open_browser(storage_state=signed_in).arrive()
+    person = open_complete_browser(storage_state=signed_in).arrive()
     manifest = json.loads(person.page.evaluate("fetch('/manifest.webmanifest').then(answer => answer.text())"))
     assert manifest["display"] == "standalone"
     for one in manifest["icons"]:

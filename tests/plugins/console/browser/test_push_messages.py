@@ -4,7 +4,6 @@ the page is closed, is shown, and leads to the question."""
 import json
 from typing import Any
 
-import pytest
 from playwright.sync_api import Route, expect
 
 from claude_code_mcp.testing.script import tool
@@ -31,11 +30,10 @@ def told(site: Site, *, then: str) -> tuple[str, str]:
     return message, session
 
 
-@pytest.mark.usefixtures("reads_notifications")
 def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
-    open_browser: OpenBrowser, site: Site, signed_in: Any
+    open_complete_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
-    person = open_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")
+    person = open_complete_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")
     context, page = person.context, person.page
     pushes = PushService(context, context.new_cdp_session(context.new_page()), site)
     page.get_by_role("button", name="Switch on for this device").click()
