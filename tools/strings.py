@@ -1,19 +1,23 @@
 """Prints every text that users read, with its place, as one list to review. `make strings` runs it.
 
 A text is a string in the source that has at least two words and is not a docstring: descriptions of tools and settings,
-results, errors, notices, questions, forms, push messages, `--help`, doctor, the terminal interface and logs.
+results, errors, notices, questions, forms, push messages, `--help`, doctor, the terminal interface and logs. The list
+also has the texts of the console, and those that clients and catalogues show: manifests, the plugin and its skill.
 Parts that are inserted appear as `{}`. `--area errors` prints one area; the areas are the first column.
 """
 
 import argparse
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "claude_code_mcp"
-_WEB = PACKAGE.parent.parent / "web" / "src"
+_REPOSITORY = PACKAGE.parent.parent
+_WEB = _REPOSITORY / "web" / "src"
+_CLAUDE_PLUGIN = PACKAGE / "plugins" / "terminal" / "claude_plugin"
 _LOG_METHODS = {"debug", "info", "warning", "error", "exception"}
 _AREAS = {
     "add_argument": "help",
@@ -25,7 +29,10 @@ _AREAS = {
 """The area of the texts in a call, by the name of what is called."""
 _ERROR = re.compile(r"[A-Z]\w*(Error|Argument|Denied|Failed|Reached|Busy|NotFound|Refused|Unavailable)")
 _TEXT = re.compile(r"[A-Za-z]{2,}[ ,:']+\S*[A-Za-z]")
-_NOT_FOR_PEOPLE = re.compile(r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|DROP|WITH|BEGIN)\b")
+_NOT_FOR_PEOPLE = re.compile(
+    r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|PRAGMA|DROP|WITH|BEGIN)\b|^\S+ (> )?\S* ?\{ [a-z-]+: "
+)
+"""SQL, and the styles of the terminal interface."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,13 +54,36 @@ def texts_of_package() -> Iterator[UserText]:
 def texts_of_console() -> Iterator[UserText]:
     """The texts of the console's page: quoted strings and text between tags, of several words."""
     for path in sorted(_WEB.rglob("*.ts*")):
+        source = re.sub(r"(?m)^[ \t]*(//|/?\*|import ).*$", "", path.read_text(encoding="utf-8"))
+        for found in re.finditer(r'"((?:[^"\\\n]|\\.)+)"|`((?:[^`\\]|\\.)+)`|>([^<>{}"`=;]+)(?=[<{])', source):
+            text = " ".join((found[1] or found[2] or found[3]).split())
+            if re.search(r"[A-Za-z]{2,} [a-z]", text) and not re.search(r"=>|\\u|^void |^\S+ \S*[({]$", text):
+                line = source.count("\n", 0, found.start()) + 1
+                yield UserText("console", f"web/{path.relative_to(_WEB)}", line, text)
+
+
+def texts_of_manifests() -> Iterator[UserText]:
+    """The texts in manifests for clients and catalogues, and the skill that Claude reads."""
+    for path in sorted([*(_REPOSITORY / "deploy").rglob("*.json"), *_CLAUDE_PLUGIN.rglob("*.json")]):
+        for text in _strings(json.loads(path.read_text(encoding="utf-8"))):
+            if _TEXT.search(text):
+                yield UserText("manifests", str(path.relative_to(_REPOSITORY)), 1, text)
+    for path in sorted(_CLAUDE_PLUGIN.rglob("*.md")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if line.lstrip().startswith(("//", "*", "import ")):
-                continue
-            for found in re.finditer(r'"((?:[^"\\]|\\.)+)"|`((?:[^`\\]|\\.)+)`|>([^<>{}]+)(?=[<{])', line):
-                text = (found[1] or found[2] or found[3]).strip()
-                if re.search(r"[A-Za-z]{2,} [a-z]", text):
-                    yield UserText("console", f"web/{path.relative_to(_WEB)}", number, text)
+            if _TEXT.search(line):
+                yield UserText("manifests", str(path.relative_to(_REPOSITORY)), number, line.strip())
+
+
+def _strings(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for below in value.values():
+                yield from _strings(below)
+        case list():
+            for below in value:
+                yield from _strings(below)
 
 
 class _Reader:
@@ -73,6 +103,8 @@ class _Reader:
                 area_of_child = "settings"
             else:
                 area_of_child = area
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "cast" and index == 1:
+                continue  # a type
             if isinstance(child, ast.Constant | ast.JoinedStr):
                 if (text := _text(child)) is not None:
                     yield UserText(area_of_child or self._usual_area(), self._file, child.lineno, text)
@@ -123,7 +155,7 @@ def _text(node: ast.Constant | ast.JoinedStr) -> str | None:
 
 
 def user_texts() -> list[UserText]:
-    return sorted([*texts_of_package(), *texts_of_console()])
+    return sorted([*texts_of_package(), *texts_of_console(), *texts_of_manifests()])
 
 
 def main() -> None:
