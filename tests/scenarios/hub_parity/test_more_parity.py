@@ -39,17 +39,23 @@ async def test_unusual_answers(both: Both) -> None:
         tool("mcp__x__wrong_id"),
         extra={"MCP_TOOL_TIMEOUT": "3000"},
     )
-    told(seen, "the server's instructions", lambda one: "told to the model" if INSTRUCTIONS in one.bodies else "lost")
+    told(
+        seen,
+        "the server's instructions",
+        lambda one: "in the model's context" if INSTRUCTIONS in one.bodies else "lost",
+    )
     told(seen, "a result with an image", lambda one: "shown to the model" if PIXEL in one.bodies else one.results[0])
-    told(seen, "a tool says that it failed", lambda one: "told as an error" if one.failed[1] else one.results[1])
+    told(seen, "a tool says that it failed", lambda one: "an error" if one.failed[1] else one.results[1])
     told(seen, "a lone surrogate in a result", lambda one: "text" if "behind" in one.results[2] else one.results[2])
-    told(seen, "NaN in a result", lambda one: "passed" if _is_number(one.results[3]) else _end_of(one.results[3]))
+    told(
+        seen, "NaN in a result", lambda one: "passed through" if _is_number(one.results[3]) else _end_of(one.results[3])
+    )
     told(seen, "`${workspaceFolder}` in an entry", lambda one: _filled_in(one, 0))
     told(seen, "`${NAME:-default}` in an entry", lambda one: _filled_in(one, 1))
     told(
         seen,
         "`${NAME}` in `env` that is not set",
-        lambda one: "works" if "mcp__x__echo" in one.tools else "is not there",
+        lambda one: "works" if "mcp__x__echo" in one.tools else "missing",
     )
     told(seen, "an answer with a wrong id", lambda one: _end_of(one.results[5]))
 
@@ -126,7 +132,7 @@ async def test_configuration_as_people_have_it(start_rig: StartRig, sandbox: San
 
 
 def _has(one: Seen, server: str) -> str:
-    return "there" if f"mcp__{server}__echo" in one.tools else "not there"
+    return "available" if f"mcp__{server}__echo" in one.tools else "missing"
 
 
 async def test_tools_are_searched_for(both: Both) -> None:

@@ -40,8 +40,8 @@ async def test_tools_results_resources_prompts_and_questions(both: Both) -> None
     told(seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none")
     filled = {"first": "Ada", "second": "Lovelace", "colours": ["r", "b"], "size": "l", "sure": True, "count": 3}
     told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8))
-    told(seen, "a server wants an address to be opened", lambda one: _answer(one, {"action": "accept"}, 7))
-    told(seen, "a server refuses until an address was opened (-32042)", _called_again)
+    told(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
+    told(seen, "a server refuses until a URL was opened (-32042)", _called_again)
     told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
 
 
@@ -53,7 +53,7 @@ def _called_again(one: Seen) -> str:
 def _saved(result: str, size: int) -> str:
     path = result.partition("saved to ")[2].partition(".txt")[0]
     whole = bool(path) and len(Path(f"{path}.txt").read_text()) >= size
-    return "saved whole to a file that the model is told of" if whole else result[:50]
+    return "saved to a file, which the result names" if whole else result[:50]
 
 
 def _directory(one: Seen, result: str) -> str:
@@ -66,7 +66,7 @@ async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     seen = await both({"a b": full(), "a.b": full()})
     told(
         seen,
-        "two servers whose names normalise to the same",
+        "two servers whose names normalize to the same",
         lambda one: {1: "one of them", 2: "both"}[sum(name.endswith("__echo") for name in one.tools)],
     )
 
@@ -74,18 +74,18 @@ async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
 def _answer(one: Seen, expected: object, place: int) -> str:
     given = json.loads(one.results[place])
     if given == {"action": "cancel"} and not one.asked:
-        return "cancelled, nobody is asked"
-    return "a person is asked, and the answer is typed" if given == expected else str(given)
+        return "cancelled without asking anyone"
+    return "a person is asked" if given == expected else str(given)
 
 
 @pytest.mark.soak
 async def test_a_server_that_ends_at_the_probe(both: Both) -> None:
     seen = await both({"x": full("ends")}, tool("mcp__x__echo", word="hi"))
-    told(seen, "a server that ends at the first unknown message", _works)
+    told(seen, "a server that exits at the first unknown message", _works)
 
 
 def _works(one: Seen) -> str:
-    return "works" if "mcp__x__echo" in one.tools and one.results == ['{"word": "hi"}'] else "is not there"
+    return "works" if "mcp__x__echo" in one.tools and one.results == ['{"word": "hi"}'] else "missing"
 
 
 @pytest.mark.soak  # that a hub starts it there: tests/hub/test_server_pool.py

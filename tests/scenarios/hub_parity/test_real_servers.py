@@ -96,13 +96,13 @@ async def test_a_server_of_others_works(both: Both, packages: Path, what: str) -
 @pytest.mark.parametrize(
     ("what", "faults"),
     [
-        ("a server that is mute at the first unknown message", ("mute",)),
-        ("a server that hangs at the first unknown message", ("stuck",)),
+        ("a server that stays silent after the first unknown message", ("mute",)),
+        ("a server that hangs after the first unknown message", ("stuck",)),
     ],
 )
 async def test_a_server_that_cannot_take_the_probe(both: Both, what: str, faults: tuple[str, ...]) -> None:
     native, hub = await both({"x": full(*faults)}, tool("mcp__x__echo", word="hi"))
-    check(what, *("works" if one.results == ['{"word": "hi"}'] else "is not there" for one in (native, hub)))
+    check(what, *("works" if one.results == ['{"word": "hi"}'] else "missing" for one in (native, hub)))
 
 
 async def test_a_slow_server_is_there_in_the_first_turn(both: Both) -> None:
@@ -110,5 +110,5 @@ async def test_a_slow_server_is_there_in_the_first_turn(both: Both) -> None:
     native, hub = await both({"x": full("slow=15")}, pause, tool("mcp__x__echo", word="hi"))
     check(
         "a server that takes 15 s to start, in the first turn",
-        *("works" if one.results[1] == '{"word": "hi"}' else "is not there" for one in (native, hub)),
+        *("works" if one.results[1] == '{"word": "hi"}' else "missing" for one in (native, hub)),
     )
