@@ -33,7 +33,7 @@ export async function withMore(list: readonly Attachment[], files: readonly File
       const attachment = await read(file);
       if (all.length >= MAX_ATTACHMENTS) throw new Error(`At most ${MAX_ATTACHMENTS} attachments can be sent with one message.`);
       const together = all.reduce((sum, one) => sum + one.bytes, attachment.bytes);
-      if (together > MAX_TOTAL) throw new Error(`${file.name}: all attachments together may have at most ${size(MAX_TOTAL)}.`);
+      if (together > MAX_TOTAL) throw new Error(`${file.name} does not fit: all attachments together can be at most ${size(MAX_TOTAL)}.`);
       all = [...all, attachment];
     } catch (error) {
       refused = error instanceof Error ? error.message : String(error);
@@ -81,11 +81,11 @@ export function dataOf(attachments: readonly Attachment[]): string[] {
 
 async function read(file: File): Promise<Attachment> {
   if (file.type === "application/pdf") {
-    if (file.size > MAX_PICTURE) throw new Error(`${file.name} has ${size(file.size)}; a PDF may have at most ${size(MAX_PICTURE)}.`);
+    if (file.size > MAX_PICTURE) throw new Error(`${file.name} is too large (${size(file.size)}); a PDF can be at most ${size(MAX_PICTURE)}.`);
     return { name: file.name, document: await dataUrl(file), bytes: file.size };
   }
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") return readPicture(file);
-  if (file.size > MAX_FILE) throw new Error(`${file.name} has ${size(file.size)}; a text file may have at most ${size(MAX_FILE)}.`);
+  if (file.size > MAX_FILE) throw new Error(`${file.name} is too large (${size(file.size)}); a text file can be at most ${size(MAX_FILE)}.`);
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text: string;
   try {
@@ -109,7 +109,7 @@ async function readPicture(file: File): Promise<Attachment> {
   const asIs = PICTURE_TYPES.includes(file.type) && file.size <= MAX_PICTURE && longest <= MAX_SIDE;
   const blob = asIs ? file : await scaled(bitmap, Math.min(1, MAX_SIDE / longest));
   bitmap.close();
-  if (blob.size > MAX_PICTURE) throw new Error(`${name} has ${size(blob.size)}; an image may have at most ${size(MAX_PICTURE)}.`);
+  if (blob.size > MAX_PICTURE) throw new Error(`${name} is too large (${size(blob.size)}); an image can be at most ${size(MAX_PICTURE)}.`);
   return { name, picture: await dataUrl(blob), bytes: blob.size };
 }
 

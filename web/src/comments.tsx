@@ -16,7 +16,7 @@ const MAX_COMMENTS = 50;
 const MAX_LENGTH = 1000;
 /** Of all quotes together: a draft that is longer would not be kept. */
 const MAX_QUOTES = 40_000;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it counts only once.";
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 
 interface Comment {
   readonly key: number;

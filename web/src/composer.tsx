@@ -196,7 +196,7 @@ export class Composer {
   reachable(): void {
     if (this.problem.peek() !== this.options.unsure) return;
     this.problem.value = "";
-    this.note.value = "Reconnected. If your message is not above, send it again: it counts only once.";
+    this.note.value = "Reconnected. If your message is not above, send it again: it is delivered only once.";
   }
 }
 

@@ -29,7 +29,7 @@ import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from ".
 import { dollars, place, visible } from "./words";
 
 const NEAR_END = 120;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it counts only once.";
+const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
 
 export interface Surroundings {

@@ -120,7 +120,7 @@ export function FormAddress({ form }: { form: Form }): VNode {
   if (url === null) return <>{shown}<p class="hint">This is not a web address and cannot be opened here.</p></>;
   return (
     <>
-      <p class="hint">It wants you to open an address at <strong>{visible(url.host)}</strong>:</p>
+      <p class="hint">It asks you to open an address at <strong>{visible(url.host)}</strong>:</p>
       {shown}
       <p><a class="button" href={url.href} title={url.href} target="_blank" rel="noopener noreferrer nofollow">Open this address</a></p>
     </>

@@ -100,7 +100,7 @@ export function GoneNotice({ id, lost, machines, moved, fail }: {
         ? "The next message continues it on another machine, with its history and the last saved files. Or choose a machine:"
         : "No other machine is available. The session continues when its machine is back."}</p>
       <div class="actions">
-        {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => goOn(machine)}>Go on at {machine.name}</button>)}
+        {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => goOn(machine)}>Continue on {machine.name}</button>)}
       </div>
     </section>
   );

@@ -25,7 +25,7 @@ const MODE_WORDS: Record<string, string> = {
   default: "ask before each edit",
   acceptEdits: "edit files without asking",
   auto: "decide by itself what to ask",
-  dontAsk: "refuse what is not allowed yet",
+  dontAsk: "deny what is not already allowed",
   bypassPermissions: "never ask",
   plan: "keep planning",
 };

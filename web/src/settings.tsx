@@ -60,7 +60,7 @@ export function Settings({ me, live, signedOut }: { me: Me; live: Live; signedOu
           <p class="hint">Signed in as {me.principal}. Version {me.version}.</p>
           <div class="actions">
             <button type="button" onClick={() => attempt(() => leave(false), signedOut)}>Sign out</button>
-            <Twice label="Sign out everywhere" again="Really everywhere?" act={() => attempt(() => leave(true), signedOut)} />
+            <Twice label="Sign out everywhere" again="Yes, sign out everywhere" act={() => attempt(() => leave(true), signedOut)} />
           </div>
         </section>
       </div>

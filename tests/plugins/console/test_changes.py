@@ -55,7 +55,7 @@ def test_what_git_prints_is_taken_apart_by_file() -> None:
         ("a.py", ""),
         ("new name.py", "renamed"),
         ("gone", "deleted"),
-        ("picture.png", "binary file, or a change of mode only"),
+        ("picture.png", "binary file, or only the file mode changed"),
     ]
     assert files[0].diffs == ["@@ -1,2 +1,2 @@\n-x\n+y\n z"]
     assert files_of_diff("") == ([], False), "as after a merge"

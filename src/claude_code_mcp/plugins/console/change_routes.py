@@ -62,7 +62,7 @@ def _changed_file(part: str) -> ChangedFile:
     elif new == _NOWHERE:
         note = "deleted"
     else:
-        note = "renamed" if renamed else "" if hunks else "binary file, or a change of mode only"
+        note = "renamed" if renamed else "" if hunks else "binary file, or only the file mode changed"
     named = renamed[1] if renamed else old if new in ("", _NOWHERE) else new
     # Without lines that name it, the head of the part is all there is: `diff --git a/x b/x`.
     path = named or head.split("\n", 1)[0].rpartition(" b/")[2]

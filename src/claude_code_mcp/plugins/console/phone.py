@@ -46,7 +46,7 @@ def serve_phone(
     try:
         asyncio.run(_serve(state_dir, port, tunnel, lan, ask, show, say))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say("The console is reachable from this machine only again.")
+        say("The console is again reachable from this machine only.")
     finally:
         # The server reads the address whenever it gives a link. Links in notices then lead to this machine again.
         with contextlib.suppress(Exception):
@@ -76,7 +76,7 @@ async def _serve(
         if found["address"] != f"{address}/":
             raise ProcessFailed("The shared server runs an older version. Run `claude-code-mcp shared restart`.")
         show(found)
-        say(f"{notice}\nIt works until you press Ctrl+C here.")
+        say(f"{notice}\nA phone can open it until you press Ctrl+C here.")
         exit_ = await ended
         raise ProcessFailed(f"The tunnel has ended: {exit_.reason}")
 

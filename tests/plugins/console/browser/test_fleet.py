@@ -89,7 +89,7 @@ def go_on_elsewhere(person: Person) -> None:
     expect(row).to_contain_text("make it")
     notice = page.locator(".gone")
     expect(notice).to_contain_text("laptop is offline")
-    notice.get_by_role("button", name="Go on at server").click()
+    notice.get_by_role("button", name="Continue on server").click()
     person.says("laptop: new")
     expect(page.locator(".about")).to_contain_text("on server")
     page.get_by_role("textbox", name="Message").fill(script("again", "here I am"))
