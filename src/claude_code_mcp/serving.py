@@ -23,6 +23,7 @@ from .core.config import Settings, load_settings
 from .core.errors import ClaudeCodeError, InvalidArgument
 from .core.model.caller import LOCAL
 from .core.model.question import Question
+from .core.model.states import SESSION_TOOL_STATUS
 from .core.policy.policy import Policy
 from .core.policy_file import read_policy
 from .core.service import Service
@@ -336,7 +337,7 @@ async def _http_beside(
 
 
 async def _states(service: Service) -> dict[str, str]:
-    return {session.id: str(session.state.value) for session in service.sessions(principal=None)}
+    return {session.id: SESSION_TOOL_STATUS[session.state] for session in service.sessions(principal=None)}
 
 
 async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:

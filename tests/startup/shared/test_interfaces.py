@@ -72,8 +72,8 @@ def test_commands_ask_the_server_that_runs(shared: SharedPlace, sandbox: Sandbox
             waitSeconds=50,
         )
         listed = json.loads(shared.command("sessions", "list", "--json").stdout)
-        assert [(entry["sessionId"], entry["state"]) for entry in listed] == [(made["sessionId"], "idle")]
-        assert "[idle]" in shared.command("sessions", "list").stdout
+        assert [(entry["sessionId"], entry["state"]) for entry in listed] == [(made["sessionId"], "completed")]
+        assert "[completed]" in shared.command("sessions", "list").stdout
         figures = json.loads(shared.command("stats", "--json").stdout)
         assert {sample["name"]: sample["value"] for sample in figures}["claude_code_mcp_turns_total"] == 1
         servers = json.loads(shared.command("mcp", "status", "--json").stdout)
