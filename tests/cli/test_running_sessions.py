@@ -289,7 +289,7 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
     prompt = script("Edit it.", tool("Read", file_path=str(file)), edit, "Edited.")
     with Terminal.ours(["run", prompt], place.environment, place.sandbox.project) as terminal:
         terminal.type("yes\n")  # before anything is asked
-        shown = terminal.until("[d]eny and why?")
+        shown = terminal.until("[d]eny REASON?")
         assert "\x1b[31m     2 - two\x1b[0m" in shown
         assert "\x1b[32m     2 + three\x1b[0m" in shown
         terminal.type("\n")
@@ -327,7 +327,7 @@ def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: Sh
 def test_a_question_that_is_answered_elsewhere_is_taken_back(place: SharedPlace) -> None:
     prompt = script("Try.", tool("Bash", command="touch elsewhere"), "Went on.")
     with Terminal.ours(["run", prompt], place.environment, place.sandbox.project) as terminal:
-        session_id = terminal.until("[d]eny and why?").split("session ")[1][:36]
+        session_id = terminal.until("[d]eny REASON?").split("session ")[1][:36]
         assert place.command("answer", session_id, "allow").returncode == 0
         terminal.until("the question is no longer open")
         terminal.until("Went on.")
@@ -339,7 +339,7 @@ def test_an_attached_terminal_follows_sends_and_leaves(place: SharedPlace) -> No
     with Terminal.ours(["attach", report["sessionId"][:8]], place.environment, place.sandbox.project) as terminal:
         terminal.until("Begun.")
         terminal.type(script("More.", tool("Bash", command="touch attached"), "More done.") + "\n")
-        terminal.until("[d]eny and why?")
+        terminal.until("[d]eny REASON?")
         terminal.type("allow\n")
         terminal.until("[ok]")
         terminal.until("More done.")
@@ -359,7 +359,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     refused = place.command("answer", session_id)
     assert (refused.returncode, "terminal" in refused.stderr) == (2, True)
     with Terminal.ours(["answer", session_id[:8]], place.environment, place.sandbox.project) as terminal:
-        terminal.until("[d]eny and why?")
+        terminal.until("[d]eny REASON?")
         terminal.type("session\n")
         terminal.until("Answered: allow.")
         assert terminal.end() == 0

@@ -185,7 +185,7 @@ def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 def _attach(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     if arguments.json:
-        raise InvalidArgument("attach is for a person; `logs --follow --json` is for programs.")
+        raise InvalidArgument("attach is interactive; use `logs --follow --json` in a program.")
     session_id = sessions.find(arguments.session)
     return _Conversation(sessions, session_id, arguments, lines=arguments.lines).attached()
 
@@ -434,7 +434,7 @@ class _Conversation:
             case "message_joined":
                 self._show_message(event["messageId"], event["text"])
             case "gap":
-                self._remark("[some of the output is no longer kept]")
+                self._remark("[some output is no longer available]")
 
     def _show_message(self, message_id: str, text: str) -> None:
         """Show a message of another client, unless it was shown before: it may run again, such as after a usage
@@ -546,7 +546,7 @@ class _Conversation:
         if at and at != self._continues_at and datetime.fromisoformat(at).timestamp() > time.time() + 1:
             leave = "Ctrl-D" if self._is_attached else "Ctrl-C"
             at_time = local_time(at, time.time())
-            self._remark(f"[{limit_line(report)} It continues at {at_time}; {leave} leaves, and it keeps waiting.]")
+            self._remark(f"[{limit_line(report)} The session continues at {at_time}, even if you leave ({leave}).]")
         self._continues_at = at
         return bool(at)
 
@@ -575,7 +575,7 @@ class _Conversation:
         if self._stopped_by or report["status"] == "interrupted":
             return _SIGNALLED + (self._stopped_by or signal.SIGINT)
         if report["status"] == "limit_reached":
-            how = "With `run --on-limit wait` a session continues automatically then."
+            how = "`run --on-limit wait` makes a session continue automatically then."
             return failed(f"{limit_line(report)} {how}", ExitCode.LIMITED)
         problem = error_text(report) or (report["status"] if report["status"] != "completed" else None)
         if problem and sys.stdout.isatty() and sys.stderr.isatty():

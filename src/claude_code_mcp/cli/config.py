@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.remove and (arguments.install or arguments.own or arguments.url):
         raise InvalidArgument("--remove cannot be combined with --install, --own or --url.")
     if arguments.user and arguments.client != "vscode":
-        raise InvalidArgument("--user is for vscode: the entry in any other client is for all projects already.")
+        raise InvalidArgument("--user is for vscode only: the entries of other clients apply to all projects anyway.")
     if arguments.markdown:
         print(settings_page(), end="")
         return 0
@@ -186,7 +186,7 @@ def _file_of(host: "McpHost", flag: str, client: str) -> "tuple[Path, JsonDialec
 def _registration(arguments: argparse.Namespace) -> ServerAddress:
     if arguments.url:
         if arguments.client == "claude-desktop":
-            raise InvalidArgument("--url: Claude Desktop takes servers at a URL in Settings, Connectors only.")
+            raise InvalidArgument("--url: in Claude Desktop, add the URL of a server in Settings, Connectors.")
         return ServerAddress(url=address_of(arguments.url).geturl(), with_token=bool(os.environ.get(TOKEN)))
     shared = ["--shared"] if not arguments.own and place.possible() else []
     file = arguments.config or os.environ.get(CONFIG_FILE_VARIABLE)

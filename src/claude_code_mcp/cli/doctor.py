@@ -42,7 +42,7 @@ from ..core.errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
 from ..core.installation import extra_command
 from ..core.model.paths import config_directory
 from ..core.model.session_id import is_session_id
-from ..core.model.text import clip_line, size_of, visible
+from ..core.model.text import clip_line, count_of, size_of, visible
 from ..core.policy_file import read_policy
 from ..core.private_files import private_directory
 from ..core.processes.child import containment
@@ -149,7 +149,7 @@ def _run(arguments: argparse.Namespace) -> int:
         untried += not finding.is_tried
         is_deep = is_deep or finding.subject == _REQUEST
     if wrong:
-        print(f"{wrong} to fix.")
+        print(f"{count_of(wrong, 'problem')} to fix.")
         return 1
     # That a turn would work is said only where one was tried with this account.
     is_certain = is_deep and not untried
@@ -423,10 +423,10 @@ def _containment() -> Finding:
     """Report how processes are kept from outliving the server on this platform. Always ok."""
     kind = containment()
     detail = {
-        "supervisor": "a supervisor ends all processes of a session with the session, even if this server is killed",
-        "marks": "leftover processes of a session are found by a mark when the session ends or the next server starts",
+        "supervisor": "all processes of a session end with it, even if this server is killed",
+        "marks": "leftover processes of a session are ended with it, or when the next server starts",
     }[kind]
-    return Finding("containment", True, f"{kind}: {detail}")
+    return Finding("containment", True, f"{detail} ({kind})")
 
 
 _REQUEST_TIMEOUT = 120.0

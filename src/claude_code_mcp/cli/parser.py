@@ -60,8 +60,8 @@ _EXTENDED = "sessions"
 
 _DESCRIPTION = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
-Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
-`serve` may then be given too."""
+Without a command it serves MCP on standard input and output, which is how clients start it; it then
+also takes the flags of `serve`."""
 _FIRST_STEPS = """\
 first steps:
   claude-code-mcp doctor                    check the installation

@@ -140,11 +140,11 @@ class Asking:
         """The prompt for the next line."""
         match self.asked.question.kind:
             case QuestionKind.PERMISSION:
-                session = ", [s]ession: allow similar calls too" if Reaction.SESSION in self.asked.reactions else ""
-                return f"[a]llow{session}, [d]eny and why? "
+                session = ", allow for this [s]ession" if Reaction.SESSION in self.asked.reactions else ""
+                return f"[a]llow once{session}, or [d]eny REASON? "
             case QuestionKind.PLAN_REVIEW:
                 edits = ", approve and accept [e]dits" if Reaction.EDITS in self.asked.reactions else ""
-                return f"[a]pprove{edits}, [d]eny and what to change? "
+                return f"[a]pprove{edits}, or [d]eny FEEDBACK? "
             case QuestionKind.USER_QUESTION | QuestionKind.SERVER_FORM:
                 return self._choice_prompt()
 
@@ -429,7 +429,7 @@ def _answer(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         elif arguments.decision == "say":
             parts = len(asked.question.choices)
             if Reaction.SAY not in asked.reactions:
-                raise NoAnswer("say: this question is not from Claude. Answer with allow, or deny TEXT.")
+                raise NoAnswer("say: only for questions that Claude asks. Answer this one with allow, or deny TEXT.")
             if len(arguments.text) != parts:
                 wanted = "1 TEXT" if parts == 1 else f"{parts} TEXTs, one for each part"
                 raise NoAnswer(f"say: this question needs {wanted}.")

@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for host_name, host in registered:
         print(f"entry in {host_name}: {visible(str(_file_of(host)))}")
     for status in servers:
-        print(f"end: the shared server, pid {status['pid']}")
+        print(f"stop: the shared server, pid {status['pid']}")
     for path in files:
         print(f"delete: {visible(str(path))}{_contents(path)}")
     if not registered and not servers and not files:

@@ -163,7 +163,7 @@ class LiveSessions:
         """The lines of output of a report, each complete if the server still has it."""
         lines: list[str] = list(report.get("recentOutput") or ())
         for cut in report.get("truncated") or ():
-            mark = f'; part "{cut["part"]}" has all]]'
+            mark = f'; part "{cut["part"]}" has all of it]]'
             for number, line in enumerate(lines):
                 if cut["part"].startswith("output:") and line.endswith(mark):
                     lines[number] = self.part(report["sessionId"], cut["part"])
@@ -365,7 +365,7 @@ class OpenQuestions:
         if len(found) != 1:
             problem = "No open question has" if not found else f"{len(found)} open questions have"
             raise SessionNotFound(
-                f"{problem} the id or the session {name!r}; `claude-code-mcp questions` lists open questions."
+                f"{problem} the id or session {name!r}; `claude-code-mcp questions` lists open questions."
             )
         return found[0]
 

@@ -110,11 +110,11 @@ class Settings(Section):
     )
     """How many processes may be starting up at the same time."""
     spare_processes: int | None = Field(None, ge=0, le=100, validation_alias=f"{_OWN}SPARE_PROCESSES")
-    """How many Claude Code processes are started in advance for a next session with the same options as the last one.
+    """How many Claude Code processes are started in advance for the next session, with the options of the last one.
     Each counts towards `MAX_SESSIONS` and memory until another session needs the room. Unset: 1 on a shared server,
     otherwise 0."""
     spare_max_age_ms: int = Field(300_000, gt=0, validation_alias=f"{_OWN}SPARE_MAX_AGE_MS")
-    """How long such a process is kept unused."""
+    """How long such a process is kept if no session uses it."""
     mcp_timeout_ms: int = Field(30_000, gt=0, validation_alias="MCP_TIMEOUT")
     """How long connecting to an MCP server may take."""
     mcp_local_batch: int = Field(3, gt=0, validation_alias="MCP_SERVER_CONNECTION_BATCH_SIZE")
@@ -131,12 +131,12 @@ class Settings(Section):
     """The directory of the server's state: locks, session records, costs. All servers of one user must share it."""
 
     max_depth: int = Field(0, ge=0, lt=100, validation_alias=MAX_DEPTH)
-    """How deeply servers like this one may be nested in each other's sessions. 0: sessions do not get Claude Code's
-    registration of this server. Callers with their own name never get it."""
+    """How many levels of sessions may use this server themselves, if it is registered in Claude Code. 0: sessions do
+    not see that registration. The sessions of named callers never do."""
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )
-    """The working directory of sessions that name none. Unset: the directory in which the server was started."""
+    """The default working directory of sessions. Unset: the directory in which the server was started."""
     on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What happens to a client's running turns when it disconnects: `keep` them, `interrupt` them, or `stop` their
     processes too. Unset: `stop` on stdio; `keep` over HTTP and on the shared server, except that a client of protocol

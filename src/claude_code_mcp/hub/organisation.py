@@ -77,16 +77,16 @@ class Organisation:
         """Why a server may not be used; None if it may. `raw` is its entry as in the file; `managed` means that the
         organisation itself provides it."""
         if self.unreadable:
-            return f"the settings of your organisation cannot be read: {self.unreadable}"
+            return f"the settings of your organization cannot be read: {self.unreadable}"
         if not managed and self.servers_file is not None:
-            return f"only the servers that your organisation provides may be used ({self.servers_file})"
+            return f"only the servers that your organization provides may be used ({self.servers_file})"
         server = _Server(name, config, raw)
         if any(self._denies(entry, server) for entry in self.denied):
-            return f"denied by your organisation's Claude Code settings ({_DENIED})"
+            return f"denied by your organization's Claude Code settings ({_DENIED})"
         if managed and not server.has_references:
             return None
         if not all(self._allows(entries, server) for entries in self.allowed):
-            return f"not on the list that your organisation's Claude Code settings allow ({_ALLOWED})"
+            return f"not on the list that your organization's Claude Code settings allow ({_ALLOWED})"
         return None
 
     def _denies(self, entry: Entry, server: "_Server") -> bool:

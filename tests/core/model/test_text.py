@@ -43,7 +43,7 @@ JSON = st.recursive(
 def test_a_cut_text_says_how_much_is_missing_and_where_it_is() -> None:
     assert cut("x" * 10, 10) == "x" * 10
     assert re.fullmatch(r"x{10}\[\[claude-code-mcp .*\b20\b.*\b30\b.*\]\]", cut("x" * 30, 10))
-    assert cut("x" * 30, 10, "result").endswith('; part "result" has all]]')
+    assert cut("x" * 30, 10, "result").endswith('; part "result" has all of it]]')
 
 
 @given(st.text(max_size=300), st.integers(1, 40))

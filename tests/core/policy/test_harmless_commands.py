@@ -78,7 +78,7 @@ def test_a_program_elsewhere_may_be_anything(name: str) -> None:
     [
         ("make", "'make' may run other programs or write files"),
         ("ls; sed -i p f", "'sed' may run other programs or write files"),
-        ("ls $(pwd)", "the command line cannot be read with certainty"),
+        ("ls $(pwd)", "the command line cannot be parsed reliably"),
         ("grep --pager=sh x f", "some options of 'grep' are not known to be harmless"),
         ("timeout 1 ls", "'timeout' may run other programs or write files"),
         ("a" * 100, f"'{'a' * 60}…' may run other programs or write files"),

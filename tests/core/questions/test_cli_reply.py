@@ -74,7 +74,7 @@ def test_an_updated_input_that_the_tool_would_not_take_is_refused(updated: dict[
     [
         ("Bash", "The user denied this."),
         ("ExitPlanMode", "The user did not approve the plan."),
-        ("AskUserQuestion", "The user chose not to answer. Continue with your best judgement."),
+        ("AskUserQuestion", "The user chose not to answer. Continue with your best judgment."),
     ],
 )
 def test_a_denial_always_has_a_message(tool: str, message: str) -> None:

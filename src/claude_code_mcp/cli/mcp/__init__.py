@@ -88,8 +88,8 @@ def _add_configuring(actions: Any) -> None:
         usage="%(prog)s NAME [-e NAME=VALUE …] [--force] -- COMMAND [ARGUMENT …]\n"
         "       %(prog)s NAME URL [-t {http,sse,ws}] [-H 'NAME: VALUE' …] [--force]",
         description="${VARIABLE} and ${VARIABLE:-default} are kept as they are and replaced when the server is used. "
-        "-e or --env, -H or --header, -t or --transport, -s or --scope (which is for Claude Code and changes nothing "
-        "here), --client-id, --client-secret and --callback-port are as in `claude mcp add`. --force replaces the "
+        "-e or --env, -H or --header, -t or --transport, -s or --scope (accepted and ignored), "
+        "--client-id, --client-secret and --callback-port are as in `claude mcp add`. --force replaces the "
         "server of this name.",
     )
     parser.reads_line = True
@@ -99,7 +99,7 @@ def _add_configuring(actions: Any) -> None:
         help="add a server to the hub's file from a JSON entry",
         usage="%(prog)s NAME JSON [--force]",
         description='JSON is an entry such as \'{"command": "npx", "args": ["-y", "a-server"]}\', or - to read it from '
-        "standard input. -s or --scope is for Claude Code and changes nothing here; --client-secret goes into the "
+        "standard input. -s or --scope is accepted and ignored; --client-secret goes into the "
         "entry. --force replaces the server of this name.",
     )
     parser.reads_line = True

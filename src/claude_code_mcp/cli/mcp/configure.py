@@ -552,7 +552,7 @@ def _read_file(file: Path) -> tuple[str, dict[str, Any]]:
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be read: {error}; it was left as it is.") from None
     if not isinstance(content, dict):
-        raise InvalidArgument(f"{file} must hold an object; it was left as it is.")
+        raise InvalidArgument(f"{file} must contain a JSON object; it was left as it is.")
     return text, content
 
 

@@ -222,7 +222,7 @@ def print_error(message: str, code: ExitCode = ExitCode.FAILED) -> int:
 
 
 _PASTE_HINT = """\
-A browser on another machine will end up on a page that it cannot open: paste the address of that page here."""
+If the browser ends on a page that cannot be opened, paste that page's address here."""
 
 
 # -- status --------------------------------------------------------------------------------------------------------

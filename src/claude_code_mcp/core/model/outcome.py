@@ -46,8 +46,8 @@ _STATE_AFTER = {
     OutcomeCode.LIMIT_REACHED: State.LIMITED,
 }
 LOG_IN_HINT = (
-    "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
-    "which many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
+    "(On the server's machine run `claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY in the server's "
+    "environment; many clients take it from `env` in the server's entry. `claude-code-mcp doctor` checks both.)"
 )
 """Replaces the hint of Claude Code to use a command of its own terminal."""
 _SUBTYPE_CODES = {

@@ -48,7 +48,7 @@ def cut(text: str, longest: int, part: str | None = None) -> str:
 
 def mark(left_out: int, total: int, part: str | None = None) -> str:
     """The mark for omitted characters."""
-    return _CUT_MARK.format(left_out=left_out, total=total, rest=f'; part "{part}" has all' if part else "")
+    return _CUT_MARK.format(left_out=left_out, total=total, rest=f'; part "{part}" has all of it' if part else "")
 
 
 def has_mark(value: Any) -> bool:
@@ -134,7 +134,7 @@ class _Cutter:
 
 
 def _items_mark(count: int, part: str | None) -> str:
-    rest = f'; part "{part}" has all' if part else ""
+    rest = f'; part "{part}" has all of them' if part else ""
     return f"[[claude-code-mcp cut {count} more entries{rest}]]"
 
 

@@ -16,7 +16,7 @@ from .shell import FileGlob, Words
 IsDenied = Callable[[str], bool]
 """Whether a rule denies some commands of the program with this name."""
 
-UNREADABLE = "the command line cannot be read with certainty"
+UNREADABLE = "the command line cannot be parsed reliably"
 TOO_LONG = "the command line is too long to be judged"
 _SYSTEM = re.compile(r"/(?:usr/)?bin/([^/]+)\Z")
 _SHOWN = 60

@@ -221,7 +221,7 @@ class UserQuestion(Kind):
 
     wire_type = "user_question"
     title = "Question"
-    denial = "The user chose not to answer. Continue with your best judgement."
+    denial = "The user chose not to answer. Continue with your best judgment."
     rule_may_allow = False  # a rule cannot give an answer
 
     def text(self, question: Question) -> str:

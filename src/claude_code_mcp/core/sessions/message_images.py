@@ -41,7 +41,7 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
             raise InvalidArgument(f"{field}: is not one of these kinds: {_KINDS}.", field=field)
         total += len(data)
         if total > _MAX_TOTAL_BYTES:
-            raise InvalidArgument(f"images: together they have more than {_MAX_TOTAL_BYTES >> 20} MiB.", field="images")
+            raise InvalidArgument(f"images: together larger than {_MAX_TOTAL_BYTES >> 20} MiB.", field="images")
         images.append(Image(kind, base64.b64encode(data).decode("ascii")))
     return tuple(images)
 
@@ -85,4 +85,4 @@ def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
 
 
 def _too_large(field: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: has more than {_MAX_BYTES >> 20} MiB.", field=field)
+    return InvalidArgument(f"{field}: is larger than {_MAX_BYTES >> 20} MiB.", field=field)

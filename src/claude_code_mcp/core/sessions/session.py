@@ -337,7 +337,7 @@ class Session:
         if self.outside is not None:
             raise SessionBusy(
                 f"Session {self.id} is open in a terminal. Its questions can be answered here; to send a message, "
-                "leave it there first, or fork it.",
+                "close it there first, or fork it.",
                 session_id=self.id,
             )
 

@@ -46,7 +46,7 @@ _NOT_SAVED = (
     "The answer was not saved: {}. The session continues without this turn and accepts messages again when its "
     "transcript can be written."
 )
-_NEVER_STARTED = "The turn ended before it started."
+_NEVER_STARTED = "The turn was stopped before Claude Code started it."
 _TOO_LONG = "The turn exceeded its time limit."
 _CANCELLED = "The session was cancelled."
 _COMPACTED = "The conversation was compacted: it continues from a summary."

@@ -168,7 +168,7 @@ class Members:
             except KeyWrongLastSequenceError:
                 continue  # somebody else has changed it meanwhile
             return member
-        raise UpstreamUnavailable(f"Machine {machine_id} changes faster than it can be read.")
+        raise UpstreamUnavailable(f"Machine {machine_id} keeps changing while it is read; try again.")
 
     async def remove(self, machine_id: str) -> None:
         """Forgets a machine. Its key must be revoked as well: see `tickets.py`."""

@@ -179,7 +179,7 @@ class OwnershipBucket:
                 return await self._write(holding, found)
             except KeyWrongLastSequenceError:
                 continue  # somebody was faster: look who
-        raise LeaseLapsed(f"The holder of session {session_id} changes faster than it can be read.")
+        raise LeaseLapsed(f"The holder of session {session_id} keeps changing while it is read; try again.")
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session to a machine, which has yet to take it; None if it is already the machine's, which keeps its
@@ -218,7 +218,7 @@ class OwnershipBucket:
                 return await self._write(again, found)
             except KeyWrongLastSequenceError:
                 continue
-        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
+        raise LeaseLapsed(f"The holder of session {holding.session_id} keeps changing while it is read; try again.")
 
     async def release(self, holding: Holding) -> None:
         """Releases a session; its epoch stays, so that the next holder gets a newer one."""
@@ -231,7 +231,7 @@ class OwnershipBucket:
             except KeyWrongLastSequenceError:
                 continue  # taken by another machine, or confirmed by its own at the same time: look which
             return
-        raise LeaseLapsed(f"The holder of session {holding.session_id} changes faster than it can be read.")
+        raise LeaseLapsed(f"The holder of session {holding.session_id} keeps changing while it is read; try again.")
 
     async def _check_gone(self, found: Holding, machine_id: str) -> None:
         """Returns if the holder's lease has been gone for long enough, or if there is no holder or it is the machine

@@ -156,7 +156,7 @@ class FairQueue:
         for number, (queued, _) in enumerate(self._in_turn(), 1):
             if queued == ticket:
                 return number
-        raise InvalidArgument(f"{ticket} does not wait for a machine")
+        raise InvalidArgument(f"{ticket} is not waiting for a machine")
 
     def order(self) -> list[str]:
         """All tickets in the order in which they will be served."""

@@ -126,7 +126,7 @@ class FleetReceivers:
             except KeyWrongLastSequenceError:
                 continue  # another gateway was faster: its change is looked at first
             return changed
-        raise UpstreamUnavailable("Your receivers change faster than they can be written.")
+        raise UpstreamUnavailable("Your receivers keep changing and were not saved; try again.")
 
     def forget(self, _principal: str, receiver_id: str) -> None:
         """Removes a receiver. Notifications queued for it at a machine end with their next attempt."""

@@ -176,7 +176,7 @@ class RecordStore:
                 with suppress(KeyWrongLastSequenceError):
                     await (await self._kv()).update(names.token(session_id), value, last=revision)
                     return called
-        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be written.")
+        raise FleetUnavailable(f"The record of session {session_id} keeps changing and was not saved; try again.")
 
     async def read(self, session_id: str) -> SessionDocument:
         """Raises SessionNotFound if no machine has written one; InvalidArgument if it is from another version."""
@@ -224,7 +224,7 @@ class RecordStore:
                     continue
                 raise
             return tree
-        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be removed.")
+        raise FleetUnavailable(f"The record of session {session_id} keeps changing and was not removed; try again.")
 
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
         """The record including the omitted options, for the machine that holds the session. Raises InvalidArgument if
@@ -278,7 +278,7 @@ class RecordStore:
                     return
                 except KeyWrongLastSequenceError:
                     continue
-        raise FleetUnavailable(f"The record of session {session_id} changes too fast to be written.")
+        raise FleetUnavailable(f"The record of session {session_id} keeps changing and was not saved; try again.")
 
     async def _get(self, session_id: str) -> tuple[SessionDocument | None, int]:
         try:

@@ -493,7 +493,9 @@ class SessionTaker:
 
 _REMEMBERED_SECONDS = 60.0
 """As long as a gateway may ask for one answer."""
-_OLDER_TREE = "Its last machine was lost before it saved the files of the last turn: they are as before that turn."
+_OLDER_TREE = (
+    "The previous machine was lost before it saved the files of the last turn: they are as they were before that turn."
+)
 
 
 def _new_directory(parent: Path, session_id: str) -> Path:

@@ -204,7 +204,9 @@ class TranscriptStore:
                     batch = Batch(batch_id, path, [dict(entry) for entry in fresh], deleted)
                     if await self._publish(session_id, writer, batch):
                         return
-        raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be appended to.")
+        raise FleetUnavailable(
+            f"The conversation of session {session_id} keeps changing; nothing was appended. Try again."
+        )
 
     async def _publish(self, session_id: str, writer: _Writer, batch: Batch) -> bool:
         """False if something else was appended first, which must be read."""
@@ -262,7 +264,9 @@ class TranscriptStore:
             if newest == epoch or await self._publish_message(session_id, writer, b"", headers):
                 writer.unsure.clear()
                 return writer
-        raise FleetUnavailable(f"The conversation of session {session_id} changes too fast to be taken over.")
+        raise FleetUnavailable(
+            f"The conversation of session {session_id} keeps changing and was not taken over; try again."
+        )
 
     async def _look_behind(self, session_id: str, writer: _Writer) -> None:
         """Reads messages after the last one that this writer knows: its own, or another writer's."""

@@ -30,10 +30,15 @@ def check_isolation(settings: Settings) -> Finding:
     except ClaudeCodeError as error:
         problem = error
     if reason is None:
-        works = "; ".join(["sandbox: bubblewrap works; over HTTP it is the default", *warnings])
+        works = "; ".join(["sandbox: bubblewrap works; sessions over HTTP use it by default", *warnings])
         serves = settings.policy_file or principals
         if problem is not None and problem.data.get("field") == "roots" and serves:
-            return Finding(subject, False, problem.message, "see docs/policy.md for the roots that you can use")
+            return Finding(
+                subject,
+                False,
+                problem.message,
+                "list other directories as `roots` of the profile; docs/policy.md says which are possible",
+            )
         return Finding(subject, True, works)
     if problem is not None and problem.data.get("field") == subject:
         return Finding(subject, False, reason, 'install bubblewrap, or set isolation = "none" in the policy')

@@ -98,7 +98,7 @@ class HookListener:
             log.debug("a hook event could not be parsed: %r", error)
             writer.write(_OVER + b"\n")
         except ClaudeCodeError as error:
-            log.info("a terminal keeps its own questions: %s", error.message)
+            log.info("questions of a terminal are asked only there: %s", error.message)
             writer.write(_OVER + b"\n")
         except Exception:
             log.exception("an event from a terminal could not be handled")

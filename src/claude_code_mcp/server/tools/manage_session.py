@@ -257,7 +257,9 @@ async def _rewind(
 ) -> str | types.InputRequiredResult:
     """Rewind the files to a message. A person must agree, or the caller must state that one has."""
     if message_id is None:
-        raise InvalidArgument("text: the id of the message to rewind to; the action changes lists them.", field="text")
+        raise InvalidArgument(
+            "text: must be the id of a message to rewind to; the action `changes` lists them.", field="text"
+        )
     work, agreed = call.service.work, None
     if not confirmed:
         listed = await work.checkpoints(session_id, caller=call.caller)

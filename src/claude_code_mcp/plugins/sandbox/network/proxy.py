@@ -121,7 +121,7 @@ async def checked_addresses(
     addresses = [address for address in map(read_address, texts) if address is not None]
     allowed = [address for address in addresses if is_public(address) or may_lead_to(rules, rule, address, port)]
     if not allowed:
-        raise AddressRefused("it has no public address, and the list does not allow the address that it has")
+        raise AddressRefused("its address is not public, and the list does not allow it")
     # Each is tried in turn, and a name server that a stranger runs may return any number.
     return list(dict.fromkeys(allowed))[:_MAX_ADDRESSES]
 
@@ -303,7 +303,7 @@ class SandboxProxy:
                 return await _first_open(addresses, host, port, context)
         except AddressRefused as error:
             self._notes.refused(host, port, "its address is not public")
-            raise _Refused(403, f"{host}:{port} may not be reached: {error}.") from None
+            raise _Refused(403, f"{host}:{port} is not allowed: {error}.") from None
         except TimeoutError:
             raise _Refused(504, f"{host}:{port} did not answer in time.") from None
         except (OSError, ssl.SSLError, UnicodeError) as error:

@@ -77,7 +77,7 @@ if (form && form.dataset.options) {
     note.textContent = "";
     event.submitter.disabled = true;
     try {
-      if (!window.PublicKeyCredential) throw new Error("this browser has no passkeys");
+      if (!window.PublicKeyCredential) throw new Error("this browser does not support passkeys");
       const options = JSON.parse(form.dataset.options);
       form.elements.credential.value = JSON.stringify(await (options.user ? made(options) : signed(options)));
       form.elements.decision.value = "allow";
