@@ -46,6 +46,7 @@ DIRECTORY = "/src/app"
 """The project of the examples."""
 
 PROGRAMS_OF_OTHERS = {
+    "chmod",
     "cd",
     "claude",
     "eval",

@@ -135,7 +135,7 @@ def test_the_hub_decides_by_the_lists_of_the_organisation(tmp_path: Path, case: 
     found = read(tmp_path, case.settings, {name: entry for name, (entry, _) in case.servers.items()})
     assert allowed_by(found) == {name for name, (_, good) in case.servers.items() if good}
     for server in found.servers.values():
-        assert server.barred is None or (server.locked and "organisation" in server.barred)
+        assert server.barred is None or (server.locked and "organization" in server.barred)
 
 
 @needs_bubblewrap
@@ -271,7 +271,7 @@ def test_managed_settings_that_cannot_be_read_allow_nothing(tmp_path: Path, cont
     claude = tmp_path / ".claude.json"
     claude.write_text(json.dumps({"mcpServers": {"any": program()}}))
     found = read_configuration(ConfigPaths(tmp_path / "none", claude, managed=managed), {})
-    assert "organisation" in str(found.servers["any"].barred)
+    assert "organization" in str(found.servers["any"].barred)
 
 
 @pytest.mark.parametrize("leads_to", ["managed-settings.d", "nowhere", "managed-settings.json"])
@@ -340,7 +340,7 @@ def test_a_denied_server_is_never_started_and_says_why(tmp_path: Path, sandbox: 
     done = subprocess.run(command, env=environment, cwd=sandbox.project, capture_output=True, text=True, check=False)
     states = {server["name"]: server for server in json.loads(done.stdout)}
     assert (states["bad"]["state"], states["good"]["state"]) == ("disabled", "connected"), done.stdout + done.stderr
-    assert "denied by your organisation" in states["bad"]["reason"]
+    assert "denied by your organization" in states["bad"]["reason"]
     assert (Path(started["bad"]).exists(), Path(started["good"]).exists()) == (False, True)
 
 
@@ -362,7 +362,7 @@ async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift
             write(managed, {"managed-settings.json": json.dumps({"deniedMcpServers": [{"serverName": "notes"}]})})
             assert await asyncio.wait_for(changes.get(), 40) == {"notes"}
             (status,) = hub.status()
-            assert (status.state, "organisation" in str(status.reason)) == ("disabled", True)
+            assert (status.state, "organization" in str(status.reason)) == ("disabled", True)
             with pytest.raises(PermissionDenied):
                 hub.enable("notes")
 

@@ -256,7 +256,7 @@ async def test_slow_names_of_one_session_delay_no_other_one(monkeypatch: pytest.
             for _ in range(4):
                 assert await asyncio.to_thread(looking.acquire, True, HANG_SECONDS)
             async with asyncio.timeout(HANG_SECONDS):
-                assert b"no public address" in await other.raw(tunnel.format("quick").encode())
+                assert b"its address is not public" in await other.raw(tunnel.format("quick").encode())
             assert not looking.acquire(blocking=False), "one session has four threads, and no more"
         finally:
             may_end.set()
