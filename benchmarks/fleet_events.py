@@ -37,7 +37,7 @@ class Sender:
         self, context: sdk.Context, _: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         for event in self._recorded:  # each by itself: what gathers in a real stream costs less
-            await sdk.send_many(context, METHOD, [event])
+            await sdk.send_all(context, [(METHOD, event)])
         return types.CallToolResult(content=[types.TextContent(type="text", text="done")])
 
     async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None: ...

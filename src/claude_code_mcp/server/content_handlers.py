@@ -6,7 +6,7 @@ precedence over the hub's.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,13 @@ class ContentHandlers:
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Notify the client when the resource changes, until its connection ends."""
         asker, dialogs, uri = self._asker(context), self._dialogs(context), str(params.uri)
-        session_id = await self._check(uri, asker)
+        session_id = ""
+        if self._own is not None and is_own(uri):
+            session_id = (await self._own.check(uri, asker.caller)).session_id
+        elif asker.hub is None:
+            raise unknown(uri)
+        else:
+            await asker.hub.follow(asker.caller.principal, uri)
         followed = self._followed.setdefault(dialogs, {})
         if uri not in followed:  # no await from here on: two requests cannot both follow
             if len(followed) >= _MAX_FOLLOWED:
@@ -171,15 +177,6 @@ class ContentHandlers:
             key = self._sessions.follow(session_id, asker.caller) if session_id else None
             followed[uri] = key
         return types.EmptyResult()
-
-    async def _check(self, uri: str, asker: Asker) -> str:
-        """Check that a resource can be followed: the hub follows its own; for ours, return its session, if any."""
-        if self._own is not None and is_own(uri):
-            return (await self._own.check(uri, asker.caller)).session_id
-        if asker.hub is None:
-            raise unknown(uri)
-        await asker.hub.follow(asker.caller.principal, uri)
-        return ""
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         dialogs, uri = self._dialogs(context), str(params.uri)
@@ -202,16 +199,11 @@ class ContentHandlers:
             if asker.hub is not None and not self._is_own(uri):
                 with contextlib.suppress(MCPError):
                     await asker.hub.follow(asker.caller.principal, uri)
-        with self._following(uris, asker):
-            return await self._subscriptions.listen(context, params)
-
-    @contextlib.contextmanager
-    def _following(self, uris: Iterable[str], asker: Asker) -> Iterator[None]:
         found = (parse(uri) for uri in uris if self._own is not None)
         sessions = {address.session_id for address in found if address is not None and address.session_id}
         keys = [self._sessions.follow(session_id, asker.caller) for session_id in sessions]
         try:
-            yield
+            return await self._subscriptions.listen(context, params)
         finally:
             self._sessions.unfollow(keys)
 

@@ -150,19 +150,18 @@ class Dialogs:
     def _show_if_possible(self, question: Question) -> None:
         # A client that only watches a session gets no dialogs.
         followed = question.session_id in self.followed and self.may_answer(question.session_id)
-        if self._pushes and followed and question.id not in self._shown:
-            stream = self._stream_for(question)
-            if stream is not None:
-                # In the table before the task has run: `offer_pending` may be called again in the meantime.
-                self._shown[question.id] = self._service.start_task(self._show(question, stream))
-
-    def _stream_for(self, question: Question) -> "_CallStream | None":
-        """The stream of a waiting call, preferably one that waits for this session, or else the connection's own. None
-        if the client reads no stream now: `offer_pending` shows the question later."""
+        if not (self._pushes and followed) or question.id in self._shown:
+            return
+        # On the stream of a waiting call, preferably one that waits for this session, or else the connection's own.
         waiting = sorted(self._waiting, key=lambda call: call.session_id == question.session_id)
         if waiting:
-            return waiting[-1]
-        return _CallStream(question.session_id, None, self._session) if self._can_push() else None
+            stream = waiting[-1]
+        elif self._can_push():
+            stream = _CallStream(question.session_id, None, self._session)
+        else:
+            return  # the client reads no stream now: `offer_pending` shows the question later
+        # In the table before the task has run: `offer_pending` may be called again in the meantime.
+        self._shown[question.id] = self._service.start_task(self._show(question, stream))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._dismissed.discard(question.id)

@@ -26,8 +26,7 @@ from .tools.cost_report import cost_report
 from .tools.list_sessions import session_list
 from .tools.output import dump
 from .tools.paging import ResultParts, read_part
-from .tools.pending_inputs import pending_inputs
-from .tools.session_report import report
+from .tools.session_report import pending_inputs, report
 
 _PAGE = 24_000
 """Maximum characters of a page of a transcript."""

@@ -53,7 +53,6 @@ __all__ = [
     "once_per_connection",
     "send_all",
     "send_lines",
-    "send_many",
     "send_notification",
     "sound_line",
     "takes_lines",
@@ -98,13 +97,8 @@ async def send_notification(context: Context, method: str, params: Mapping[str, 
     await context.session._request_outbound.notify(method, writable(params))
 
 
-async def send_many(context: Context, method: str, params: Iterable[Mapping[str, Any]]) -> None:
-    """Send notifications in order like `send_notification`, but over HTTP in one piece where possible."""
-    await send_all(context, ((method, each) for each in params))
-
-
 async def send_all(context: Context, notifications: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Like `send_many`, for any methods."""
+    """Send notifications, each with its method, in order like `send_notification`, but in one piece where possible."""
     known = list(notifications)
     if not takes_lines(context):
         for method, params in known:
@@ -117,7 +111,7 @@ def takes_lines(context: Context) -> bool:
     """Whether `send_lines` can be used for this call."""
     if context.request is not None:
         return response_stream_of(context.request) is not None
-    return _line_outbox(context) is not None
+    return context.session in _outboxes
 
 
 async def send_lines(context: Context, lines: Sequence[bytes]) -> None:
@@ -127,7 +121,7 @@ async def send_lines(context: Context, lines: Sequence[bytes]) -> None:
     stream = response_stream_of(context.request) if context.request is not None else None
     if stream is not None:
         await stream.write(lines)
-    elif (outbox := _line_outbox(context)) is not None:
+    elif (outbox := _outboxes.get(context.session)) is not None:
         related = ServerMessageMetadata(related_request_id=context.request_id)
         with suppress(BrokenResourceError, ClosedResourceError):  # the client disconnected
             await outbox.send(NotificationLines(cast("Any", None), related, lines))
@@ -173,7 +167,8 @@ class DirectOutbox(LineOutbox):
 
 _outbox_of_sender: ContextVar[LineOutbox | None] = ContextVar("outbox_of_sender", default=None)
 _outboxes: WeakKeyDictionary[ServerSession, LineOutbox] = WeakKeyDictionary()
-"""The outbox for the answers to each current request, by the session that the SDK creates for it."""
+"""The outbox for the answers to each current request whose transport takes lines, by the session that the SDK creates
+for it."""
 
 
 def answer_on(outbox: LineOutbox) -> None:
@@ -192,11 +187,6 @@ async def with_line_outbox(ctx: Context, call_next: CallNext) -> HandlerResult:
         return await call_next(ctx)
     finally:
         del _outboxes[ctx.session]
-
-
-def _line_outbox(context: Context) -> LineOutbox | None:
-    """The outbox of the transport behind this call, if it takes lines and the call has not ended."""
-    return _outboxes.get(context.session)
 
 
 async def ask_client(
@@ -265,10 +255,8 @@ async def checked_results(ctx: Context, call_next: CallNext) -> HandlerResult:
         if json_text.flaw([error.message, error.data]) is None:
             raise
         raise MCPError(error.code, json_text.sound_text(error.message)) from None
-    return result if ctx.request_id is None else _checked(ctx, result)
-
-
-def _checked(context: Context, result: HandlerResult) -> HandlerResult:
+    if ctx.request_id is None:
+        return result
     try:
         size = len(to_json(result))
     except ValueError:
@@ -277,7 +265,7 @@ def _checked(context: Context, result: HandlerResult) -> HandlerResult:
         except ValueError as error:
             raise MCPError(types.INTERNAL_ERROR, f"The result cannot be written as JSON: {error}") from None
         size = len(to_json(result))
-    _log_sent(context, "result", size)
+    _log_sent(ctx, "result", size)
     return result
 
 

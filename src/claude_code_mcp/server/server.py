@@ -44,7 +44,7 @@ from .tasks import Tasks
 from .tools.call import Call
 from .tools.guidance import instructions, point_to_remedy
 from .tools.output import ToolOutput, dump, json_of
-from .tools.tool import Tool
+from .tools.tool import Reply, Tool
 from .tools.toolsets import offers_sessions, tools_for_person, tools_of, unknown_tool
 from .tools.waiting import end_turns
 
@@ -274,7 +274,11 @@ class McpServer:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         client = self._client(context)
-        tool = self._tools.get(params.name) or self._for_person(params.name, context)
+        tool = self._tools.get(params.name)
+        if tool is None and self._offers_sessions and context.request is None and declares_person(context):
+            # Toolsets are chosen for models: a person at this machine may use the management tools in any case, since
+            # the same can be done in a shell.
+            tool = tools_for_person().get(params.name)
         if tool is None and not (
             client.proxy is not None and self._offers_hub_tools and params.name.startswith(PREFIX)
         ):
@@ -310,7 +314,7 @@ class McpServer:
             else:
                 assert call.proxy is not None
                 reply = await call.proxy.call(params.name, call, arguments)
-            return self._success(reply) if isinstance(reply, ToolOutput) else self._without_secrets(reply)
+            return self._without_secrets(reply)
         except ClaudeCodeError as error:
             self._audit_failure(params.name, error.code)
             if tool is not None:
@@ -327,29 +331,19 @@ class McpServer:
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    def _for_person(self, name: str, context: Context) -> Tool[Any] | None:
-        """A management tool outside the chosen toolsets, for a person at this machine without a model: toolsets are
-        chosen for models, and the same can be done in a shell."""
-        if not self._offers_sessions or context.request is not None or not declares_person(context):
-            return None
-        return tools_for_person().get(name)
-
-    def _success(self, output: ToolOutput) -> types.CallToolResult:
-        """The result of one of our tools, without secrets: structured content and its short rendering."""
-        structured = self.service.redaction.data(dump(output))
-        rendering = output.text()
-        text = json_of(structured) if rendering is None else self.service.redaction.text(rendering)
-        return types.CallToolResult(
-            is_error=output.failed,
-            content=[types.TextContent(type="text", text=text)],
-            structured_content=structured,
-        )
-
-    def _without_secrets(
-        self, result: types.CallToolResult | types.InputRequiredResult
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        """Remove secrets from a result that is not from `_success`: of the hub, a question or a refusal."""
+    def _without_secrets(self, result: Reply) -> types.CallToolResult | types.InputRequiredResult:
+        """The result as the client gets it, without secrets. Of our tools: structured content and its short rendering;
+        results of the hub, questions and refusals keep their form."""
         redactor = self.service.redaction
+        if isinstance(result, ToolOutput):
+            structured = redactor.data(dump(result))
+            rendering = result.text()
+            text = json_of(structured) if rendering is None else redactor.text(rendering)
+            return types.CallToolResult(
+                is_error=result.failed,
+                content=[types.TextContent(type="text", text=text)],
+                structured_content=structured,
+            )
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
                 if isinstance(request, types.ElicitRequest):

@@ -29,7 +29,7 @@ from claude_code_mcp.core.model.text import (
     size_of,
     visible,
 )
-from claude_code_mcp.server.tools.session_info import SessionInfo
+from claude_code_mcp.server.tools.code import SessionInfo
 from claude_code_mcp.server.tools.tool import Tool
 from claude_code_mcp.server.tools.toolsets import tools_of
 

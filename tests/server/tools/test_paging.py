@@ -10,8 +10,7 @@ from claude_code_mcp.core.model.text import has_mark
 from claude_code_mcp.core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from claude_code_mcp.core.redaction import Redactor
 from claude_code_mcp.server.tools.paging import ResultParts
-from claude_code_mcp.server.tools.pending_inputs import pending_inputs
-from claude_code_mcp.server.tools.session_report import SessionReport
+from claude_code_mcp.server.tools.session_report import SessionReport, pending_inputs
 
 SECRET = "correct-horse-battery-staple"
 

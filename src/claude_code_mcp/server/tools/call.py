@@ -25,10 +25,10 @@ from ..client_capabilities import can_be_asked, can_open_addresses, can_sample
 from ..dialogs import Dialogs
 from ..rounds import HeldEvents, RoundState
 from ..sdk import Context, is_modern
-from ..task import Task
 
 if TYPE_CHECKING:
     from ...hub.hub import Hub
+    from ..tasks import Task
     from .hub_proxy import HubProxy
 
 
@@ -50,7 +50,7 @@ class Call:
     """What happens to a turn when its waiting client disconnects."""
     offsets: dict[str, int] = field(default_factory=dict)
     """By question, how far the person has read if it takes several forms; includes earlier rounds."""
-    task: Task | None = None
+    task: "Task | None" = None
     """The task that the call may become; None if the client does not accept tasks."""
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The `claude_code` tools: a call runs a turn and returns its result."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import mcp_types as types
@@ -10,22 +10,42 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
+from ...core.model.states import CODE_TOOL_STATUS
 from ...core.model.usage_limits import OnLimit
+from ...core.questions.presentation import Redaction
+from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.messages import WhenBusy
 from ...core.sessions.pending_turn import PendingTurn
+from ...core.sessions.session import Session
+from ...core.sessions.stored.session_row import session_row
 from ..rounds import RoundState
 from .answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from .arguments import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, SessionId, Text
 from .call import Call
 from .code_options import SessionArguments, resume_options, session_options
-from .output import ErrorInfo, ToolOutput
-from .paging import ResultParts, read_part
-from .session_info import SessionInfos, session_details, session_infos
+from .output import ErrorInfo, Shares, ToolOutput
+from .paging import PartPage, ResultParts, TruncatedPart, read_part, render_page
+from .session_report import LimitInfo, PendingInput, WorktreeInfo, limit_info, report
 from .tool import Reply, Tool
 from .turn_report import TurnReport, finished_report, unfinished_report
 from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 log = logging.getLogger(__name__)
+
+_DETAILS = {
+    "notice",
+    "worktree",
+    "result",
+    "recent_output",
+    "pending_inputs",
+    "structured_output",
+    "error",
+    "retrying",
+    "stalled_seconds",
+    "plan_usage",
+    "truncated",
+}
+"""The fields of a session tool's report that `claude_code_session` adds to a single session."""
 
 
 class ClaudeCode(SessionArguments):
@@ -69,6 +89,46 @@ class SessionAction(Arguments):
     permission_mode: ModeAfterPlan | None = Field(None, description="With an approved plan")
 
 
+class SessionInfo(ToolOutput):
+    session_id: str
+    status: str
+    created_at: str
+    last_active_at: str
+    total_turns: int
+    total_cost_usd: float
+    model: str | None = None
+    permission_mode: str | None = None
+    cwd: str | None = None
+    system_prompt: Any = None
+    agents: Any = None
+    additional_directories: list[str] | None = None
+    owner: str | None = None
+    shared_with: Shares | None = None
+    limit: LimitInfo | None = None
+    # With `get`, the outcome of its last turn: the report fields named in `_DETAILS`.
+    notice: str | None = None
+    worktree: WorktreeInfo | None = None
+    result: str | None = None
+    recent_output: list[str] | None = None
+    pending_inputs: list[PendingInput] | None = None
+    structured_output: Any = None
+    error: ErrorInfo | None = None
+    retrying: str | None = None
+    stalled_seconds: int | None = None
+    plan_usage: dict[str, Any] | None = None
+    truncated: list[TruncatedPart] | None = None
+
+
+class SessionInfos(ToolOutput):
+    sessions: list[SessionInfo] | None = None
+    message: str | None = None
+    part: PartPage | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str | None:
+        return None if self.part is None else render_page(self.part)
+
+
 class Configure(Arguments):
     action: Literal["enable_bypass", "disable_bypass", "get_config"]
 
@@ -101,10 +161,10 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
-    resumed = call.resumed_turn()
-    # Before it is sent: a session that was only on disk is in memory afterwards.
-    ignored = () if resumed is not None else _ignored_options(call, arguments)
-    turn = resumed or await _reply(call, arguments)
+    turn = call.resumed_turn()
+    ignored: tuple[str, ...] = ()
+    if turn is None:
+        turn, ignored = await _send_reply(call, arguments)
     reply = await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
     if ignored and isinstance(reply, TurnReport):
         notice = f"The session is in memory and keeps its options; ignored: {', '.join(ignored)}."
@@ -112,13 +172,30 @@ async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
     return reply
 
 
-async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
+async def _send_reply(call: Call, arguments: ReplyArguments) -> tuple[PendingTurn, tuple[str, ...]]:
+    """Send the message, and return its turn and the options that have no effect, as the caller wrote them: a session in
+    memory keeps its own; one that is resumed from disk and a fork get those of the call."""
     timeout = _seconds(arguments.timeout)
-    resume = _resume_parameters(call, arguments)
+    resume: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+    if not call.service.settings.allow_disk_resume:
+        call.service.session(arguments.session_id, principal=call.principal)  # or SESSION_NOT_FOUND
+    elif isinstance(arguments, DiskReply):
+        call.check_mode(arguments.permission_mode)
+        resume["at_message"] = arguments.resume_session_at
+        # Before it is sent: a session that was only on disk is in memory afterwards.
+        sessions = call.service.sessions(principal=call.principal)
+        if not arguments.fork_session and any(session.id == arguments.session_id for session in sessions):
+            fields = {name: field for name, field in SessionArguments.model_fields.items() if name != "on_limit"}
+            ignored = tuple(
+                field.alias or name for name, field in fields.items() if getattr(arguments, name) is not None
+            )
+        else:
+            resume["options"] = resume_options(arguments)
     if arguments.fork_session:
         source = await call.service.find(arguments.session_id, caller=call.caller)
         source.refuse_if_busy()
-        return await call.service.fork(
+        turn = await call.service.fork(
             arguments.session_id,
             arguments.prompt,
             caller=call.caller,
@@ -126,7 +203,8 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
             images=arguments.images or (),
             **resume,
         )
-    return await call.service.send(
+        return turn, ignored
+    turn = await call.service.send(
         arguments.session_id,
         arguments.prompt,
         caller=call.caller,
@@ -137,31 +215,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
         on_limit=arguments.on_limit,
         **resume,
     )
-
-
-def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
-    """The options for resuming a session that is only on disk. One in memory keeps its own."""
-    if not call.service.settings.allow_disk_resume:
-        call.service.session(arguments.session_id, principal=call.principal)  # or SESSION_NOT_FOUND
-        return {}
-    if not isinstance(arguments, DiskReply):
-        return {}
-    call.check_mode(arguments.permission_mode)
-    keeps_own = _in_memory(call, arguments) and not arguments.fork_session
-    options = {} if keeps_own else {"options": resume_options(arguments)}
-    return {**options, "at_message": arguments.resume_session_at}
-
-
-def _in_memory(call: Call, arguments: ReplyArguments) -> bool:
-    return any(session.id == arguments.session_id for session in call.service.sessions(principal=call.principal))
-
-
-def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
-    """The options in a reply to a session in memory, as the caller wrote them. A fork gets them."""
-    if not isinstance(arguments, DiskReply) or arguments.fork_session or not _in_memory(call, arguments):
-        return ()
-    fields = {name: field for name, field in SessionArguments.model_fields.items() if name != "on_limit"}
-    return tuple(field.alias or name for name, field in fields.items() if getattr(arguments, name) is not None)
+    return turn, ignored
 
 
 def _seconds(milliseconds: int | None) -> float | None:
@@ -214,6 +268,47 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
         await wait_for_rest(call, session, arguments.wait_seconds)
     questions = open_questions(call, session, RoundState()) if arguments.wait_seconds else None
     return questions or session_details(session, sensitive, call.service.redaction, call.sharing(session))
+
+
+def session_infos(
+    sessions: Iterable[tuple[Session, SessionSharing]], sensitive: bool, message: str | None = None
+) -> SessionInfos:
+    """The rows of a session list, each with its owner; `sensitive` adds directories, prompts and agents."""
+    rows = [_session_info(session, sensitive, sharing) for session, sharing in sessions]
+    return SessionInfos(sessions=rows, message=message)
+
+
+def session_details(session: Session, sensitive: bool, redactor: Redaction, sharing: SessionSharing) -> SessionInfos:
+    """One session with the outcome of its last turn: result, output and open questions."""
+    details = report(session, redactor)
+    info = _session_info(session, sensitive, sharing)
+    return SessionInfos(sessions=[info.model_copy(update={name: getattr(details, name) for name in _DETAILS})])
+
+
+def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) -> SessionInfo:
+    options = session.options
+    prompt = options.system_prompt
+    hidden = {
+        "cwd": session.cwd,
+        "system_prompt": prompt if prompt is None or isinstance(prompt, str) else prompt.model_dump(exclude_none=True),
+        "agents": options.agents,
+        "additional_directories": list(options.additional_directories) or None,
+    }
+    row = session_row(None, session, sharing=sharing)
+    return SessionInfo(
+        session_id=row.session_id,
+        status=CODE_TOOL_STATUS[session.state],
+        created_at=row.created,
+        last_active_at=row.timestamp,
+        total_turns=session.model_turns,
+        total_cost_usd=row.cost_usd,
+        model=options.model,
+        permission_mode=options.permission_mode,
+        owner=row.owner,
+        shared_with=row.shared_with,
+        limit=limit_info(session, None if session.busy else session.outcome),
+        **(hidden if sensitive else {}),
+    )
 
 
 async def claude_code_configure(call: Call, arguments: Configure) -> Reply:

@@ -56,7 +56,13 @@ class PermissionQuestions:
         call.dialogs.follow(place)
         try:
             with call.dialogs.waiting(place, call.context.request_id, call.context.session):
-                return await self._wait_for_answer(call, place, question)
+                settled = self._rulings[question.id]
+                while not settled.done():
+                    await first_of(settled, call.dialogs.wait_for_change())
+                    # A dismissed dialog is a denial: there is no session in which it could be answered later.
+                    if not settled.done() and question not in call.dialogs.undismissed(place):
+                        return _denial()
+                return settled.result()
         finally:
             # Also if the call is cancelled: nothing would use the answer.
             self._close_question(question.id)
@@ -100,16 +106,6 @@ class PermissionQuestions:
         ruling = settled.result() if settled is not None and settled.done() else _denial()
         self._close_question(question_id)
         return ruling
-
-    async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Ruling:
-        """Wait for the answer. A dismissed dialog is a denial, because there is no session in which it could be
-        answered later."""
-        settled = self._rulings[question.id]
-        while not settled.done():
-            await first_of(settled, call.dialogs.wait_for_change())
-            if not settled.done() and question not in call.dialogs.undismissed(place):
-                return _denial()
-        return settled.result()
 
     def _close_question(self, question_id: str) -> None:
         self._service.broker.withdraw(question_id, "the call is over")

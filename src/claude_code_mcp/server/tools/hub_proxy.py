@@ -29,8 +29,8 @@ from ...hub.long_results import is_long, with_long_parts_saved
 from ...hub.tool_search import ToolIndex
 from ...hub.transports.http_client import UNREACHABLE
 from .call import Call
+from .hub_call import CallReply, CallRounds, ProxiedCall
 from .hub_permissions import PermissionQuestions, Ruling, rule_on_call
-from .proxied_call import CallReply, CallRounds, ProxiedCall
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""

@@ -1,6 +1,5 @@
 """`claude_list_sessions`: the sessions of a caller, on disk and in memory."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import mcp_types as types
@@ -8,7 +7,6 @@ from pydantic import Field
 
 from ...core.model.caller import Caller
 from ...core.service import Service
-from ...core.sessions.session import Session
 from ...core.sessions.stored.session_row import SessionRow
 from .arguments import Arguments, Name, Offset, Path
 from .call import Call
@@ -92,24 +90,21 @@ async def session_list(
 ) -> SessionList:
     """A page of the caller's sessions; `wanted` are the filters of `SessionListing.entries`."""
     rows, next_offset = await service.listing.page(caller=caller, limit=limit, offset=offset, **wanted)
-    return SessionList(
-        sessions=[listed_session(row) for row in rows],
-        next_offset=next_offset,
-        error=_not_recorded(service.sessions(principal=caller.principal)) or await not_read(service, caller),
-    )
+    in_memory = service.sessions(principal=caller.principal)
+    # What keeps sessions from being recorded, such as a full disk.
+    failures = {session.id: text for session in in_memory if (text := session.not_recorded) is not None}
+    if failures:
+        error: ErrorInfo | None = ErrorInfo(
+            code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}"
+        )
+    else:
+        error = await not_read(service, caller)
+    return SessionList(sessions=[listed_session(row) for row in rows], next_offset=next_offset, error=error)
 
 
 def listed_session(row: SessionRow) -> ListedSession:
     columns = {name: getattr(row, name) for name in ListedSession.model_fields}
     return ListedSession(**{**columns, "pinned": row.pinned or None, "in_terminal": row.in_terminal or None})
-
-
-def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
-    """The error that keeps sessions from being recorded, such as a full disk; None if all of them are."""
-    failures = {session.id: text for session in sessions if (text := session.not_recorded) is not None}
-    if not failures:
-        return None
-    return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
 
 
 LIST_SESSIONS: Tool[Any] = Tool(

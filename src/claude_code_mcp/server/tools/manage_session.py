@@ -92,7 +92,9 @@ class Managed(ToolOutput):
         return self.message or ""
 
 
-async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa: PLR0911 - one for each action
+async def manage_session(  # noqa: PLR0911, PLR0912 - one for each action
+    call: Call, arguments: ManageSession
+) -> Reply:
     service, caller, session_id, text = call.service, call.caller, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":
@@ -114,15 +116,29 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
         case "share" | "unshare" | "shares":
             return await _share(call, arguments)
         case "model" | "mode":
-            return await _reconfigure(call, arguments)
+            value = _needed(text).strip() or None
+            if arguments.action == "mode":
+                call.check_mode(value)
+            change = {"model" if arguments.action == "model" else "permission_mode": value}
+            await service.stored.reconfigure(session_id, change, caller=caller)
+            return Managed(session_id=session_id, message=f"The {arguments.action} is {value or 'the default'}.")
         case "on_limit" | "continue":
             return await steer_limit(service, caller, session_id, arguments.action, text)
         case "move":
             wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
             session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
             return Managed(session_id=session_id, message="The session is free; no machine holds it.")
-        case action if action not in MARKS:
-            return await _work(call, arguments)
+        case "diff":
+            return await _diff(call, session_id)
+        case "merge":
+            merged = await service.work.merge(session_id, text, caller=caller)
+            return Managed(session_id=session_id, message=merged)
+        case "changes":
+            return await _changes(call, session_id)
+        case "rewind":
+            return await _rewind(call, session_id, text, confirmed=bool(arguments.confirm))
+        case "discard":
+            return await _discard(call, session_id, confirmed=bool(arguments.confirm))
     mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, caller=caller)
     return Managed(session_id=session_id, message=f"The session is {'' if on else 'no longer '}{mark}.")
@@ -175,26 +191,6 @@ async def _share(call: Call, arguments: ManageSession) -> Reply:
     return Managed(session_id=session_id, message=message, owner=sharing.owner, shared_with=sharing.rows or [])
 
 
-async def _work(call: Call, arguments: ManageSession) -> Reply:
-    """Run an action on the session's changes: its worktree or its checkpoints."""
-    session_id, confirmed = arguments.session_id, bool(arguments.confirm)
-    done: str | types.InputRequiredResult
-    match arguments.action:
-        case "diff":
-            return await _diff(call, session_id)
-        case "merge":
-            done = await call.service.work.merge(session_id, arguments.text, caller=call.caller)
-        case "changes":
-            done = await _changes(call, session_id)
-        case "rewind":
-            done = await _rewind(call, session_id, arguments.text, confirmed=confirmed)
-        case _:
-            done = await _discard(call, session_id, confirmed=confirmed)
-    if isinstance(done, types.InputRequiredResult):
-        return done
-    return Managed(session_id=session_id, message=done)
-
-
 async def _diff(call: Call, session_id: str) -> Managed:
     """The changes in its worktree, or by its calls; a diff that is too long is saved to a file."""
     # Check the owner first: nothing is looked up for other callers.
@@ -219,23 +215,21 @@ async def _diff(call: Call, session_id: str) -> Managed:
     return Managed(session_id=session_id, message=message, path=path, source=source)
 
 
-async def _discard(call: Call, session_id: str, *, confirmed: bool) -> str | types.InputRequiredResult:
+async def _discard(call: Call, session_id: str, *, confirmed: bool) -> Reply:
     """Remove the worktree. If unmerged or uncommitted work would be lost, a person must agree, or the caller must state
     that one has."""
     work = call.service.work
-    if confirmed:
-        return await work.discard(session_id, None, caller=call.caller)
-    lost = await work.unsaved(session_id, caller=call.caller)
+    lost = None if confirmed else await work.unsaved(session_id, caller=call.caller)
     if lost:
         question = f"Discard the worktree of session {session_id}? This would be lost: {lost}."
         asked = await _asked(call, question, "Discard it", f"it has {lost}")
         if asked is not None:
             return asked
     # With what the person saw: `discard` counts again, and refuses if it differs.
-    return await work.discard(session_id, lost, caller=call.caller)
+    return Managed(session_id=session_id, message=await work.discard(session_id, lost, caller=call.caller))
 
 
-async def _changes(call: Call, session_id: str) -> str:
+async def _changes(call: Call, session_id: str) -> Managed:
     """The messages that the files can be rewound to."""
     listed = await call.service.work.checkpoints(session_id, caller=call.caller)
     lines = []
@@ -243,7 +237,7 @@ async def _changes(call: Call, session_id: str) -> str:
         checkpoint = changed.checkpoint
         prompt = clip_line(call.service.redaction.text(checkpoint.prompt), 80)
         lines.append(f"{checkpoint.message_id}  {checkpoint.at[:19]}  {changed}  {prompt!r}{_names(changed)}")
-    return "Rewinding to a message would change:\n" + "\n".join(lines)
+    return Managed(session_id=session_id, message="Rewinding to a message would change:\n" + "\n".join(lines))
 
 
 def _names(changed: ChangedFiles) -> str:
@@ -252,9 +246,7 @@ def _names(changed: ChangedFiles) -> str:
     return "".join(f"\n    {name}" for name in names)
 
 
-async def _rewind(
-    call: Call, session_id: str, message_id: str | None, *, confirmed: bool
-) -> str | types.InputRequiredResult:
+async def _rewind(call: Call, session_id: str, message_id: str | None, *, confirmed: bool) -> Reply:
     """Rewind the files to a message. A person must agree, or the caller must state that one has."""
     if message_id is None:
         raise InvalidArgument(
@@ -274,7 +266,8 @@ async def _rewind(
             return asked
     # With what the person saw: `rewind` checks again, and refuses if it differs.
     changed = await work.rewind(session_id, message_id, agreed, caller=call.caller)
-    return f"Restored: {changed}. The conversation is unchanged.{_names(changed)}"
+    message = f"Restored: {changed}. The conversation is unchanged.{_names(changed)}"
+    return Managed(session_id=session_id, message=message)
 
 
 async def _asked(call: Call, question: str, title: str, reason: str) -> types.InputRequiredResult | None:
@@ -296,16 +289,6 @@ def _needed(text: str | None) -> str:
     if text is None:
         raise InvalidArgument("text: required for this action.", field="text")
     return text
-
-
-async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
-    value = _needed(arguments.text).strip() or None
-    if arguments.action == "mode":
-        call.check_mode(value)
-    change = {"model" if arguments.action == "model" else "permission_mode": value}
-    session_id = arguments.session_id
-    await call.service.stored.reconfigure(session_id, change, caller=call.caller)
-    return Managed(session_id=session_id, message=f"The {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:

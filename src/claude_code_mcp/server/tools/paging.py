@@ -108,7 +108,11 @@ def _part_text(session: Session, part: str, redactor: Redaction) -> str:
     if question is not None:
         return as_json(redactor.data(question.tool_input))
     if part.startswith(_OUTPUT):
-        return redactor.text(_output_line(session, part))
+        number = part.removeprefix(_OUTPUT)
+        if number.isascii() and number.isdigit() and len(number) < 16:
+            found = next(iter(session.events.after(int(number) - 1)), None)
+            if isinstance(found, Output) and found.seq == int(number):
+                return redactor.text(found.line)
     outcome = None if session.busy else session.outcome
     if outcome is not None:
         if part == "result":
@@ -117,21 +121,7 @@ def _part_text(session: Session, part: str, redactor: Redaction) -> str:
             return redactor.text(outcome.detail)
         if part == "structuredOutput":
             return as_json(redactor.data(outcome.structured_output))
-    raise _unknown(session, part)
-
-
-def _output_line(session: Session, part: str) -> str:
-    number = part.removeprefix(_OUTPUT)
-    if not (number.isascii() and number.isdigit() and len(number) < 16):
-        raise _unknown(session, part)
-    found = next(iter(session.events.after(int(number) - 1)), None)
-    if not isinstance(found, Output) or found.seq != int(number):
-        raise _unknown(session, part)
-    return found.line
-
-
-def _unknown(session: Session, part: str) -> InvalidArgument:
-    return InvalidArgument(
+    raise InvalidArgument(
         f"part: session {session.id} has no part {part[:100]!r} now. See `truncated` in a report for its parts.",
         field="part",
     )

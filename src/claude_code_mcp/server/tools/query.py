@@ -283,16 +283,17 @@ class _QueryStream:
         async for piece in self._queue:
             # Read in any case: `all_read` waits for that. Once the call is a task, no client reads notifications.
             if task is None or not task.is_begun:
-                await sdk.send_many(self._call.context, METHOD, map(self._notification, piece))
-
-    def _notification(self, numbered: Numbered) -> dict[str, Any]:
-        return {
-            "type": "claude_code_message",
-            "sessionId": self._session.id,
-            "message": self._call.service.redaction.data(numbered.message),
-            "timestamp": iso(numbered.at),
-            "sequence": numbered.sequence,
-        }
+                notifications = (
+                    {
+                        "type": "claude_code_message",
+                        "sessionId": self._session.id,
+                        "message": self._call.service.redaction.data(numbered.message),
+                        "timestamp": iso(numbered.at),
+                        "sequence": numbered.sequence,
+                    }
+                    for numbered in piece
+                )
+                await sdk.send_all(self._call.context, ((METHOD, each) for each in notifications))
 
     def _bundle(self) -> Bundle:
         outcome = self._user_message.outcome.result()

@@ -4,7 +4,7 @@ The session tools return a `SessionReport`, or a short form of one.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,10 +13,12 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import Event, Gap, Output
 from ...core.model.outcome import Outcome as TurnOutcome
 from ...core.model.outcome import OutcomeCode
+from ...core.model.question import Question
 from ...core.model.states import SESSION_TOOL_STATUS
-from ...core.model.text import cut, sharing_line
+from ...core.model.text import as_json, cut, iso, sharing_line
 from ...core.model.usage_limits import iso_or_none
 from ...core.model.worktree import Worktree
+from ...core.questions.kinds import WireType, kind_class
 from ...core.questions.presentation import Redaction
 from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.messages import UserMessage
@@ -25,7 +27,6 @@ from ...core.sessions.session import Session
 from ...core.sessions.stored.session_row import retrying_line, silent_seconds
 from .output import ErrorInfo, Shares, ToolOutput, declared
 from .paging import PartPage, ResultParts, TruncatedPart, render_page, render_truncated
-from .pending_inputs import PendingInput, pending_inputs, render_inputs
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "limit_reached", "interrupted", "cancelled"]
 OUTPUT_BUDGET = 24_000
@@ -42,6 +43,59 @@ _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
 _MAX_DROPPED = 500
 _MAX_UNFINISHED = 4_000
+_MAX_RULES = 20
+
+
+class PendingInput(ToolOutput):
+    input_id: str
+    type: WireType
+    tool_name: str
+    tool_input: dict[str, Any]
+    description: str
+    reason: str | None = None
+    blocked_path: str | None = None
+    file_diff: str | None = None
+    file_note: str | None = None
+    modes: list[str] | None = None
+    can_allow_for_session: bool | None = None
+    session_rules: list[str] | None = None
+    expires_at: str | None = None
+
+
+def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int = 0) -> list[PendingInput]:
+    """Open questions as callers see them, with their complete input where it fits."""
+    return [
+        PendingInput(
+            input_id=question.id,
+            type=kind_class(question.kind).wire_type,
+            tool_name=question.tool_name,
+            tool_input=tool_input,
+            description=question.description,
+            reason=question.reason,
+            blocked_path=question.blocked_path,
+            file_diff=(question.change.diff or None) if question.change else None,
+            file_note=(question.change.note or None) if question.change else None,
+            modes=[*question.modes] or None,
+            can_allow_for_session=bool(question.suggestions) or None,
+            session_rules=_rules(question),
+            expires_at=None if question.deadline is None else iso(question.deadline),
+        )
+        for question, tool_input in parts.questions(questions, start)
+    ]
+
+
+def _rules(question: Question) -> list[str] | None:
+    rules = [*question.session_rules]
+    more = [f"and {len(rules) - _MAX_RULES} more"] if len(rules) > _MAX_RULES else []
+    return [*rules[:_MAX_RULES], *more] or None
+
+
+def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
+    """The text lines for open questions, each with its whole input."""
+    return [
+        f"WAITING [{entry.input_id}] {entry.type}: {entry.description}\ninput: {as_json(entry.tool_input)}"
+        for entry in pending_inputs or []
+    ]
 
 
 class ToolUseEvent(ToolOutput):

@@ -20,13 +20,13 @@ from .arguments import ABOUT_IMAGES, ABOUT_KEY, Arguments, Count, Images, Name, 
 from .call import Call
 from .list_sessions import LIST_SESSIONS
 from .paging import PENDING, ResultParts, read_part
-from .pending_inputs import pending_inputs
 from .read_session import READ_SESSION
 from .session_report import (
     Acknowledgement,
     Interruption,
     SessionReport,
     interruption,
+    pending_inputs,
     position_of,
     report,
     status_of,

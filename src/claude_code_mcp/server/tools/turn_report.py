@@ -14,8 +14,16 @@ from ...core.sessions.session import Session
 from .guidance import how_to_answer, how_to_wait
 from .output import ErrorInfo, ToolOutput, dump
 from .paging import ResultParts, TruncatedPart, render_truncated
-from .pending_inputs import PendingInput, pending_inputs, render_inputs
-from .session_report import OUTPUT_BUDGET, LimitInfo, limit_info, limit_line, notices
+from .session_report import (
+    OUTPUT_BUDGET,
+    LimitInfo,
+    PendingInput,
+    limit_info,
+    limit_line,
+    notices,
+    pending_inputs,
+    render_inputs,
+)
 
 _MAX_PART = 256 << 10
 """Maximum characters of a part of a report; longer parts are read in pages."""

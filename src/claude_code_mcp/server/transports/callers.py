@@ -1,5 +1,6 @@
-"""Decides who may call `/mcp`, `/metrics` and the console.  The operator issues tokens, one in the settings, others in
-a file (`tokens_file.py`). The file is watched:
+"""Decides who may call `/mcp`, `/metrics` and the console.
+
+The operator issues tokens, one in the settings, others in a file (`tokens_file.py`). The file is watched:
 
 - A change applies as soon as it is written. Requests wait while the file is being read again.
 - If a caller is removed from the file or gets another token, all its requests, streams and calls end at once.
@@ -18,7 +19,7 @@ token (`running_calls.py`); a running call then completes.
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,13 +77,16 @@ Remove = Callable[[str], Awaitable[None]]
 """Ends everything that belongs to a caller who was removed from the file while no server was running."""
 
 
-class CallersWithTokens:
-    """The callers with tokens from the settings and the file, as they are now."""
+class Callers:
+    """The callers of one server as they are now, and their running calls over HTTP."""
 
-    def __init__(self, settings: Settings, principal: str = "default") -> None:
+    def __init__(
+        self, settings: Settings, principal: str = "default", authenticators: Sequence[Authenticator] = ()
+    ) -> None:
         """Read the tokens; InvalidArgument if they cannot be used. `principal` is the name of the caller with the token
-        of the settings. Blocks on the disk."""
+        of the settings; `authenticators` admit callers without one. Blocks on the disk."""
         self._settings = settings
+        self.authenticators = authenticators
         self._principal = principal
         self._file = settings.http_tokens_file
         # Checked before it is read: `follow` notices a change in between.
@@ -100,34 +104,70 @@ class CallersWithTokens:
         self._on_ended: list[OnEnded] = []
         self.remove: Remove | None = None
         self._ending: asyncio.TimerHandle | None = None
-
-    def _find(self, token: str) -> Identity | None:
-        """Compare every token, so that the timing does not reveal which one matches."""
-        candidate, found = token.encode("utf-8", "surrogatepass"), None
-        for known, identity in self._tokens.items():
-            if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
-                found = identity
-        return found
-
-    def _counts(self, identity: Identity) -> bool:
-        """Whether a caller of the last good list can be admitted now; callers in the file only while the file is
-        usable."""
-        return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
-
-    def knows(self, name: str) -> bool:
-        """Whether a caller of this name has a token, as far as known."""
-        return any(identity.principal == name for identity in self._tokens.values())
-
-    def displaced(self, names: Collection[str]) -> Iterable[Identity]:
-        """Callers without an operator token whose names are now taken by the file."""
-        return ()
+        self.open = bool(authenticators)
+        """Whether unlisted people may be admitted."""
+        self.required = bool(self._tokens) or self._file is not None or self.open
+        """Whether a token is required; that does not change while the server runs."""
 
     def on_ended(self, listener: OnEnded) -> None:
         self._on_ended.append(listener)
 
-    # -- the file ---------------------------------------------------------------------------------------------
+    # -- the server -------------------------------------------------------------------------------------------
+
+    def serve(self, service: HttpService, address: "Address") -> None:
+        """Prepare the authenticators, before the first request. Blocks on the disk."""
+        for authenticator in self.authenticators:
+            authenticator.serve(self, service, address)
+
+    def check(self, address: "Address") -> None:
+        """InvalidArgument if an authenticator cannot work on a server that listens at this address."""
+        for authenticator in self.authenticators:
+            authenticator.check(address)
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """The application with the middleware of each authenticator."""
+        for authenticator in self.authenticators:
+            app = authenticator.wrap(app)
+        return app
+
+    def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
+        """The routes of the authenticators; `page` is where people sign in. Blocks on the disk."""
+        return [route for authenticator in self.authenticators for route in authenticator.routes(page)]
+
+    @property
+    def challenge(self) -> Challenge | None:
+        """Where clients get access tokens; None if there are none."""
+        return next(filter(None, (authenticator.challenge() for authenticator in self.authenticators)), None)
+
+    @property
+    def origin(self) -> str | None:
+        """The only origin at which browsers can sign in; None if any works."""
+        return next(filter(None, (authenticator.origin() for authenticator in self.authenticators)), None)
+
+    @property
+    def offers_sign_in(self) -> bool:
+        """Whether people can sign in at `/sign-in`."""
+        return any(authenticator.offers_sign_in for authenticator in self.authenticators)
+
+    async def sign_out_address(self, identity: Identity) -> str | None:
+        """Where a person also signs out at their provider; None if signing out here is enough."""
+        for authenticator in self.authenticators:
+            address = await authenticator.sign_out_address(identity)
+            if address is not None:
+                return address
+        return None
 
     async def follow(self, service: HttpService) -> None:
+        """Apply changes of the callers as they happen. Never returns if there is a tokens file."""
+        if self.authenticators:
+            service.start_task(self.running.end_streams_with_tokens(), endless=True)
+        for authenticator in self.authenticators:
+            service.start_task(authenticator.follow(), endless=True)
+        await self._follow_file(service)
+
+    # -- the file ---------------------------------------------------------------------------------------------
+
+    async def _follow_file(self, service: HttpService) -> None:
         """Reread the file whenever it changes. Never returns."""
         service.add_secrets(self._tokens)
         if self._file is None:
@@ -239,8 +279,9 @@ class CallersWithTokens:
         for identity in ended:
             self.end(identity, "renewed" if identity.principal in names_now else "removed", audit)
         # A name in the file belongs to its token: a caller admitted under it with access tokens loses it.
-        for identity in self.displaced(names_now):
-            self.end(identity, "renewed", audit)
+        for authenticator in self.authenticators:
+            for identity in authenticator.drop(names_now):
+                self.end(identity, "renewed", audit)
 
     def _refuse(self, problem: str, audit: Audit) -> None:
         """Refuse the callers in the file from now on, because it is unusable."""
@@ -268,73 +309,6 @@ class CallersWithTokens:
         for listener in self._on_ended:
             listener(identity, why == "removed")
 
-
-class Callers(CallersWithTokens):
-    """The callers of one server, and their running calls over HTTP."""
-
-    def __init__(
-        self, settings: Settings, principal: str = "default", authenticators: Sequence[Authenticator] = ()
-    ) -> None:
-        """As for `CallersWithTokens`; `authenticators` admit others."""
-        super().__init__(settings, principal)
-        self.authenticators = authenticators
-        self.open = bool(authenticators)
-        """Whether unlisted people may be admitted."""
-        self.required = bool(self._tokens) or self._file is not None or self.open
-        """Whether a token is required; that does not change while the server runs."""
-
-    # -- the server -------------------------------------------------------------------------------------------
-
-    def serve(self, service: HttpService, address: "Address") -> None:
-        """Prepare the authenticators, before the first request. Blocks on the disk."""
-        for authenticator in self.authenticators:
-            authenticator.serve(self, service, address)
-
-    def check(self, address: "Address") -> None:
-        """InvalidArgument if an authenticator cannot work on a server that listens at this address."""
-        for authenticator in self.authenticators:
-            authenticator.check(address)
-
-    def wrap(self, app: ASGIApp) -> ASGIApp:
-        """The application with the middleware of each authenticator."""
-        for authenticator in self.authenticators:
-            app = authenticator.wrap(app)
-        return app
-
-    def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
-        """The routes of the authenticators; `page` is where people sign in. Blocks on the disk."""
-        return [route for authenticator in self.authenticators for route in authenticator.routes(page)]
-
-    @property
-    def challenge(self) -> Challenge | None:
-        """Where clients get access tokens; None if there are none."""
-        return next(filter(None, (authenticator.challenge() for authenticator in self.authenticators)), None)
-
-    @property
-    def origin(self) -> str | None:
-        """The only origin at which browsers can sign in; None if any works."""
-        return next(filter(None, (authenticator.origin() for authenticator in self.authenticators)), None)
-
-    @property
-    def offers_sign_in(self) -> bool:
-        """Whether people can sign in at `/sign-in`."""
-        return any(authenticator.offers_sign_in for authenticator in self.authenticators)
-
-    async def sign_out_address(self, identity: Identity) -> str | None:
-        """Where a person also signs out at their provider; None if signing out here is enough."""
-        for authenticator in self.authenticators:
-            address = await authenticator.sign_out_address(identity)
-            if address is not None:
-                return address
-        return None
-
-    async def follow(self, service: HttpService) -> None:
-        if self.authenticators:
-            service.start_task(self.running.end_streams_with_tokens(), endless=True)
-        for authenticator in self.authenticators:
-            service.start_task(authenticator.follow(), endless=True)
-        await super().follow(service)
-
     # -- identifying callers ----------------------------------------------------------------------------------
 
     async def by_token(self, token: str, *, with_scopes: bool = True) -> Identity | None:
@@ -361,6 +335,19 @@ class Callers(CallersWithTokens):
         if found is not None:
             self.running.claim(found, access)
         return found
+
+    def _find(self, token: str) -> Identity | None:
+        """Compare every token, so that the timing does not reveal which one matches."""
+        candidate, found = token.encode("utf-8", "surrogatepass"), None
+        for known, identity in self._tokens.items():
+            if hmac.compare_digest(candidate, known.encode()) and self._counts(identity):
+                found = identity
+        return found
+
+    def _counts(self, identity: Identity) -> bool:
+        """Whether a caller of the last good list can be admitted now; callers in the file only while the file is
+        usable."""
+        return self.problem is None or (self._settings.http_token is not None and identity.principal == self._principal)
 
     async def by_request(self, request: Request) -> Identity | None:
         """The identity that the request itself names, for example through a trusted proxy; None if it names no admitted
@@ -411,11 +398,8 @@ class Callers(CallersWithTokens):
 
     def knows(self, name: str) -> bool:
         """Whether a caller of this name has a token or has been admitted, as far as known."""
-        return super().knows(name) or any(authenticator.knows(name) for authenticator in self.authenticators)
-
-    def displaced(self, names: Collection[str]) -> Iterable[Identity]:
-        for authenticator in self.authenticators:
-            yield from authenticator.drop(names)
+        has_token = any(identity.principal == name for identity in self._tokens.values())
+        return has_token or any(authenticator.knows(name) for authenticator in self.authenticators)
 
     def remembers(self, name: str) -> bool:
         """Like `knows`, but includes admissions by earlier servers."""

@@ -49,6 +49,12 @@ from .running_calls import RunningCalls
 
 log = logging.getLogger(__name__)
 
+PATH = "/mcp"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_MAX_CONNECTIONS = 2000
+_MAX_PER_ADDRESS = 500
+_ACCEPTED_AT_ONCE = 32
 _HEAD_SECONDS = 20.0
 _KEPT_FREE = 128
 """Descriptors reserved for files, sessions and MCP servers."""
@@ -178,16 +184,6 @@ def report_accept_failures_sparingly(
             log.error("connections cannot be accepted: %s", context.get("exception"))
 
     loop.set_exception_handler(handle)
-
-
-PATH = "/mcp"
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-_MAX_CONNECTIONS = 2000
-_MAX_PER_ADDRESS = 500
-_ACCEPTED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,13 +401,12 @@ def http_app(
         if removed:
             service.start_task(remove(identity.principal))
 
-    async def health(_: Request) -> Response:
-        problem = await probes.health()
-        return _health_of(callers.problem) if problem is None else _unavailable(problem)
+    def answer_of(probe: Callable[[], Awaitable[str | None]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            problem = await probe()
+            return _health(callers.problem, problem)
 
-    async def ready(_: Request) -> Response:
-        problem = await probes.ready()
-        return _health_of(callers.problem) if problem is None else _unavailable(problem)
+        return answer
 
     callers.serve(service, address)
     challenge = callers.challenge
@@ -419,7 +414,7 @@ def http_app(
     callers.on_ended(end_caller)
     callers.remove = remove
     mcp_server.join_calls(callers.running)
-    routes = [Route("/health", health), Route("/ready", ready)]
+    routes = [Route("/health", answer_of(probes.health)), Route("/ready", answer_of(probes.ready))]
     routes.append(Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"]))
     if callers.required and challenge is None:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
@@ -497,7 +492,11 @@ def host_check(settings: Settings, address: Address) -> Callable[[str], bool]:
 
 def plain_app(routes: Sequence[BaseRoute]) -> Starlette:
     """An application without MCP: `/health`, and routes that check their callers themselves."""
-    return _without_redirects(Starlette(routes=[Route("/health", _health), *routes]))
+
+    async def health(_: Request) -> Response:
+        return _health()
+
+    return _without_redirects(Starlette(routes=[Route("/health", health), *routes]))
 
 
 def _without_redirects(app: Starlette) -> Starlette:
@@ -510,17 +509,15 @@ async def _without_slash(_: Request) -> Response:
     return RedirectResponse(PATH, 307)
 
 
-async def _health(_: Request) -> Response:
-    return _health_of(None)
-
-
-def _health_of(problem: str | None) -> Response:
-    """The response of `/health`. The status is 200 even if no caller can be admitted, because a restart would not help.
-    The log has the problem with file names."""
-    if problem is None:
-        return JSONResponse({"status": "ok", "version": __version__})
-    reason = "the tokens file cannot be used"
-    return JSONResponse({"status": "degraded", "version": __version__, "problem": reason})
+def _health(tokens_problem: str | None = None, problem: str | None = None) -> Response:
+    """The response of `/health` and `/ready`. The status is 200 even if no caller can be admitted, because a restart
+    would not help. The log has that problem with file names."""
+    if problem is not None:
+        return JSONResponse({"status": "unavailable", "version": __version__, "problem": problem}, 503)
+    if tokens_problem is not None:
+        reason = "the tokens file cannot be used"
+        return JSONResponse({"status": "degraded", "version": __version__, "problem": reason})
+    return JSONResponse({"status": "ok", "version": __version__})
 
 
 class _JsonTooLarge:
@@ -544,10 +541,6 @@ class _JsonTooLarge:
                 await send(message)
 
         await self._app(scope, receive, send_json)
-
-
-def _unavailable(problem: str) -> Response:
-    return JSONResponse({"status": "unavailable", "version": __version__, "problem": problem}, 503)
 
 
 async def _no_registration(_: Request) -> Response:

@@ -49,8 +49,33 @@ Outbox = SendStream[SessionMessage]
 async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
     """The two streams of the transport, starting with the input that the greeting left unread. Requests that the
     greeting already answered are passed on, but not answered a second time."""
-    async with _open_connection(greeted.unread) as connection, line_streams(connection, greeted.answered) as streams:
-        yield streams
+    connection, piped = LineConnection(), on_pipes()
+    # First: it arrived before the data that is still in the pipe.
+    if greeted.unread:
+        connection.reader.feed_data(greeted.unread)
+    with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:
+        # Duplicates: a thread's descriptor stays open, since one closed under it could be reused for another file.
+        read_from, write_to = os.dup(stdin), os.dup(stdout)
+        if piped:
+            loop, output = asyncio.get_running_loop(), _PipeOutput(connection)
+            reading, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(connection.reader), os.fdopen(read_from, "rb", 0)
+            )
+            await loop.connect_write_pipe(lambda: output, os.fdopen(write_to, "wb", 0))
+            connection.output = output
+        else:
+            if sys.platform != "win32":
+                for descriptor in (stdin, stdout):
+                    os.set_blocking(descriptor, True)
+            connection.output = _ThreadOutput(connection, write_to)
+            _read_in_a_thread(read_from, connection.reader)
+        try:
+            async with line_streams(connection, greeted.answered) as streams:
+                yield streams
+        finally:
+            if piped:
+                reading.close()
+            await connection.output.close()
 
 
 @asynccontextmanager
@@ -327,45 +352,6 @@ def _refusal(line: bytes) -> types.JSONRPCError | None:
 
 def _error(request_id: types.RequestId | None, code: int, message: str) -> types.JSONRPCError:
     return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=message))
-
-
-@asynccontextmanager
-async def _open_connection(unread: bytes) -> AsyncIterator[LineConnection]:
-    connection, piped = LineConnection(), on_pipes()
-    # First: it arrived before the data that is still in the pipe.
-    if unread:
-        connection.reader.feed_data(unread)
-    with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:
-        if piped:
-            reading = await _connect_pipes(connection, stdin, stdout)
-        else:
-            _start_threads(connection, stdin, stdout)
-        try:
-            yield connection
-        finally:
-            if piped:
-                reading.close()
-            await connection.output.close()
-
-
-async def _connect_pipes(connection: LineConnection, stdin: int, stdout: int) -> asyncio.ReadTransport:
-    loop, output = asyncio.get_running_loop(), _PipeOutput(connection)
-    reading, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(connection.reader), os.fdopen(os.dup(stdin), "rb", 0)
-    )
-    await loop.connect_write_pipe(lambda: output, os.fdopen(os.dup(stdout), "wb", 0))
-    connection.output = output
-    return reading
-
-
-def _start_threads(connection: LineConnection, stdin: int, stdout: int) -> None:
-    """The threads use duplicate descriptors, which stay open: a descriptor closed under a thread could be reused for
-    another file."""
-    if sys.platform != "win32":
-        for descriptor in (stdin, stdout):
-            os.set_blocking(descriptor, True)
-    connection.output = _ThreadOutput(connection, os.dup(stdout))
-    _read_in_a_thread(os.dup(stdin), connection.reader)
 
 
 @contextmanager
