@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from mcp.server.subscriptions import ResourceUpdated
 
-from claude_code_mcp.hub import client_session
+from claude_code_mcp.hub import server_changes
 from claude_code_mcp.hub.hub import Hub
 from tests.support.waiting import until_true
 
@@ -26,7 +26,7 @@ async def told(hub: Hub, remote: RemoteServer) -> None:
 async def test_a_stream_of_changes_that_the_server_ends_is_opened_again(
     start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_session, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(server_changes, "_FIRST_PAUSE", 0.0)
     remote = RemoteServer()
     hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": remote.run})
     await hub.follow("x", NOTE)

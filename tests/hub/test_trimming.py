@@ -7,9 +7,9 @@ import mcp_types as types
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claude_code_mcp.hub.client_session import MAX_DESCRIPTION, trim_description, trim_tools
 from claude_code_mcp.hub.config_entry import parse_entry
 from claude_code_mcp.hub.long_results import exceeds, is_long, with_long_parts_saved
-from claude_code_mcp.hub.shown_tools import MAX_DESCRIPTION, trim_description, trim_tools
 
 ANY = parse_entry("x", {"command": "x"}, {})
 

@@ -72,7 +72,9 @@ class ChannelRelay:
         """Send only questions that can be answered with yes or no, not plans and choices."""
         if question.kind is not QuestionKind.PERMISSION:
             return
-        request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
+        request_id = ""
+        while not request_id or request_id in self._offered:
+            request_id = "".join(secrets.choice(_LETTERS) for _ in range(5))
         # Before sending: a server may answer before the others have received the question.
         self._offered[request_id] = question
         for server in self._permissions:
@@ -157,10 +159,6 @@ class ChannelRelay:
         return next((session for session in self._service.sessions(principal=None) if session.id == session_id), None)
 
 
-def _new_request_id() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(5))
-
-
 def _request(request_id: str, question: Question) -> dict[str, Any]:
     """The question with its complete input. If that is too long, the text says so, and the question can only be denied
     through this channel."""
@@ -180,23 +178,18 @@ def _framed(server: str, content: str, meta: object) -> str:
     """The message in a frame that says where it is from, as Claude Code frames it, with the server's metadata
     (`chat_id`, `message_id`, `file_path`). Tags in the message are escaped, so that it cannot break out of the
     frame."""
-    known = meta if isinstance(meta, Mapping) else {}
-    attributes = {"source": server, **{key: value for key, value in known.items() if _is_attribute(key, value)}}
-    frame = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
+    attributes: dict[str, object] = {"source": server}
+    for key, value in meta.items() if isinstance(meta, Mapping) else ():
+        # Anything but a name could end the tag, and we set `source`.
+        is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
+        if is_name and isinstance(value, str | int | float):
+            attributes[key] = value
+    frame = ""
+    for key, value in attributes.items():
+        escaped = escape(str(value), quote=False).replace('"', "&quot;").replace("\n", "&#10;").replace("\r", "&#13;")
+        frame += f' {key}="{escaped}"'
     defused = _FRAME_TAG.sub(r"<_\1", content)
     return f"<channel{frame}>\n{defused}\n</channel>"
-
-
-def _is_attribute(key: object, value: object) -> bool:
-    """Whether an entry of `meta` becomes an attribute of the frame. Its key must be a name, because anything else could
-    end the tag, and must not be `source`, which we set."""
-    is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
-    return is_name and isinstance(value, str | int | float)
-
-
-def _attribute(value: object) -> str:
-    escaped = escape(str(value), quote=False).replace('"', "&quot;")
-    return escaped.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def _text(value: object) -> str | None:

@@ -148,7 +148,20 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
 
     Takes time linear in the length of the strings.
     """
-    return _with_references(value, lambda reference: _value_of(reference, environment))
+
+    def value_of(reference: re.Match[str]) -> str:
+        name, default, _ = reference.groups()
+        if name in _OF_DIRECTORY:
+            return reference.group()
+        # Our own variables hold tokens, and a file could send them anywhere: they count as unset.
+        value = None if is_own(name) else environment.get(name)
+        if value is not None and (value or default is None):
+            return value
+        if default is None:
+            raise MissingVariable(name)
+        return str(default)
+
+    return _with_references(value, value_of)
 
 
 def _with_references(value: Any, value_of: Callable[["re.Match[str]"], str]) -> Any:
@@ -156,19 +169,6 @@ def _with_references(value: Any, value_of: Callable[["re.Match[str]"], str]) -> 
         return _REFERENCE.sub(lambda found: value_of(found) if found[3] else found[0], text)
 
     return _with_texts(value, replaced)
-
-
-def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
-    name, default, _ = reference.groups()
-    if name in _OF_DIRECTORY:
-        return reference.group()
-    # Our own variables hold tokens, and a file could send them anywhere: they count as unset.
-    value = None if is_own(name) else environment.get(name)
-    if value is not None and (value or default is None):
-        return value
-    if default is None:
-        raise MissingVariable(name)
-    return str(default)
 
 
 IDE_TOOLS = ("executeCode", "getDiagnostics")

@@ -13,12 +13,12 @@ from ..core.model.paths import config_directory
 from ..core.processes.environment import DEPTH, build_environment, depth
 from ..core.processes.leftovers import new_mark
 from ..core.state.state_directory import database_in
-from .auth.credentials import Vault
+from .auth.credentials import FileVault, KeyringVault
 from .auth.identity_provider import IdentityProvider
 from .config_changes import HubSource
 from .config_files import HubConfig
 from .hub import Hub
-from .hub_deps import HubDeps, OnNotification, ignore_notification, usual_vault
+from .hub_deps import HubDeps, OnNotification, ignore_notification
 from .program_place import AS_CONFIGURED, ProgramPlace
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,19 @@ def make_hub(
     directory = settings.state_dir / "mcp"  # `claude-code-mcp mcp login` also stores its tokens there
     if principal:
         directory = directory / "principals" / quote(principal, safe="")
-    vault = usual_vault(directory, principal)
+    # The system's keyring, or files if there is none. Principals cannot see each other's secrets.
+    vault = KeyringVault(FileVault(directory / "credentials"), principal)
+    provider: IdentityProvider | None = None
+    if settings.identity_provider is not None:
+        secret = settings.identity_provider_secret
+        provider = IdentityProvider(
+            settings.identity_provider,
+            settings.identity_provider_client,
+            vault,
+            None if secret is None else secret.get_secret_value(),
+            settings.identity_provider_port,
+            settings.identity_provider_token_file,
+        )
     deps = HubDeps(
         environment,
         database_in(settings.state_dir),
@@ -71,24 +83,10 @@ def make_hub(
         Path(config_directory(environment)),
         child_environment=partial(marked_environment, nested=serving),
         on_notification=on_notification,
-        identity_provider=_identity_provider(settings, vault),
+        identity_provider=provider,
         client_document=settings.client_metadata_url,
         uses_claude_sign_ins=not principal,
         principal=principal,
         programs=programs,
     )
     return Hub(configuration, settings, deps)
-
-
-def _identity_provider(settings: Settings, vault: Vault) -> IdentityProvider | None:
-    if settings.identity_provider is None:
-        return None
-    secret = settings.identity_provider_secret
-    return IdentityProvider(
-        settings.identity_provider,
-        settings.identity_provider_client,
-        vault,
-        None if secret is None else secret.get_secret_value(),
-        settings.identity_provider_port,
-        settings.identity_provider_token_file,
-    )

@@ -8,11 +8,8 @@ servers, `server_pool.py` decides which callers share a connection, `upstream.py
 import asyncio
 import itertools
 import logging
-import math
-import time
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -23,7 +20,7 @@ from mcp.client.auth import OAuthFlowError
 from mcp.shared.dispatcher import ProgressFnT
 
 from ..core.config import Settings
-from ..core.errors import InvalidArgument, LimitReached, UpstreamUnavailable
+from ..core.errors import InvalidArgument, UpstreamUnavailable
 from ..core.model.question import AskPerson
 from ..core.model.tool_names import ToolNames, normalise
 from .auth.sign_in import deliver_redirect, sign_in
@@ -32,7 +29,7 @@ from .client_session import CallerSide, UpstreamClient, wants_input
 from .config_entry import CallLimits, OAuthServerConfig
 from .config_files import HubConfig
 from .hub_deps import HubDeps
-from .prompt_text import named_arguments, prompt_text
+from .long_results import text_of
 from .server_pool import ServerPool
 from .servers import HubServers, ServerStatus, status_of
 from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
@@ -42,7 +39,6 @@ from .transports.transport_factory import own_storage
 log = logging.getLogger(__name__)
 
 _SIGN_IN_TIMEOUT = 300.0
-_MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +48,6 @@ class HubTool:
     name: str
     server: str
     tool: types.Tool
-
-
-class CallCounts:
-    """The calls of one caller to one server: the running ones, and the start times within the last minute."""
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._begun: deque[float] = deque()
-
-    @contextmanager
-    def counted(self, server: str, limits: CallLimits) -> Iterator[None]:
-        """Count a call while it runs. Raises LimitReached if it exceeds a limit."""
-        now = time.monotonic()
-        while self._begun and self._begun[0] <= now - _MINUTE:
-            self._begun.popleft()
-        if limits.calls_at_once is not None and self._running >= limits.calls_at_once:
-            raise LimitReached(
-                f"You have {self._running} calls to {server!r} in progress, which is your limit.",
-                limit=limits.calls_at_once,
-            )
-        if limits.calls_per_minute is not None:
-            if len(self._begun) >= limits.calls_per_minute:
-                seconds = math.ceil(self._begun[0] + _MINUTE - now)
-                raise LimitReached(
-                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is your limit. Try "
-                    f"again in {seconds} s.",
-                    limit=limits.calls_per_minute,
-                    retry_after=seconds,
-                )
-            self._begun.append(now)
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
 
 
 class Hub(HubServers):
@@ -220,7 +181,7 @@ class Hub(HubServers):
         return types.CallToolResult.model_validate(result)
 
     def limits(self, server: str) -> CallLimits:
-        """The call limits of a server; enforced by code that calls on behalf of clients, with `CallCounts`."""
+        """The call limits of a server; enforced by code that calls on behalf of clients."""
         return self._find(server).server.config.limits
 
     async def resolve(self, name: str) -> tuple[str, str]:
@@ -257,11 +218,17 @@ class Hub(HubServers):
             found = next((each for each in offered if normalise(each.name) == prompt), None)
             if found is None:
                 return None
-            params = {"name": found.name, "arguments": named_arguments(found, arguments)}
+            # In order; the last argument takes all remaining values.
+            names, values = [argument.name for argument in found.arguments or ()], list(arguments)
+            if len(values) > len(names) > 0:
+                values = [*values[: len(names) - 1], " ".join(values[len(names) - 1 :])]
+            params = {"name": found.name, "arguments": dict(zip(names, values, strict=False))}
             try:
-                return prompt_text(types.GetPromptResult.model_validate(await route.request("prompts/get", params)))
+                result = types.GetPromptResult.model_validate(await route.request("prompts/get", params))
             except MCPError as error:
                 raise UpstreamUnavailable(f"The MCP server {server!r} refused the prompt: {error.message}") from None
+            texts = [text_of(message.content) for message in result.messages]
+            return "\n\n".join(filter(None, texts)) or (result.description or "")
 
     async def complete(self, server: str, params: JsonObject) -> types.CompleteResult:
         """Complete an argument of a prompt or of a template's URI; `params` are those of `completion/complete`."""

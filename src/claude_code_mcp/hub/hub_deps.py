@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.state.database import Database
 from ..core.state.documents import Documents
-from .auth.credentials import FileVault, KeyringVault, Vault
+from .auth.credentials import Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.silent_oauth import Renewals
 from .program_place import AS_CONFIGURED, ProgramPlace
@@ -64,9 +64,3 @@ class HubDeps:
     def documents(self, kind: str) -> Documents:
         """This hub's memory of one kind."""
         return Documents(self.database, f"{kind} for {self.principal}" if self.principal else kind)
-
-
-def usual_vault(state_directory: Path, principal: str = "") -> Vault:
-    """The system's keyring, or files in the state directory if there is none. Principals cannot see each other's
-    secrets."""
-    return KeyringVault(FileVault(state_directory / "credentials"), principal)

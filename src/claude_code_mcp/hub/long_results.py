@@ -7,7 +7,6 @@ from typing import Any
 import mcp_types as types
 
 from ..core.model.text import json_parts
-from .prompt_text import text_of
 
 Save = Callable[[str, str], str]
 """Called with a text and a file extension; saves the text and returns the path."""
@@ -58,3 +57,11 @@ def exceeds(value: Any, limit: int) -> bool:
         if size > limit:
             return True
     return False
+
+
+def text_of(block: types.ContentBlock) -> str:
+    """The text of a content block; empty for one without."""
+    if isinstance(block, types.TextContent):
+        return block.text
+    resource = block.resource if isinstance(block, types.EmbeddedResource) else None
+    return resource.text if isinstance(resource, types.TextResourceContents) else ""

@@ -310,15 +310,12 @@ class HubProvider:
             log.info("MCP servers are configured now: %s", self._settings.hub_file)
             await self._open(strict=False)
         self._connect_relay()
-        for client in list(self._waiting):
-            await self._open_for(client)
-
-    async def _open_for(self, client: _WaitingClient) -> None:
         assert self._hubs is not None
-        try:
-            await client.open(self._hubs)
-        except Exception:  # one client's files or environment must not affect others
-            log.exception("the client in %s has no MCP servers", client.environment.directory)
+        for client in list(self._waiting):
+            try:
+                await client.open(self._hubs)
+            except Exception:  # one client's files or environment must not affect others
+                log.exception("the client in %s has no MCP servers", client.environment.directory)
 
     # -- the hubs of clients --------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from .connect_throttle import ConnectThrottle
 from .hub_deps import HubDeps
 from .server_memory import ServerMemory
 from .server_pool import Route, ServerPool
-from .upstream import Upstream, UpstreamContext, Watcher, own_connection
+from .upstream import ConnectionOwner, Upstream, UpstreamContext, Watcher
 
 OnServersChanged = Callable[[frozenset[str]], None]
 
@@ -82,7 +82,7 @@ class HubServers:
 
     def _start_owner(self, upstream: Upstream) -> None:
         assert self._tasks is not None
-        self._tasks.start_soon(own_connection, upstream)
+        self._tasks.start_soon(ConnectionOwner(upstream).run)
 
     async def __aenter__(self) -> Self:
         # Before the first caller: traits that are not loaded by then are read on the event loop.

@@ -29,19 +29,18 @@ from ..core.model.tool_names import UPDATED
 from .auth.credentials import NeedsAuthMemory, digest_of
 from .client_session import (
     ANONYMOUS,
-    LIST_CHANGES,
     NO_SIDE,
     CallerSide,
     CallsInFlight,
     Requester,
-    ServerChanges,
     UpstreamClient,
 )
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer
 from .connect_throttle import ConnectSlot, ConnectThrottle
 from .hub_deps import HubDeps
-from .reconnection import Conclusion, Connection, ConnectionState, NextStep, Phase
+from .reconnection import Connection, ConnectionState, NextStep, Phase
+from .server_changes import LIST_CHANGES, ServerChanges
 from .server_memory import Offer, ServerMemory, Traits
 from .streams import JsonObject, ObservedInbox, RequestsInFlight, Streams, TransportFailure, WritableOutbox
 from .transports.headers_helper import with_helped_headers
@@ -176,11 +175,18 @@ class Upstream:
             try:
                 result = await client.request(method, params, side, requester)
             except MCPError as error:
-                # An error on a dropped connection says nothing about the current one.
-                if client is self.client:
-                    self._count_error(error)
-                elif error.code == CONNECTION_CLOSED:
-                    raise await self._ended_in_call(client) from None
+                if client is not self.client:
+                    # An error on a dropped connection says nothing about the current one.
+                    if error.code == CONNECTION_CLOSED:
+                        raise await self._ended_in_call(client) from None
+                elif error.code == SESSION_GONE or (error.code == UNAUTHORIZED and self.failure.needs_auth):
+                    self.give_up()
+                elif error.code in {UNREACHABLE, CONNECTION_CLOSED}:
+                    # One such error may pass; after several in a row the connection is dropped.
+                    self.connection = self.connection.error_counted()
+                    if self.connection.worn_out:
+                        self.failure.reason = f"stopped after {self.connection.errors} errors: {error.message}"
+                        self.give_up()
                 if error.code == SESSION_GONE and not is_last:
                     continue
                 data = error.error.data
@@ -202,16 +208,6 @@ class Upstream:
             f"The MCP server {self.name!r} was lost during the call: {how}. The call may have taken effect in part."
         )
         return UpstreamUnavailable(message, state=self.connection.state.value)
-
-    def _count_error(self, error: MCPError) -> None:
-        """Drop the connection: at once if it is unusable, otherwise after several consecutive terminal errors."""
-        if error.code == SESSION_GONE or (error.code == UNAUTHORIZED and self.failure.needs_auth):
-            self.give_up()
-        elif error.code in {UNREACHABLE, CONNECTION_CLOSED}:
-            self.connection = self.connection.error_counted()
-            if self.connection.worn_out:
-                self.failure.reason = f"stopped after {self.connection.errors} errors: {error.message}"
-                self.give_up()
 
     # -- control --------------------------------------------------------------------------------------------
 
@@ -278,7 +274,7 @@ class Upstream:
 
     def conclude(self, reason: str) -> None:
         """Apply the state machine's decision after the transport was closed; refuse waiting callers if it says so."""
-        conclusion: Conclusion = self.connection.concluded(
+        conclusion = self.connection.concluded(
             reason,
             anyio.current_time(),
             needs_auth=self.failure.needs_auth is not None,
@@ -343,20 +339,24 @@ class ConnectionOwner:
     async def run(self) -> None:
         """Make an attempt whenever one is due, until the upstream is closed."""
         upstream = self._upstream
-        while not upstream.connection.closed:
-            await upstream.owner_wanted.wait()
-            # Cleared before the check: a request during an attempt wakes the owner again.
-            upstream.owner_wanted.clear()
-            while upstream.connection.attempt_due:
-                await self._attempt()
-                if upstream.connection.attempt_due:
-                    # A caller, a reconnect or closing the hub ends the pause.
-                    with anyio.move_on_after(upstream.connection.pause(random.random())):  # noqa: S311 - jitter
-                        await upstream.owner_wanted.wait()
-                        upstream.owner_wanted.clear()
+        try:
+            while not upstream.connection.closed:
+                await upstream.owner_wanted.wait()
+                # Cleared before the check: a request during an attempt wakes the owner again.
+                upstream.owner_wanted.clear()
+                while upstream.connection.attempt_due:
+                    await self._attempt()
+                    if upstream.connection.attempt_due:
+                        # A caller, a reconnect or closing the hub ends the pause.
+                        with anyio.move_on_after(upstream.connection.pause(random.random())):  # noqa: S311 - jitter
+                            await upstream.owner_wanted.wait()
+                            upstream.owner_wanted.clear()
+        except Exception:
+            log.exception("the owner of %s failed", upstream.name)  # a bug, but no reason to lose the other servers
 
     async def _attempt(self) -> None:
-        """Connect, keep the connection until it is dropped, close the transport, and conclude.
+        """Connect, keep the connection until it is dropped, close the transport, and conclude. Remember a required
+        sign-in unless a caller has requested something else since.
 
         The timeout covers everything from the connect slot to the end of the handshake.
         """
@@ -378,14 +378,28 @@ class ConnectionOwner:
                 slot.release()
         # Callers that have the connection must stop using it: its transport is closed.
         upstream.give_up()
-        timed_out = upstream.connection.phase is Phase.CONNECTING and anyio.current_time() >= scope.deadline
-        reason = f"no answer within {self._context.timeout:g} s" if timed_out else self._end_reason(error)
+        failure = upstream.failure
+        if upstream.connection.phase is Phase.CONNECTING and anyio.current_time() >= scope.deadline:
+            reason = f"no answer within {self._context.timeout:g} s"
+        elif failure.reason or error is None:
+            reason = self._redact(failure.reason or "the connection closed")
+        else:
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            reason = self._redact(str(cause) or type(cause).__name__)
         if self._client is not None:
             # Before any await: the calls that it left unanswered wait for this.
             self._client.end_reason = reason
             self._client.ended.set()
             self._client = None
-        await self._conclude(reason)
+        if failure.needs_auth is not None:
+            reason = self._redact(failure.needs_auth) + upstream.sign_in_hint
+            overruled = upstream.connection.closed or upstream.connection.next_step is NextStep.REST
+            if has_oauth(self._config) and not overruled:
+                # Not the digest of the stored tokens: they may have been renewed already.
+                await self._context.needs_auth.remember(upstream.key, digest_of(failure.refused_token))
+        upstream.conclude(reason)
 
     async def _connect(self, slot: ConnectSlot, scope: anyio.CancelScope) -> None:
         """Connect and keep the connection. A server that exits on the probe for the newest protocol, or reads it
@@ -510,35 +524,5 @@ class ConnectionOwner:
         else:
             await self._learn(offer=offer)
 
-    # -- the end of an attempt ----------------------------------------------------------------------------------
-
-    async def _conclude(self, reason: str) -> None:
-        """Conclude an attempt, and remember a required sign-in unless a caller has requested something else since."""
-        upstream = self._upstream
-        if upstream.failure.needs_auth is not None:
-            reason = self._redact(upstream.failure.needs_auth) + upstream.sign_in_hint
-            overruled = upstream.connection.closed or upstream.connection.next_step is NextStep.REST
-            if has_oauth(self._config) and not overruled:
-                # Not the digest of the stored tokens: they may have been renewed already.
-                await self._context.needs_auth.remember(upstream.key, digest_of(upstream.failure.refused_token))
-        upstream.conclude(reason)
-
-    def _end_reason(self, error: Exception | None) -> str:
-        failure = self._upstream.failure
-        if failure.reason or error is None:
-            return self._redact(failure.reason or "the connection closed")
-        cause: BaseException = error
-        while isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        return self._redact(str(cause) or type(cause).__name__)
-
     def _redact(self, text: str) -> str:
         return self._config.secrets_redactor().text(text)
-
-
-async def own_connection(upstream: Upstream) -> None:
-    """Run the owner of a connection until it is closed."""
-    try:
-        await ConnectionOwner(upstream).run()
-    except Exception:
-        log.exception("the owner of %s failed", upstream.name)  # a bug, but no reason to lose the other servers

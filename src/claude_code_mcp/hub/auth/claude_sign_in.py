@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +38,21 @@ class ClaudeSignIn:
         self._url = url
 
     async def load(self) -> Credentials | None:
+        """Its credentials; None if it is not signed in or they cannot be read."""
         content = await asyncio.to_thread(self._read)
         key = self._find(content)
         return None if key is None else _credentials(content, key)
 
-    def lock(self) -> AbstractAsyncContextManager[None]:
-        return self._refresh_lock()
-
     @asynccontextmanager
-    async def _refresh_lock(self) -> AsyncIterator[None]:
+    async def lock(self) -> AsyncIterator[None]:
+        """The lock under which Claude Code renews its tokens. Raises OSError, and TimeoutError."""
         key = self._find(await asyncio.to_thread(self._read)) or self._name
         directory = self._directory / f"mcp-refresh-{_NOT_IN_NAME.sub('_', key)}.lock.lock"
         async with directory_lock(directory, LOCK_TIMEOUT, _REFRESH_STALE):
             yield
 
     async def save(self, tokens: OAuthToken, expires_at: float | None) -> None:
+        """Store the tokens that replace its own. Raises OSError."""
         async with directory_lock(self._directory / ".storage-write.lock", _WRITE_TIMEOUT, _WRITE_STALE):
             await asyncio.to_thread(self._write, tokens, expires_at)
 

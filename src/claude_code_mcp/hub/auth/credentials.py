@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import (
@@ -30,6 +30,9 @@ from ...core.installation import extra_command
 from ...core.private_files import private_directory, replace_file
 from ...core.state.documents import Documents
 from .file_locks import file_lock
+
+if TYPE_CHECKING:
+    from .claude_sign_in import ClaudeSignIn
 
 log = logging.getLogger(__name__)
 
@@ -167,31 +170,18 @@ def digest_of(token: str | None) -> str:
     return hashlib.sha256((token or "").encode()).hexdigest()[:16]
 
 
-class SignInElsewhere(Protocol):
-    """The sign-in of another program to the same server."""
-
-    def lock(self) -> AbstractAsyncContextManager[None]:
-        """The lock under which that program renews its tokens. Raises OSError, and TimeoutError."""
-
-    async def load(self) -> Credentials | None:
-        """Its credentials; None if it is not signed in or they cannot be read."""
-
-    async def save(self, tokens: OAuthToken, expires_at: float | None) -> None:
-        """Store the tokens that replace its own. Raises OSError."""
-
-
 class CredentialStorage:
     """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as missing;
     unreadable ones raise OAuthFlowError and are not replaced.
 
-    Without our own tokens, those of the sign-in `elsewhere` are used, and renewed there: a used-up refresh token must
-    not remain with a program that will use it again.
+    Without our own tokens, those of Claude Code's sign-in are used, and renewed there: a used-up refresh token must not
+    remain with a program that will use it again.
     """
 
-    def __init__(self, vault: Vault, key: str, elsewhere: SignInElsewhere | None = None) -> None:
+    def __init__(self, vault: Vault, key: str, claude_sign_in: "ClaudeSignIn | None" = None) -> None:
         self._vault = vault
         self._key = key
-        self._elsewhere = elsewhere
+        self._claude_sign_in = claude_sign_in
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
@@ -200,8 +190,8 @@ class CredentialStorage:
         # Our lock first in every process, so that no deadlock is possible.
         async with contextlib.AsyncExitStack() as locks:
             await locks.enter_async_context(self._vault.lock(self._key))
-            if self._elsewhere is not None and await self._borrowed() is not None:
-                await locks.enter_async_context(self._elsewhere.lock())
+            if self._claude_sign_in is not None and await self._borrowed() is not None:
+                await locks.enter_async_context(self._claude_sign_in.lock())
             yield
 
     async def load(self) -> Credentials:
@@ -218,10 +208,10 @@ class CredentialStorage:
         return Credentials()
 
     async def _borrowed(self) -> Credentials | None:
-        """The other program's credentials, if we have no tokens of our own."""
-        if self._elsewhere is None or (await self._own()).tokens is not None:
+        """Claude Code's credentials, if we have no tokens of our own."""
+        if self._claude_sign_in is None or (await self._own()).tokens is not None:
             return None
-        return await self._elsewhere.load()
+        return await self._claude_sign_in.load()
 
     async def update(self, **changes: object) -> None:
         """Change our own stored credentials."""
@@ -248,20 +238,17 @@ class CredentialStorage:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens where the ones that they replace came from."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        # Before anything is stored: once we have our own tokens, those of the other program are not used.
+        # Before anything is stored: once we have our own tokens, those of Claude Code are not used.
         borrowed = await self._borrowed()
-        if borrowed is None or not await self._give_back(tokens, expires_at):
-            await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
-
-    async def _give_back(self, tokens: OAuthToken, expires_at: float | None) -> bool:
-        """Return the new tokens to the other program; False if that failed and they must be stored here."""
-        assert self._elsewhere is not None
-        try:
-            await self._elsewhere.save(tokens, expires_at)
-        except OSError as error:
-            log.warning("renewed tokens could not be returned to their program; stored here: %s", type(error).__name__)
-            return False
-        return True
+        if borrowed is not None and self._claude_sign_in is not None:
+            try:
+                await self._claude_sign_in.save(tokens, expires_at)
+                return
+            except OSError as error:
+                log.warning(
+                    "renewed tokens could not be returned to Claude Code; stored here: %s", type(error).__name__
+                )
+        await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return (await self.load()).client

@@ -55,7 +55,11 @@ class AssertionOAuth(SilentOAuth):
         return wanted is not None or response.status_code == 401
 
     async def _renew_alone(self, refused: str | None) -> None:
-        endpoint = await self._token_endpoint()
+        if self._discovered is None:
+            self._discovered = await discover(self._issuer, self._send)
+        endpoint = str(self._discovered.token_endpoint)
+        if _origin(endpoint) != _origin(self._issuer):
+            raise OAuthFlowError(f"the token endpoint {endpoint} is not at the issuer {self._issuer}")
         scope = union_scopes(self._config.scope, (await self._storage.load()).wanted_scope)
         assertion = await self._get_assertion(self._issuer, self._resource)
         form = {
@@ -72,14 +76,6 @@ class AssertionOAuth(SilentOAuth):
             raise OAuthFlowError(f"the authorization server rejected the assertion: {reason}")
         self.context.client_metadata.scope = scope  # granted unless the response names another
         await self.save_tokens(answer)
-
-    async def _token_endpoint(self) -> str:
-        if self._discovered is None:
-            self._discovered = await discover(self._issuer, self._send)
-        endpoint = str(self._discovered.token_endpoint)
-        if _origin(endpoint) != _origin(self._issuer):
-            raise OAuthFlowError(f"the token endpoint {endpoint} is not at the issuer {self._issuer}")
-        return endpoint
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -71,9 +71,6 @@ class IdentityProvider:
             answer = await self._post(metadata, form)
         except httpx2.TransportError as error:
             raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
-        return self._assertion_in(answer)
-
-    def _assertion_in(self, answer: httpx2.Response) -> str:
         body = body_of(answer)
         if answer.status_code != 200:
             reason = error_of(answer) or f"HTTP {answer.status_code}"

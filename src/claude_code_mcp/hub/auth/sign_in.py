@@ -62,8 +62,12 @@ async def _sign_in_once(
     config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, document: str | None
 ) -> bool:
     async with listen(await _callback_port(config, storage)) as callback:
-        await _drop_other_registration(storage, callback)
-        async with httpx2.AsyncClient(verify=tls_context(config.tls), timeout=_REQUEST_TIMEOUT) as beside:
+        # The authorization server would refuse to redirect here with a registration for another port.
+        client = (await storage.load()).client
+        if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
+            await storage.update(client=None)
+        tls = tls_context(config.tls)
+        async with httpx2.AsyncClient(verify=tls, timeout=_REQUEST_TIMEOUT) as beside:
             provider = InteractiveOAuth(
                 config.url,
                 config.oauth,
@@ -74,18 +78,14 @@ async def _sign_in_once(
                 callback_handler=callback.wait,
                 client_metadata_url=document,
             )
-            return await _run_flow(config, provider)
-
-
-async def _run_flow(config: OAuthServerConfig, provider: InteractiveOAuth) -> bool:
-    async with httpx2.AsyncClient(auth=provider, verify=tls_context(config.tls), headers=config.headers) as client:
-        for request in _first_requests(config):
-            async with client.stream(**request) as response:
-                if response.status_code in {401, 403}:
-                    raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
-            if provider.context.current_tokens is not None:
-                return True
-        return False
+            async with httpx2.AsyncClient(auth=provider, verify=tls, headers=config.headers) as signing_in:
+                for request in _first_requests(config):
+                    async with signing_in.stream(**request) as response:
+                        if response.status_code in {401, 403}:
+                            raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
+                    if provider.context.current_tokens is not None:
+                        return True
+            return False
 
 
 async def deliver_redirect(shown: str, pasted: str) -> bool:
@@ -148,13 +148,6 @@ async def _is_free(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-async def _drop_other_registration(storage: CredentialStorage, callback: "Callback") -> None:
-    """Delete a registration for another port: the authorization server would refuse to redirect here."""
-    client = (await storage.load()).client
-    if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
-        await storage.update(client=None)
 
 
 @dataclass(frozen=True, slots=True)

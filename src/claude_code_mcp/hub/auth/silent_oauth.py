@@ -183,7 +183,12 @@ class SilentOAuth(StoredOAuth):
         # First: if the endpoint fails, nothing is known about the tokens, which are kept.
         check_passing(answer)
         if error_of(answer) in FORGOTTEN_CLIENT:
-            await self._forget_registration()
+            if self._config.client_id is not None:
+                raise NeedsAuth("the authorization server does not know the configured client id", self._stored_token)
+            await self._storage.update(client=None, tokens=None, expires_at=None)
+            raise NeedsAuth(
+                "the authorization server no longer knows this client; sign in again to register", self._stored_token
+            )
         # Another program, which does not use our lock, may have been faster.
         await self.reload()
         tokens = self.context.current_tokens
@@ -192,14 +197,6 @@ class SilentOAuth(StoredOAuth):
             await self.reload()  # the other program's tokens apply now
         if self._is_stale(refused) or self._usable is None:
             raise NeedsAuth("the sign-in has expired", expired)
-
-    async def _forget_registration(self) -> None:
-        if self._config.client_id is not None:
-            raise NeedsAuth("the authorization server does not know the configured client id", self._stored_token)
-        await self._storage.update(client=None, tokens=None, expires_at=None)
-        raise NeedsAuth(
-            "the authorization server no longer knows this client; sign in again to register", self._stored_token
-        )
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         async with httpx2.AsyncClient(verify=tls_context(self._tls), timeout=_REQUEST_TIMEOUT) as client:

@@ -60,19 +60,15 @@ def _relevant_lines(text: str) -> Iterator[str]:
 
 def status_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
     """Describe an HTTP status of 400 or more, with the server's message and its requested delay."""
-    meaning = _MEANINGS.get(status) or _phrase(status)
+    meaning = _MEANINGS.get(status)
+    if meaning is None:
+        known = status in HTTPStatus.__members__.values()
+        meaning = HTTPStatus(status).phrase.lower() if known else "the server refused"
     pause = headers.get("retry-after", "").strip()
     if pause:
         meaning += f"; it asks to wait {pause[:40]}{' s' if pause.isdecimal() else ''}"
     detail = _detail(headers.get("content-type", ""), body[:MAX_BODY].decode("utf-8", "replace"))
     return _shortened(f"HTTP {status}: {meaning}{f' ({detail})' if detail else ''}")
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase.lower()
-    except ValueError:
-        return "the server refused"
 
 
 def _detail(content_type: str, text: str) -> str:

@@ -16,20 +16,15 @@ ServeInProcess = Callable[[Inbox, Outbox], Awaitable[object]]
 """Serves one client on two streams until either of them ends."""
 
 
-def linked_pair() -> tuple[Streams, Streams]:
-    """Two pairs of streams; messages written to one are read from the other."""
-    to_left, left = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    to_right, right = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    return (left, to_right), (right, to_left)
-
-
 _CLOSE_TIMEOUT = 2.0
 
 
 @asynccontextmanager
 async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
     """Run the server within this context; on exit it has `_CLOSE_TIMEOUT` seconds to end."""
-    ours, theirs = linked_pair()
+    to_us, our_inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_them, their_inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    ours, theirs = (our_inbox, to_them), (their_inbox, to_us)
     ended = anyio.Event()
 
     async def run() -> None:

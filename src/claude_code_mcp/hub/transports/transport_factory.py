@@ -50,8 +50,8 @@ def has_oauth(config: ServerConfig) -> bool:
 def credential_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
     """The storage of a server's credentials. Tokens belong to a name and an address: if an entry's address changes,
     they must not be sent there."""
-    elsewhere = ClaudeSignIn(deps.claude_directory, name, config.url) if deps.uses_claude_sign_ins else None
-    return CredentialStorage(deps.vault, _key(name, config), elsewhere)
+    claude_sign_in = ClaudeSignIn(deps.claude_directory, name, config.url) if deps.uses_claude_sign_ins else None
+    return CredentialStorage(deps.vault, _key(name, config), claude_sign_in)
 
 
 def own_storage(name: str, config: OAuthServerConfig, deps: HubDeps) -> CredentialStorage:
@@ -79,18 +79,15 @@ def http_auth(name: str, config: OAuthServerConfig, deps: HubDeps) -> httpx2.Aut
 
 def ide_headers(config: IdeConfig, claude_directory: Path) -> dict[str, str]:
     """The headers for an IDE: the configured ones and its token, which may be in the lock file of its port."""
-    token = config.auth_token or _token_of_lock_file(config.url, claude_directory)
-    return {**config.headers, IDE_HEADER: token} if token else dict(config.headers)
-
-
-def _token_of_lock_file(url: str, claude_directory: Path) -> str | None:
-    port = urlsplit(url).port
-    try:
-        lock = json.loads((claude_directory / "ide" / f"{port}.lock").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    token = lock.get("authToken") if isinstance(lock, dict) else None
-    return token if isinstance(token, str) else None
+    token: object = config.auth_token
+    if not token:
+        port = urlsplit(config.url).port
+        try:
+            lock = json.loads((claude_directory / "ide" / f"{port}.lock").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            lock = None
+        token = lock.get("authToken") if isinstance(lock, dict) else None
+    return {**config.headers, IDE_HEADER: token} if isinstance(token, str) and token else dict(config.headers)
 
 
 def open_transport(

@@ -6,10 +6,11 @@ is too long for a model's context is saved to a file, for clients that can read 
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,15 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from ...core.errors import ClaudeCodeError, PermissionDenied, UpstreamUnavailable
+from ...core.errors import ClaudeCodeError, LimitReached, PermissionDenied, UpstreamUnavailable
 from ...core.model.caller import LOCAL, Caller
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.question import Answer, Scope
 from ...core.model.tool_names import prefix_of
 from ...core.private_files import private_directory, replace_file
 from ...core.service import Service
-from ...hub.hub import CallCounts, Hub, HubTool
+from ...hub.config_entry import CallLimits
+from ...hub.hub import Hub, HubTool
 from ...hub.long_results import is_long, with_long_parts_saved
 from ...hub.tool_search import ToolIndex
 from ...hub.transports.http_client import UNREACHABLE
@@ -35,8 +37,44 @@ from .hub_permissions import PermissionQuestions, Ruling, rule_on_call
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""
 _CHARACTERS_PER_TOKEN = 4
+_MINUTE = 60.0
 _KEPT = 7 * 86_400.0
 """Seconds for which the file of a long result is kept."""
+
+
+class CallCounts:
+    """The calls of one caller to one server: the running ones, and the start times within the last minute."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._begun: deque[float] = deque()
+
+    @contextlib.contextmanager
+    def counted(self, server: str, limits: CallLimits) -> Iterator[None]:
+        """Count a call while it runs. Raises LimitReached if it exceeds a limit."""
+        now = time.monotonic()
+        while self._begun and self._begun[0] <= now - _MINUTE:
+            self._begun.popleft()
+        if limits.calls_at_once is not None and self._running >= limits.calls_at_once:
+            raise LimitReached(
+                f"You have {self._running} calls to {server!r} in progress, which is your limit.",
+                limit=limits.calls_at_once,
+            )
+        if limits.calls_per_minute is not None:
+            if len(self._begun) >= limits.calls_per_minute:
+                seconds = math.ceil(self._begun[0] + _MINUTE - now)
+                raise LimitReached(
+                    f"You have made {len(self._begun)} calls to {server!r} within a minute, which is your limit. Try "
+                    f"again in {seconds} s.",
+                    limit=limits.calls_per_minute,
+                    retry_after=seconds,
+                )
+            self._begun.append(now)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
 
 class HubProxy:
