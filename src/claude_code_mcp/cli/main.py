@@ -25,7 +25,7 @@ def _run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and not _is_for_all_commands(argv[0])):
         argv = ["serve", *argv]
     if argv[0] == "serve" and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
-        from ..startup.greeting.loop import serve_nothing  # noqa: PLC0415 - the usual start does not need it
+        from ..startup.nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
     if argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv):

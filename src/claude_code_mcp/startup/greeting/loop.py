@@ -1,11 +1,7 @@
-"""The start on stdio: first answers from a manifest while the server is imported; or, inside a session, instead of it.
+"""The start on stdio: first answers from a manifest while the server is imported.
 
 Importing this module must stay cheap (a few built-in modules; a test counts them), since it comes before the first
 answer. The server takes over when it is loaded: it gets every byte that was not answered, see `GreetedInput`.
-
-Inside a session (the second half of this file): Claude Code starts every MCP server that it has registered, so each
-session would start another copy of us, whose sessions would do the same. Such a copy detects this by its environment.
-It answers as a server without tools, so that Claude Code reports no error, and loads neither the server nor a hub.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
@@ -14,13 +10,12 @@ import select
 import sys
 from stat import S_ISFIFO, S_ISSOCK
 
-from ...core.processes.environment import MAX_DEPTH, depth
 from .first_answers import GreetedInput, Greeting, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, NoReturn
+    from collections.abc import Callable
+    from typing import NoReturn
 
     Serve = Callable[[list[str], GreetedInput], int]
 
@@ -180,73 +175,3 @@ def _write(data: bytes) -> None:
             writable = select.poll()
             writable.register(1, select.POLLOUT)
             writable.poll()
-
-
-# -- nested -----------------------------------------------------------------------------------------------------------
-
-
-_LATEST_HANDSHAKE = "2025-11-25"
-_UNKNOWN_METHOD = -32601
-_LISTS = {
-    "tools/list": "tools",
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-    "prompts/list": "prompts",
-}
-
-
-def serve_nothing(argv: list[str]) -> int:
-    """Offers nothing on stdio until the client disconnects; refuses to start over HTTP. Returns the exit code."""
-    nesting = depth(os.environ)
-    sys.stderr.write(
-        f"claude-code-mcp: started inside a claude-code-mcp session (depth {nesting}), where it offers no tools. To "
-        f"allow it, set {MAX_DEPTH}={nesting} for the outermost server.\n"
-    )
-    if any(argument.startswith("--ht") for argument in argv):
-        return 2
-    try:
-        for answer in _answers(sys.stdin.buffer):
-            sys.stdout.buffer.write(answer)
-            sys.stdout.buffer.flush()
-    except KeyboardInterrupt:
-        return 130
-    except (BrokenPipeError, ConnectionError):
-        pass
-    return 0
-
-
-def _answers(lines: "Iterable[bytes]") -> "Iterable[bytes]":
-    import json  # noqa: PLC0415 - the usual start does not come here
-
-    for line in lines:
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(message, dict) and "method" in message and isinstance(message.get("id"), int | str):
-            yield json.dumps({"jsonrpc": "2.0", "id": message["id"], **_answer(message)}).encode() + b"\n"
-
-
-def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
-    method, params = message["method"], message.get("params")
-    if method == "initialize":
-        return {"result": _initialize_result(params)}
-    if method == "ping":
-        return {"result": {}}
-    if method in _LISTS:
-        return {"result": {_LISTS[method]: []}}
-    # `server/discover` too: clients of the newest protocol then begin with the handshake.
-    return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers no tools inside its own sessions."}}
-
-
-def _initialize_result(params: object) -> "dict[str, Any]":
-    from ... import __version__  # noqa: PLC0415
-
-    requested = params.get("protocolVersion") if isinstance(params, dict) else None
-    known = isinstance(requested, str) and "2024-11-05" <= requested <= _LATEST_HANDSHAKE
-    return {
-        "protocolVersion": requested if known else _LATEST_HANDSHAKE,
-        "capabilities": {"tools": {}},
-        "serverInfo": {"name": "claude-code-mcp", "version": __version__},
-        "instructions": "Offers no tools: it runs inside a session of another claude-code-mcp server.",
-    }

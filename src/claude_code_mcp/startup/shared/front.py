@@ -169,34 +169,28 @@ class _Front:
         if len(events) > 1:
             events.sort(reverse=True)
         for descriptor, event in events:
-            self._handle_one(descriptor, event)
-
-    def _handle_one(self, descriptor: int, event: int) -> None:
-        if descriptor == 0:
-            self._read_client()
-        elif descriptor == 1:
-            if event & _GONE:
-                raise BrokenPipeError
-            self._write_client()
-        elif self._socket is not None and descriptor == self._socket.fileno():
-            if event & _OUT:
-                self._write_server()
-            if event & (_IN | _GONE):
-                self._read_server()
+            if descriptor == 0:
+                self._read_client()
+            elif descriptor == 1:
+                if event & _GONE:
+                    raise BrokenPipeError
+                self._write_client()
+            elif self._socket is not None and descriptor == self._socket.fileno():
+                if event & _OUT:
+                    self._write_server()
+                if event & (_IN | _GONE):
+                    self._read_server()
 
     # -- what is waited for -----------------------------------------------------------------------------------
 
     def _watch_all(self) -> None:
-        room = len(self._to_server) + self._waiting_bytes < _ROOM and not self._greeting_is_full
-        self._watch(0, _IN if room and not self._client_ended else None)
+        room = len(self._to_server) + self._waiting_bytes < _ROOM
+        greeting_is_full = self._greeting is not None and self._greeting.full
+        self._watch(0, _IN if room and not greeting_is_full and not self._client_ended else None)
         self._watch(1, _OUT if self._to_client else 0)
         if self._socket is not None:
             wanted = (_IN if len(self._to_client) < _ROOM else 0) | (_OUT if self._to_server else 0)
             self._watch(self._socket.fileno(), wanted)
-
-    @property
-    def _greeting_is_full(self) -> bool:
-        return self._greeting is not None and self._greeting.full
 
     def _watch(self, descriptor: int, mask: int | None) -> None:
         """Sets what is polled for on a descriptor. With None it is not polled: the end of a pipe would be reported
@@ -366,7 +360,7 @@ class _Front:
         self._write_client()
 
     def _write_client(self) -> None:
-        _write(self._to_client, _write_stdout)
+        _write(self._to_client, lambda data: os.write(1, data))
 
     def _write_server(self) -> None:
         if self._socket is not None:
@@ -402,10 +396,6 @@ class _Front:
             return GreetedInput(greeted.unread, greeted.answered, self._leave_manifest)
         unread = [self._relay.resume(), *self._waiting, self._client_lines.take_rest()]
         return GreetedInput(b"".join(unread), self._relay.replayed, self._leave_manifest)
-
-
-def _write_stdout(data: memoryview) -> int:
-    return os.write(1, data)
 
 
 def _write(buffer: bytearray, write: "Callable[[memoryview], int]") -> None:
