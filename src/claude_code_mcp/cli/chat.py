@@ -559,16 +559,13 @@ class _Conversation:
         # The terminal may be gone, which is what SIGHUP says.
         with contextlib.suppress(OSError):
             self._print(self._printed.break_line())
-            self._remark(f"[{self._last_remark(report)}]")
+            remark = f"session cost ${report.get('costUsd') or 0:.4f}"
+            if report["status"] != "cancelled":
+                where = [("--url", self._arguments.url), ("--config", self._arguments.config)]
+                options = "".join(f" {name} {shlex.quote(value)}" for name, value in where if value)
+                remark += f"; continue: claude-code-mcp send{options} {self._session_id[:8]} '…'"
+            self._remark(f"[{remark}]")
         return self._exit_code(report)
-
-    def _last_remark(self, report: Report) -> str:
-        cost = f"session cost ${report.get('costUsd') or 0:.4f}"
-        if report["status"] == "cancelled":
-            return cost
-        where = [("--url", self._arguments.url), ("--config", self._arguments.config)]
-        options = "".join(f" {name} {shlex.quote(value)}" for name, value in where if value)
-        return f"{cost}; continue: claude-code-mcp send{options} {self._session_id[:8]} '…'"
 
     def _exit_code(self, report: Report) -> int:
         """The exit code of a turn that has ended; print the failure, if any."""

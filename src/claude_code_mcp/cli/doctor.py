@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,20 @@ _CREDENTIALS = (
     "CLAUDE_CODE_USE_VERTEX",
     "CLAUDE_CODE_USE_FOUNDRY",
 )
+_NEEDED_DISK = 500 << 20
+_STATUS_TIMEOUT = 10.0
+_REQUEST = "API"
+"""The subject of the finding on the API request."""
+_REQUEST_TIMEOUT = 120.0
+_TURN_TIMEOUT = 60.0
+_QUESTION = "Send one small request to the API to check the key, address and proxy? It may cost a cent."
+_NOT_TRIED = "not checked: the key, address and proxy may not work"
+_PACKAGES = ("mcp", "httpx2", "pydantic", "uvicorn", "cryptography", "textual", "claude-agent-sdk")
+_PROGRAMS = ("git", "bwrap", "node")
+_ADDRESS = "ANTHROPIC_BASE_URL"
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+_SIGN_IN = re.compile(r"//[^/@]*@")
+_LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
 class Login(NamedTuple):
@@ -102,22 +116,10 @@ def missing_login(config: Path | None) -> str:
     return "" if login.exists else advice
 
 
-_NEEDED_DISK = 500 << 20
-_STATUS_TIMEOUT = 10.0
-_REQUEST = "API"
-"""The subject of the finding on the API request."""
-
-
 def _line(finding: Finding) -> str:
     advice = f"\n        fix: {finding.fix}" if finding.fix and not finding.ok else ""
     verdict = "WRONG" if not finding.ok else "ok   " if finding.is_tried else "?    "
     return f"{verdict}  {finding.subject}: {finding.detail}{advice}"
-
-
-def _data(finding: Finding) -> dict[str, object]:
-    """The finding as `--json` prints it; scripts rely on these keys."""
-    fix = None if finding.ok else finding.fix or None
-    return {"what": finding.subject, "ok": finding.ok, "detail": finding.detail, "fix": fix}
 
 
 def add_to(commands: Any) -> None:
@@ -140,7 +142,27 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     findings = check_all(arguments.config, deep=arguments.deep, yes=arguments.yes)
     if arguments.json:
-        return _print_json(list(findings))
+        shown = [*findings]
+        ok = all(finding.ok for finding in shown)
+        print_json(
+            {
+                "version": __version__,
+                "python": sys.version.split()[0],
+                "platform": sys.platform,
+                "ok": ok,
+                # Scripts rely on these keys.
+                "findings": [
+                    {
+                        "what": finding.subject,
+                        "ok": finding.ok,
+                        "detail": finding.detail,
+                        "fix": None if finding.ok else finding.fix or None,
+                    }
+                    for finding in shown
+                ],
+            }
+        )
+        return 0 if ok else 1
     print(f"claude-code-mcp {__version__}, Python {sys.version.split()[0]} on {sys.platform}")
     wrong, untried, is_deep = 0, 0, False
     for finding in findings:
@@ -155,19 +177,6 @@ def _run(arguments: argparse.Namespace) -> int:
     is_certain = is_deep and not untried
     print("Everything works." if is_certain else "No problems found. --deep also tries the API.")
     return 0
-
-
-def _print_json(findings: list[Finding]) -> int:
-    ok = all(finding.ok for finding in findings)
-    report = {
-        "version": __version__,
-        "python": sys.version.split()[0],
-        "platform": sys.platform,
-        "ok": ok,
-        "findings": [_data(finding) for finding in findings],
-    }
-    print_json(report)
-    return 0 if ok else 1
 
 
 def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> Iterator[Finding]:
@@ -246,7 +255,10 @@ def _check_claude(settings: Settings) -> Iterator[Finding]:
     if version > TESTED_VERSION:
         detail += f", newer than {version_text(TESTED_VERSION)}, the version that this release was tested with"
     yield Finding(subject, True, detail)
-    yield _check_login(path)
+    login = login_of(path)
+    yield Finding(
+        "login", login.exists, login.method if login.exists else "not logged in: every turn will fail", ADVICE
+    )
 
 
 def _version(path: str) -> tuple[int, int, int] | str:
@@ -271,14 +283,7 @@ def claude_code_in_use() -> str:
     return f"Claude Code {version if isinstance(version, str) else version_text(version)} at {path}"
 
 
-def _check_login(path: str) -> Finding:
-    login = login_of(path)
-    detail = login.method if login.exists else "not logged in: every turn will fail"
-    return Finding("login", login.exists, detail, ADVICE)
-
-
 def _check_policy(settings: Settings) -> Iterator[Finding]:
-
     try:
         policy = read_policy(settings, "remote")
     except ClaudeCodeError as error:
@@ -292,16 +297,14 @@ def _check_policy(settings: Settings) -> Iterator[Finding]:
 def _check_tokens(settings: Settings) -> Iterator[Finding]:
     from ..server.transports.tokens_file import load_tokens  # noqa: PLC0415
 
-    if settings.http_token is not None or settings.http_tokens_file is not None:
-        yield _check_loads("tokens", lambda: load_tokens(settings), "all usable", "correct the entry as described")
-
-
-def _check_loads(subject: str, load: Callable[[], object], detail: str, fix: str) -> Finding:
+    if settings.http_token is None and settings.http_tokens_file is None:
+        return
     try:
-        load()
+        load_tokens(settings)
     except ClaudeCodeError as error:
-        return Finding(subject, False, error.message, fix)
-    return Finding(subject, True, detail)
+        yield Finding("tokens", False, error.message, "correct the entry as described")
+    else:
+        yield Finding("tokens", True, "all usable")
 
 
 def _check_hub(settings: Settings) -> Iterator[Finding]:
@@ -427,18 +430,6 @@ def _containment() -> Finding:
         "marks": "leftover processes of a session are ended with it, or when the next server starts",
     }[kind]
     return Finding("containment", True, f"{detail} ({kind})")
-
-
-_REQUEST_TIMEOUT = 120.0
-_TURN_TIMEOUT = 60.0
-_QUESTION = "Send one small request to the API to check the key, address and proxy? It may cost a cent."
-_NOT_TRIED = "not checked: the key, address and proxy may not work"
-_PACKAGES = ("mcp", "httpx2", "pydantic", "uvicorn", "cryptography", "textual", "claude-agent-sdk")
-_PROGRAMS = ("git", "bwrap", "node")
-_ADDRESS = "ANTHROPIC_BASE_URL"
-_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
-_SIGN_IN = re.compile(r"//[^/@]*@")
-_LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
 def _check_request(executable: str, *, yes: bool) -> Finding:
