@@ -1,11 +1,14 @@
 """The URIs of sessions as resources.
 
-claude-sessions:///{?offset,text}                             the list, newest first claude-sessions:///costs{?by,since}
-their costs claude-session:///{id}{?part,offset}                          status and result, as in `claude_get_status`
-claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
-claude-session:///{id}/turns{?before,agent}                   the conversation as JSON items, newest first
-claude-session:///{id}/events{?cursor,full,lines,wait}        the events after a cursor
-claude-session:///{id}/questions{?offset}                     the open questions
+| URI | content |
+| --- | --- |
+| claude-sessions:///{?offset,text} | the list, newest first |
+| claude-sessions:///costs{?by,since} | their costs |
+| claude-session:///{id}{?part,offset} | status and result, as in `claude_get_status` |
+| claude-session:///{id}/transcript{?cursor,full,thinking,agent} | the conversation, in pages |
+| claude-session:///{id}/turns{?before,agent} | the conversation as JSON items, newest first |
+| claude-session:///{id}/events{?cursor,full,lines,wait} | the events after a cursor |
+| claude-session:///{id}/questions{?offset} | the open questions |
 """
 
 import re

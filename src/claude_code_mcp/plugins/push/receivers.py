@@ -1,8 +1,7 @@
-"""A notice as each kind of receiver takes it.
+"""The requests that deliver a notification, one kind for each kind of receiver:
 
-The kinds are
-- `webhook`: JSON, signed as the specification Standard Webhooks has it, so that its libraries verify it;
-- `ntfy`: JSON as the ntfy server takes it at its root, with the topic in it;
+- `webhook`: JSON, signed according to Standard Webhooks, so that its libraries can verify it;
+- `ntfy`: JSON for the root of an ntfy server, with the topic in it;
 - `webpush`: encrypted JSON for the browser (`web_push.py`).
 """
 

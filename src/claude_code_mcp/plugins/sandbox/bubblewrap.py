@@ -1,23 +1,23 @@
-"""A sandbox for a child (Linux): what it is given, and bubblewrap around its command.
+"""A sandbox for a child on Linux: its view, and bubblewrap around its command.
 
-A `SandboxView` says nothing of how it is enforced: `bubblewrap.py` and `container.py` each turn it into a command line.
+A `SandboxView` does not say how it is enforced: `bubblewrap.py` and `container.py` each turn it into a command line.
 
-What holds for a sandboxed child and everything that it starts:
+Guarantees for a sandboxed child and everything that it starts:
 
-- It sees the system directories (read-only), the mounts of its view, and a `/tmp` of its own. Paths are the same inside
-  and outside. Directories that exist only because a mount lies below them cannot be written to, so that nothing can be
-  put beside a mount, and a mount cannot be moved away.
-- It sees no other process: neither the server, whose memory and environment it could read otherwise, nor a sibling.
-- It cannot take a descriptor from another process, nor attach to one, and has a closed list of system calls
+- It sees the system directories (read-only), the mounts of its view, and a `/tmp` of its own. Paths are the same
+  inside and outside. Directories that exist only because a mount lies below them are read-only, so that nothing can be
+  put beside a mount and no mount can be moved away.
+- It sees no other process: neither the server, whose memory and environment it could otherwise read, nor a sibling.
+- It cannot take a descriptor from another process or attach to one, and has a closed list of system calls
   (`system_calls.py`).
-- It has no capability, also where the server runs as root, and cannot change a setting of the kernel. It can write to
-  nothing in /proc, the memory of its own processes included, unless the view is `nested`.
+- It has no capabilities, even if the server runs as root, and cannot change kernel settings. It cannot write to /proc,
+  including the memory of its own processes, unless the view is `nested`.
 - It ends when bubblewrap's own process ends, which the supervisor starts and ends like any other child.
 
-What does not: with the network of the host it reaches everything that listens on loopback and on abstract sockets.
+Not guaranteed: with the host's network it reaches everything that listens on loopback and on abstract sockets.
 
-SIGTERM is for the child alone: bubblewrap ignores it, and ends with the child. Where bubblewrap cannot be used,
-`unavailable` says why; nothing here falls back to running without.
+SIGTERM reaches only the child: bubblewrap ignores it and ends with the child. `unavailable` says why bubblewrap cannot
+be used; nothing here falls back to running without it.
 """
 
 import os

@@ -1,14 +1,15 @@
-"""A container for a child: the same view as a sandbox has, as arguments of `docker run` or `podman run`.
+"""A container for a child: the same view as a sandbox, as arguments of `docker run` or `podman run`.
 
-The programs of the system are those of an image, which must be there already and fit Claude Code's own program; that is
-mounted, with everything else of the view. The root of the image is read-only. What differs from a sandbox:
+The image has the programs of the system. It must exist locally and have a C library that Claude Code's program can
+use; that program is mounted, like everything else of the view. The root of the image is read-only. Differences from a
+sandbox:
 
-- Directories are named to the engine by their path: what is exchanged between the check and the mount is not noticed.
-- The engine's own filter of system calls applies, /proc can be written to, and the child's stdin and stdout are the
-  engine's pipes: its commands may write to its output.
-- Limits are the engine's, for the whole container.
-- The engine ends the container with its client when it is asked to, but not if the client is killed. Then `removal`
-  does, which runs when the client has ended; after a crash of the server the child sees the end of its input.
+- The engine gets directories by path: a directory that is replaced between the check and the mount is not noticed.
+- The engine's own system call filter applies, /proc is writable, and the child's stdin and stdout are the engine's
+  pipes: its commands can write to its output.
+- The engine enforces limits, for the whole container.
+- The engine ends the container with its client if it is asked to, but not if the client is killed. Then `removal` ends
+  it, after the client has ended. After a crash of the server the child reads the end of its input.
 """
 
 import csv
@@ -94,7 +95,7 @@ def _program(environment: Mapping[str, str]) -> str | None:
 
 
 def _user(program: str) -> list[str]:
-    """Files that the child creates belong to the server's user."""
+    """The options that make the server's user the owner of files that the child creates."""
     if os.geteuid() == 0:
         return []
     keep = ["--userns", "keep-id"] if os.path.basename(program) == "podman" else []

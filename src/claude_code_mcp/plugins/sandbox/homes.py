@@ -310,7 +310,7 @@ class Homes(Isolation):
 
     @cached_property
     def _authority(self) -> "RunAuthority":
-        """Created for the first credential, for the whole run."""
+        """The certificate authority of this run, created for the first credential."""
         from .network.egress import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
 
         return RunAuthority()

@@ -1,21 +1,20 @@
-"""The way from a sandbox to the model and to nothing else, with the tokens counted that pass.
+"""Forwards requests from a sandbox to the model's API, and to nothing else, and counts their tokens.
 
-An answer says what it used in objects called `usage`: one when it is not streamed; when it is, one at its beginning and
-one at its end, which repeats or raises the counts. Of each count the largest is taken, so that nothing in between can
-lower it. Text of the model cannot be mistaken for such an object: its quotes are escaped.
+**Credentials** stay in the server. Claude Code gets placeholders. The forwarder replaces a placeholder in the head of
+a request, and only where it is the complete value of a header. It also adds the operator's own headers
+(`ANTHROPIC_CUSTOM_HEADERS`) and a user name and password in the address, which Claude Code does not see. A session can
+therefore use the API while it runs, but cannot learn the key.
 
-The credentials stay here. Claude Code is given placeholders, and the forwarder puts the real ones in their place, in
-the head of each request and only where the placeholder was the whole of it. Headers of the operator's own
-(`ANTHROPIC_CUSTOM_HEADERS`) and a name with a password in the address are put in here too, and Claude Code is not told
-of them. So a session can use the API as long as it runs, but cannot learn the key.
+**Requests.** Every connection carries one request. It is rebuilt from known headers and fields (`model_request.py`),
+so that the API fetches nothing for it and no second request can hide in it. Requests that Claude Code does not need,
+such as batches, are refused. The number of connections of a session and the bytes that they hold are limited.
 
-Every connection carries one request. It is rebuilt from known headers and fields (`model_request.py`), so that it has
-the API fetch nothing and no second request can hide in it. Other requests than those that Claude Code needs, such as a
-batch, are refused. Connections, and the bytes that they hold, are limited for each session.
-
-What the API says that each answer used is counted here (`SocketTraffic`), whoever in the sandbox has asked: a report of
-Claude Code is not needed for it. An answer that the session hangs up on is read to its end all the same, since it is
-paid for. If the process ends first, the unknown part is estimated.
+**Tokens.** An answer reports its tokens in objects called `usage`: one if it is not streamed; otherwise one at the
+beginning and one at the end, which repeats or raises the counts. The largest value of each count is used, so that
+nothing in between can lower it. Text of the model cannot be mistaken for such an object, because its quotes are
+escaped. `SocketTraffic` counts every answer, whichever program in the sandbox asked for it and whatever Claude Code
+reports. If the session disconnects, its answer is read to the end, because it is paid for. If the process ends first,
+the unknown part is estimated.
 """
 
 import asyncio
@@ -103,8 +102,7 @@ class ResponseMeter:
 
     @property
     def usage(self) -> Usage:
-        """What the answer has used so far; nothing if it used none. Of one that ended in the middle, the output is
-        estimated from its size."""
+        """The usage of the answer so far. If the answer ended early, its output is estimated from its size."""
         if self._used == ModelUsage():
             return Usage()
         used = self._used if self.complete else self._used | ModelUsage(output_tokens=self._size // _BYTES_PER_TOKEN)
@@ -112,8 +110,8 @@ class ResponseMeter:
 
 
 def _tokens(value: object) -> ModelUsage:
-    """What a usage says. Where the API has sampled several times for one answer, to compact or to fall back, its totals
-    may leave some of that out."""
+    """The tokens in a usage object. If the API sampled several times for one answer, to compact or to fall back, its
+    totals may omit some of them."""
     iterations = value.get("iterations") if isinstance(value, dict) else None
     return _counts(value) | sum(map(_counts, iterations if isinstance(iterations, list) else ()), ModelUsage())
 

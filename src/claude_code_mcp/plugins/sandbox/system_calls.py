@@ -1,22 +1,21 @@
-"""The system calls that a sandboxed program may use, as a filter of the kernel (seccomp). Pure.
+"""The system calls that a sandboxed program may use, as a kernel filter (seccomp). Pure.
 
-A closed list, as container engines have one: the calls that Linux had when this was written, without those below. A
-later call does not exist for a sandboxed program, so that a new interface of the kernel is closed until it is added
-here.
+A closed list, like that of container engines: the calls that Linux had when this was written, without those below.
+Later calls are unavailable in a sandbox until they are added here.
 
 Refused (EPERM):
 
-- to take a descriptor from another process, to read or write its memory, or to attach to it. The processes of a sandbox
-  run as one user, and a command could otherwise speak in the name of the program that started it. Debugging a program
-  that is started for it still works;
-- the kernel's keys, which belong to the user and not to the sandbox;
-- calls for administrators and interfaces of the kernel with many faults: modules, BPF, performance counters, mounts and
-  namespaces (unless the sandbox may make others inside of it);
+- taking a descriptor from another process, reading or writing its memory, or attaching to it. The processes of a
+  sandbox run as one user, so a command could otherwise pose as the program that started it. Debugging a program that
+  the debugger starts itself still works;
+- kernel keys, which belong to the user and not to the sandbox;
+- calls for administrators, and kernel interfaces with a history of vulnerabilities: modules, BPF, performance
+  counters, mounts and namespaces (unless the sandbox may create others inside of it);
 - sockets other than Unix, IP and netlink ones: a socket to the host of a virtual machine passes every namespace.
 
-io_uring and `clone3` do not exist (ENOSYS), so that programs use calls that can be judged by their arguments. Calls by
-the convention of another architecture have other numbers: a program for 32 bits is killed at its first one, and x32
-does not exist. A filter exists for x86-64 and for ARM with 64 bits.
+io_uring and `clone3` report ENOSYS, so that programs use calls that can be judged by their arguments. Calls by the
+convention of another architecture have other numbers: a 32-bit program is killed at its first call, and x32 is
+unavailable. There are filters for x86-64 and 64-bit ARM.
 """
 
 import errno

@@ -1,20 +1,20 @@
-"""Access tokens of the operator's authorization server: whether one is good here, and whose it is.
+"""Validates access tokens of the operator's authorization server, and finds the person whom a token names.
 
-This server is a protected resource (RFC 9728) and no authorization server: people sign in at the provider that the
-settings name (`CLAUDE_CODE_MCP_OAUTH_ISSUER`), and clients bring what they got there.
+This server is a protected resource (RFC 9728), not an authorization server: people sign in at the provider in the
+settings (`CLAUDE_CODE_MCP_OAUTH_ISSUER`), and clients send the tokens that they got there.
 
-A token is good if all of this holds; whatever cannot be said counts as not good:
+A token is valid if all of these are true; an answer that cannot be determined counts as false:
 
-- It is signed with a key that the issuer publishes, by an algorithm with a private key: a shared secret or `none` never
-  counts. Keys are read from the issuer's metadata, which must name the same issuer, and again when a token names a key
-  that is not among them. Where the settings name an introspection endpoint, that is asked instead (RFC 7662).
-- Its issuer is that of the settings and its audience names this server (RFC 8707). It has not expired.
-- It is an access token and no id token, unless the settings say that the provider has nothing else.
-- It is a bearer token. One that is bound to a key or a certificate of its client (`cnf`) is refused: this server checks
-  no proofs, and without them the token would be worth more here than its issuer meant.
-- It says who the person is, in the claim that the settings name, by a name that nobody has who is not from there.
+- It is signed with a key that the issuer publishes, by an algorithm with a private key: a shared secret or `none` is
+  never accepted. Keys are read from the issuer's metadata, which must name the same issuer, and again if a token names
+  an unknown key. If the settings name an introspection endpoint, that is asked instead (RFC 7662).
+- Its issuer is the one in the settings, its audience names this server (RFC 8707), and it has not expired.
+- It is an access token, not an id token, unless the settings say that the provider has nothing else.
+- It is a bearer token. A token that is bound to a key or certificate of its client (`cnf`) is refused: this server
+  checks no proofs, and without them it would accept more than the issuer intended.
+- It names the person in the claim that the settings name, with a name that belongs to nobody else.
 
-While the keys cannot be read, or the endpoint does not answer, requests are refused as unavailable and not as wrong.
+While the keys cannot be read or the endpoint does not answer, requests are refused as unavailable, not as invalid.
 """
 
 import asyncio

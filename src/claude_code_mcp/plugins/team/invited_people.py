@@ -1,14 +1,13 @@
 """The people who were invited, with their invitations and passkeys.
 
-A person of the embedded authorization server has a name, which the operator has chosen and which rules, costs and
-sessions go by, and a subject, which is random and never given twice: somebody who is invited again under the name of a
-person who was removed is somebody else to everything that still holds a subject. Removing a person removes all that is
-theirs in the same transaction. The name stays one of the invited: nobody else gets it, with the sessions that go by it,
-by a provider or a proxy.
+A person of the embedded authorization server has a name, which the operator chose and under which rules, costs and
+sessions are stored, and a subject, which is random and never reused. Somebody who is invited under the name of a
+removed person has another subject. Removing a person removes all their data in the same transaction. The name stays
+reserved for invited people, so that nobody can get it, with its sessions, through a provider or a proxy.
 
-An invitation is used by removing it, together with the passkey that it was used for, so that of two at the same time
-one fails, in whatever process. Only its hash is kept. Every method blocks on the disk and raises OSError if the
-database cannot be used.
+Using an invitation removes it and stores its passkey in one transaction: of two simultaneous uses one fails, in
+whatever process. Only its hash is stored. Every method blocks on the disk and raises OSError if the database cannot be
+used.
 """
 
 import json

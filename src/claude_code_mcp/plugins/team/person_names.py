@@ -1,8 +1,8 @@
-"""Whose name is whose.
+"""The owners of names.
 
-The name of somebody who comes with access tokens belongs to the first subject of an issuer who came by it, or who was
-invited under it. That is kept for good: at a provider a name can be given to somebody else, and here it is what
-sessions, files and costs go by. Every method blocks on the disk.
+A name belongs permanently to the first person who signs in with it: an issuer and a subject, or an invited person. A
+provider can give a name to somebody else, but sessions, files and costs are stored under it here. Every method blocks
+on the disk.
 """
 
 import json

@@ -1,17 +1,17 @@
-"""Traces, metrics and logs by OpenTelemetry, sent over OTLP to where the usual `OTEL_…` variables say.
+"""Traces, metrics and logs by OpenTelemetry, sent over OTLP to the destination in the usual `OTEL_…` variables.
 
-Imports the SDK and the exporter of OpenTelemetry (the extra `otel`), so only servers with it switched on import this
-module. Names and attributes are those of the semantic conventions for generative AI, as far as they have any.
+Imports the SDK and the exporter of OpenTelemetry (the extra `otel`), so only servers with it enabled import this
+module. Names and attributes follow the semantic conventions for generative AI where they define any.
 
-A turn is a span (`invoke_agent`) below the request that began it, with a span for each answer of the model (`chat`),
-each tool (`execute_tool`) and each question. The MCP SDK has a span for each request, below that of the client if its
-`_meta` has a `traceparent`, and hands the trace on to MCP servers of the hub: what a session calls is below the tool of
-its turn. A Claude Code process has the trace of the turn that it was started for in its environment (`TRACEPARENT`),
-which it reads once. No prompt, answer, argument or result is in any of it. What a session says of itself is a claim
-here too: texts are cut, and open spans are limited.
+A turn is a span (`invoke_agent`) below the request that started it, with a span for each model response (`chat`), each
+tool call (`execute_tool`) and each question. The MCP SDK has a span for each request, below the client's if its
+`_meta` has a `traceparent`, and passes the trace on to MCP servers of the hub: a session's call is below the tool of
+its turn. A Claude Code process gets the trace of the turn that it was started for in its environment (`TRACEPARENT`),
+which it reads once. Spans contain no prompts, answers, arguments or results. Data from a session is untrusted: texts
+are cut, and the number of open spans is limited.
 
-What the server logs is sent too: the same lines as on standard error, with secrets taken out. A line that is logged
-while a request is answered has its trace. Sending never blocks whoever logs: what cannot be sent in time is dropped.
+Log records are exported too: the lines of standard error, with secrets removed. A line that is logged during a request
+has its trace. Exporting never blocks the caller: records that cannot be sent in time are dropped.
 """
 
 import contextlib
@@ -45,30 +45,30 @@ log = logging.getLogger(__name__)
 
 _MAX_NAME = 120
 _MAX_OPEN = 200
-"""Spans of one turn that are open at once: a session could begin tools without end."""
+"""Open spans of one turn: a session could start tools endlessly."""
 _MAX_LABELS = 100
-"""Callers, and models, that have a name of their own in metrics; the others are `other`."""
+"""Callers and models with their own label in metrics; the rest are `other`."""
 _PROVIDER = {"gen_ai.provider.name": "anthropic"}
 
 
 @dataclass
 class _Turn:
-    """The spans of a turn that runs."""
+    """The open spans of a running turn."""
 
     span: Span
     since: int
-    """When the model was last given something to answer, in nanoseconds."""
+    """When the model last received input, in nanoseconds."""
     chat: tuple[str, Span, int] | None = None
-    """The answer that is being written: its id, its span, and when its last part came."""
+    """The response that is being written: its id, its span, and the time of its last fragment."""
     tools: dict[str, Span] = field(default_factory=dict)
     questions: dict[str, Span] = field(default_factory=dict)
 
 
 class Telemetry:
-    """An observer. `close` sends what is left."""
+    """An observer that exports turns, model responses, tool calls and questions. `close` flushes them."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
-        """Makes the providers of this process; from now on the MCP SDK's spans are sent too."""
+        """Set up the providers of this process; from then on the MCP SDK's spans are exported too."""
         resource = Resource.create({"service.name": "claude-code-mcp", "service.version": __version__})
         self._traces = TracerProvider(resource=resource)
         self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -88,7 +88,7 @@ class Telemetry:
         use_traces(self)
 
     def close(self) -> None:
-        """Sends what is left; blocks until that is done or has failed."""
+        """Flush and shut down; blocks until everything is sent or has failed."""
         use_traces(None)
         for turn in self._turns.values():
             _end_all(turn)
@@ -125,7 +125,7 @@ class Telemetry:
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def act(self, act: AuditEvent) -> None:
-        """Acts of callers are requests, which have their spans."""
+        """Ignore callers' actions: they are requests, which have spans of their own."""
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         at = int(event.at * 1e9)
@@ -167,7 +167,7 @@ class Telemetry:
         self._turns[session_id] = _Turn(self._tracer.start_span(name, attributes=attributes, start_time=at), at)
 
     def _message(self, turn: _Turn, raw: Mapping[str, Any], at: int) -> None:
-        """A frame of the conversation. Those of subagents count for the tool that began them."""
+        """Handle a conversation frame. Frames of a subagent belong to the tool call that started it."""
         message = raw.get("message")
         if not isinstance(message, dict) or raw.get("parent_tool_use_id"):
             return
@@ -192,7 +192,7 @@ class Telemetry:
                     span.end(at)
 
     def _answering(self, turn: _Turn, message: Mapping[str, Any], at: int) -> None:
-        """A part of an answer of the model: the first begins its span, where the model was given what it answers."""
+        """Handle a fragment of a model response. The first opens its span, from when the model got its input."""
         answer_id, model = str(message.get("id")), self._name(message.get("model"))
         if turn.chat is None or turn.chat[0] != answer_id:
             _end_chat(turn)
@@ -256,7 +256,7 @@ class Telemetry:
         return cut(self._redact(str(value)), _MAX_NAME)
 
     def _label(self, kind: str, value: str) -> str:
-        """A value for a metric: of those that come later than the first hundred, that there are others."""
+        """The label of a value in metrics: `other` after the first hundred values."""
         known = self._labels[kind]
         if value not in known and len(known) >= _MAX_LABELS:
             return "other"
@@ -271,7 +271,7 @@ def _end_chat(turn: _Turn) -> None:
 
 
 def _end_all(turn: _Turn) -> None:
-    """Ends what is open within a turn that ends: tools that were cut off, questions that nobody answered."""
+    """End the open spans of a turn that ends: interrupted tool calls and unanswered questions."""
     _end_chat(turn)
     for span in (*turn.tools.values(), *turn.questions.values()):
         span.end()
@@ -294,8 +294,8 @@ _SEVERITIES = {
 
 
 class TelemetryLogs(logging.Handler):
-    """Sends what this package logs, from now until it is closed. Not what others log: the exporter's own complaints
-    would be sent in turn."""
+    """Exports the log records of this package until it is closed. Records of other packages are left out, because the
+    exporter's own records would be exported in turn."""
 
     def __init__(self, resource: Resource, redact: Callable[[str], str]) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class TelemetryLogs(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Sends what is left; blocks until that is done or has failed."""
+        """Flush and shut down; blocks until everything is sent or has failed."""
         logging.getLogger(_PACKAGE).removeHandler(self)
         self._provider.shutdown()
         super().close()

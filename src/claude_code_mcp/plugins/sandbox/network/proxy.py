@@ -1,22 +1,21 @@
-"""The way out of a sandbox that may reach listed hosts only: an HTTP proxy of the server.
+"""An HTTP proxy of the server: the only way out of a sandbox that may reach listed hosts.
 
-Names are looked up by the server, outside of the sandbox, in a few threads for each session: slow lookups delay the
-session that asks for them and no other one.
+The server resolves names outside of the sandbox, in a few threads for each session, so that slow lookups delay only
+the session that asks for them.
 
-Refusals and uses of a credential are in the audit trail: the first of a kind at once, those that are just like it
-counted and together after a while and at the end. A session that asks ten thousand times must not push everything else
-out of the trail.
+Guarantees:
 
-What holds:
+- A request for a host and port that no rule covers is refused with 403 and a sentence that names the list. A name is
+  resolved once, and the connection goes to the checked address. An address that is not public is refused unless the
+  list contains it.
+- The bytes of a `CONNECT` tunnel are not read, except for a host with a credential: there the proxy speaks TLS on both
+  sides, and each request inside must name the host of the tunnel, in SNI and in its Host header. The credential
+  replaces the request's own header; the session never has it. Other `http:` requests are forwarded unchanged.
+  Credentials are sent unencrypted only to this machine's loopback.
+- Connections, heads, waits and buffers are bounded. Nothing blocks, and a slow side is not read from.
 
-- A request for a host and port that no rule covers is refused with 403 and a sentence that names the list. Names are
-  looked up here, once, and the connection goes to the address that was checked; one that is not public is refused
-  unless the list names it.
-- `CONNECT` is a tunnel whose bytes nobody looks at. For a host with a credential it is not: the proxy speaks TLS on
-  both sides, and each request inside must be for the host of the tunnel, by name (SNI) and by its Host header. The
-  credential takes the place of the request's own header; the session never has it. Every other `http:` request is
-  passed on as it is; a credential goes over an unencrypted connection on this machine's loopback alone.
-- Connections, heads, waiting and buffers are bounded. Nothing here blocks, and a slow side is not read from.
+Refusals and uses of a credential are in the audit trail: the first of its kind at once, identical later ones as a
+count, after a while and at the end. A session that asks ten thousand times cannot push other events out of the trail.
 """
 
 import asyncio

@@ -1,12 +1,11 @@
-"""The embedded authorization server: its addresses, its forms, and what follows when a person is removed.
+"""The embedded authorization server: its addresses, its forms, and the effects of removing a person.
 
-The addresses are those of OAuth 2.1 (`/authorize`, `/token`, `/register`, `/revoke` and the metadata of RFC 8414),
-which the handlers of the MCP SDK answer; the page on which a person allows a client, `/sign-in` for the console, and
-`/invite`, where the link of an invitation leads. All of them are at one origin, which the settings name: no header of a
-request says where this server is.
+The handlers of the MCP SDK serve the addresses of OAuth 2.1 (`/authorize`, `/token`, `/register`, `/revoke` and the
+metadata of RFC 8414). This module adds the page on which a person allows a client, `/sign-in` for the console, and
+`/invite` for invitation links. All of them are at the origin in the settings: no header of a request determines it.
 
-A form counts if the browser says that it is from a page of this server, and if it has in it what only the page had that
-this very browser was given. Every decision is signed with a passkey for this one request.
+A form is accepted if the browser reports that it comes from a page of this server, and if it contains the secret of
+the page that this browser was given. Every decision is signed with a passkey for this one request.
 """
 
 import asyncio

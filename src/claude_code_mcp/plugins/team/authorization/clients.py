@@ -1,15 +1,16 @@
-"""The clients of the embedded authorization server: what is believed of them, and where browsers may be sent back to.
+"""The clients of the embedded authorization server: what is trusted, and where browsers are redirected.
 
-A client says about itself whatever it likes, by registering (RFC 7591) or in a document at the https address that is
-its id (Client ID Metadata Documents). Its name is shown to people as text and decides nothing. What counts is where a
-browser is sent with a code: to an address that the client has named before, letter by letter, with https, on the
-person's own machine, or to a program of theirs by a scheme that is a domain of its makers, or one of a few known ones.
-On the person's own machine any port counts, since programs take whichever is free (RFC 8252, 7.3), and `localhost`,
-`127.0.0.1` and `[::1]` are the same machine: a client that has named one of them may use the others. Clients have no
-secrets: anybody can register.
+A client describes itself, by registering (RFC 7591) or in a document at the https address that is its id (Client ID
+Metadata Documents). Its name is shown to people as text and has no effect. A browser is redirected with a code only to
+an address that the client has listed, compared literally. Accepted are https, loopback addresses of the person's own
+machine, schemes that are a reversed domain, and a few known schemes of editors.
 
-A document is read from a public address only, which is looked up once and connected to as it is; no redirection is
-followed, and an answer is bounded in size and time.
+On loopback any port is accepted, because programs use whichever is free (RFC 8252, 7.3). `localhost`, `127.0.0.1` and
+`[::1]` are the same machine: a client that has listed one of them may use the others. Clients have no secrets, because
+anybody can register.
+
+A document is read from a public address only, which is resolved once. Redirects are not followed, and responses are
+limited in size and time.
 """
 
 import asyncio

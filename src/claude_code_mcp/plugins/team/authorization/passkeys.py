@@ -1,12 +1,11 @@
-"""Passkeys (WebAuthn): how they are made and how people sign in with them; and requests that a browser has begun.
+"""Passkeys (WebAuthn): creating them and signing in with them; and requests that a browser has started.
 
-A request, such as that of a client to be allowed, goes through the browser sealed: nothing is remembered of it, so that
-nobody can push out those of others by beginning many. It counts for ten minutes, once, and only together with a cookie
-of the browser that has begun it. The challenge that a passkey signs follows from both: a signature is good for this
-very request in this very browser, and for nothing else. When the server restarts, requests on their way must be begun
-again.
+A request, such as a client's request for access, passes through the browser sealed. The server stores nothing about
+it, so nobody can displace others' requests by starting many. It is valid for ten minutes, once, and only with the
+cookie of the browser that started it. The challenge that a passkey signs is derived from both, so a signature is valid
+for this request in this browser only. After a restart of the server, requests must be started again.
 
-Passkeys must be discoverable, so that nobody types a name, and the authenticator must have checked its person.
+Passkeys must be discoverable, so that people type no name, and the authenticator must have verified the person.
 """
 
 import asyncio
