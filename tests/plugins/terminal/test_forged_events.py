@@ -92,6 +92,18 @@ async def test_a_command_cannot_ask_in_the_name_of_another_terminal(
     assert not server.broker.pending()
 
 
+@pytest.mark.parametrize("name", ["UserPromptSubmit", "Stop", "StopFailure", "PostToolUse", "PermissionDenied"])
+async def test_a_program_cannot_report_in_the_name_of_a_terminal(
+    server: Service, sandbox: Sandbox, other_terminal: int, name: str
+) -> None:
+    told = event(sandbox, prompt="Forged", last_assistant_message="Forged", cwd=str(sandbox.home))
+    note(sandbox, told["session_id"], pid=other_terminal, cwd=str(sandbox.project))
+    assert await reply_to(sandbox, "SessionStart", told, other_terminal) == b""
+    (session,) = server.sessions()
+    assert await reply_to(sandbox, name, told, other_terminal) == OVER
+    assert (session.first_prompt, session.outcome) == (None, None)
+
+
 async def test_an_answer_reaches_only_whoever_asked(server: Service, sandbox: Sandbox) -> None:
     """A command that asks in the name of its terminal is told the answer, and nothing else is."""
     told = event(sandbox)

@@ -102,8 +102,28 @@ def test_a_server_that_does_nothing_does_not_hold_up_a_note(
     hook: Hook, sandbox: Sandbox, listener: socket.socket
 ) -> None:
     # Nobody accepts, and nobody reads.
-    assert hook.run("Stop", event(sandbox, last_assistant_message="x" * 100_000)) == SILENT
+    assert hook.run("SessionStart", event(sandbox)) == SILENT
+    assert hook.run("SessionEnd", event(sandbox)) == SILENT
     assert hook.run("PostToolUse", event(sandbox, tool_response="x" * 3_000_000)) == SILENT
+
+
+def test_every_hook_that_waits_for_a_server_runs_beside_the_terminal() -> None:
+    hooks = json.loads((PLUGIN / "hooks" / "hooks.json").read_text())["hooks"]
+    beside = {name for name, (entry,) in hooks.items() if entry["hooks"][0].get("async")}
+    assert {*hooks} - beside == {"SessionStart", "SessionEnd", "PermissionRequest"}
+
+
+def test_a_hook_stays_until_the_server_has_looked_at_it(hook: Hook, sandbox: Sandbox, listener: socket.socket) -> None:
+    process = hook.start("Stop")
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(event(sandbox)).encode())
+    process.stdin.close()
+    process.stdin = None
+    with process:
+        connection, _ = listener.accept()
+        with connection:
+            assert process.poll() is None
+        assert process.communicate(timeout=HANG_SECONDS) == (b"", b"")
 
 
 def asking(hook: Hook, told: bytes) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ from tests.support.npm import Unavailable
 
 from .conftest import StartClaude, eventually
 
-VERSIONS = [one for one in os.environ.get(WIDER, "").split(",") if one] or ["2.1.325", "2.1.326", "2.1.327"]
+VERSIONS = [one for one in os.environ.get(WIDER, "").split(",") if one] or ["2.1.326", "2.1.327", "2.1.328"]
 
 
 @pytest.mark.soak  # test_questions.py, on the bundled version

@@ -82,16 +82,19 @@ class HookListener:
                 head = read_head(await reader.readline())
                 body = await reader.readexactly(head.size)
             event = read_event(head, body, self._terminals.config_dir)
-            if event.name == "PermissionRequest":
-                # The hook waits, so it can be looked at. Of other events it has ended by now.
+            if event.name == "SessionEnd":
+                self._terminals.ended(event)
+                return
+            if event.name == "SessionStart":
+                # Its hook does not wait. It says nothing that Claude Code's own record does not say.
+                await _refuse_own(event.pid)
+            else:
                 hook = peer_pid(writer.get_extra_info("socket"))
                 await _refuse_own(hook)
                 await _refuse_foreign(hook, event.pid)
+            if event.name == "PermissionRequest":
                 await self._ask(event, reader, writer)
-            elif event.name == "SessionEnd":
-                self._terminals.ended(event)
             else:
-                await _refuse_own(event.pid)
                 await self._terminals.happened(event)
         # A hook that is told nothing would wait for the next server.
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:

@@ -166,6 +166,8 @@ class Terminal:
 
     def happened(self, event: HookEvent) -> None:
         """Handles an event without an answer."""
+        if event.name == "SessionStart":
+            return  # any program may have sent it
         self._report_place(event)
         match event.name:
             case "PostToolUse" | "PostToolUseFailure":

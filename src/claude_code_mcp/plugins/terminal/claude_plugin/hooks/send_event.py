@@ -4,9 +4,12 @@ Claude Code runs this program for each event, with the event as JSON on stdin. I
 nothing but built-in modules, so that it ends within milliseconds. Without a server, and after any error, it ends
 silently, and Claude Code goes on as if there were no hook.
 
-`PermissionRequest` alone waits for an answer, while the dialog stands in the terminal. The first server that answers
+`PermissionRequest` waits for an answer, while the dialog stands in the terminal. The first server that answers
 ends the wait: with a decision, which is printed, or with `over`, because the person at the keyboard was faster. If a
 server ends without a word, the question is put to the next one that starts.
+
+Hooks of other events, except the first and last of a session, run beside the terminal (`async` in hooks.json) and stay
+until the servers have looked at them: these believe only processes that the terminal has started.
 
     send_event.py EVENT DIRECTORY
 
@@ -23,6 +26,7 @@ import time
 MAX_SERVERS = 8
 MAX_EVENT = 8 << 20
 MAX_NOTE = 128 << 10  # what a socket takes at once: a note must not wait for a server that is busy
+LOOKED_AT = 10.0  # seconds after which a server that is busy is not waited for
 RETRY = 1.0
 
 
@@ -39,8 +43,9 @@ def main() -> None:
     head = f"{name} {os.environ.get('CLAUDE_PID', '0')} {started:.3f} {len(event)}"
     message, again = (f"{head} {number}\n".encode() + event for number in (0, 1))
     if not asks:
-        for server in servers:
-            send(server, message, 0.1)
+        sent = [server for server in servers if send(server, message, 0.1)]
+        if not name.startswith("Session"):
+            wait_until_closed(sent, started + LOOKED_AT)
         return
     answer = wait_for_answer(servers, message, again, directory)
     if answer is not None and answer != b"over":
@@ -86,6 +91,16 @@ def send(server: "_socket.socket", message: bytes, timeout: float) -> bool:
         server.close()
         return False
     return True
+
+
+def wait_until_closed(servers: "list[_socket.socket]", deadline: float) -> None:
+    for server in servers:
+        try:
+            server.settimeout(max(0.001, deadline - time.time()))
+            while server.recv(100):
+                pass
+        except OSError:
+            pass
 
 
 def wait_for_answer(connected: "list[_socket.socket]", message: bytes, again: bytes, directory: str) -> bytes | None:
