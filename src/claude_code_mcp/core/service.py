@@ -563,7 +563,7 @@ class Service(ServiceParts):
             # Before the broker, which only knows that it was not offered, not that the policy is the reason.
             if answer.mode is not None:
                 session.deps.enforcer.admission(session.owner).check_mode("permission_mode", answer.mode)
-            self.broker.answer(session.id, question_id, answer, by, client)
+            self.broker.answer(session.id, question_id, answer, by, client, person=person)
         return session
 
     def needs_person(self, session_id: str, principal: str) -> bool:

@@ -256,7 +256,7 @@ def _summary(session: Session) -> dict[str, Any]:
     usage, limit = session.usage.total, limit_info(session, None if session.busy else session.outcome)
     fields = {
         "status": status_of(session),
-        "workingDirectory": session.cwd,
+        "workingDirectory": session.shown_directory,
         "model": session.options.model,
         "permissionMode": session.options.permission_mode if outside is None else outside.permission_mode,
         "inTerminal": None if outside is None else True,

@@ -57,7 +57,7 @@ class SessionResources:
         ]
         redact = self._service.redaction.text
         running = [
-            _of_session(session.id, redact(session.first_prompt or ""), session.cwd, session.used_at)
+            _of_session(session.id, redact(session.first_prompt or ""), session.shown_directory, session.used_at)
             for session in live
             if session.id not in known
         ]
@@ -163,7 +163,7 @@ class SessionResources:
         sharing = service.access.sharing(session.id, caller.principal)
         entry = dump(report(session, redactor, lines=0, asked_as=address.session_id, sharing=sharing))
         entry.pop("recentOutput", None)
-        return {**entry, "workingDirectory": session.cwd, "live": session.live}
+        return {**entry, "workingDirectory": session.shown_directory, "live": session.live}
 
 
 def _contents(uri: str, text: str, mime_type: str, **meta: Any) -> types.ReadResourceResult:

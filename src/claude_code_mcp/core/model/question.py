@@ -200,6 +200,8 @@ class Resolution:
     at: float = field(default=0.0)
     client: str = ""
     """The name of the client through which the answer came, if known."""
+    person: bool = False
+    """Whether the channel vouched for a person."""
 
     @property
     def whose(self) -> str:

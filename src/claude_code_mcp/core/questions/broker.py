@@ -208,9 +208,12 @@ class Broker:
         found = self._open.get(question_id)
         return found.question if found is not None and found.question.session_id == session_id else None
 
-    def answer(self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "") -> Question:
-        """Answer a question, through the channel `by` of a `client`. Raises QuestionClosed, with the channel that
-        answered it, if it is not open, and InvalidArgument if the answer does not fit; then it stays open."""
+    def answer(
+        self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "", *, person: bool = False
+    ) -> Question:
+        """Answer a question, through the channel `by` of a `client`, which may vouch for a `person`. Raises
+        QuestionClosed, with the channel that answered it, if it is not open, and InvalidArgument if the answer does not
+        fit; then it stays open."""
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
             raise self.why_closed(session_id, question_id)
@@ -218,7 +221,8 @@ class Broker:
         body = reply(found.question, answer)
         if found.check is not None and answer.allow:
             found.check(found.question, answer, body)
-        self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time(), client=client), body)
+        resolution = Resolution(Closure.ANSWERED, by, answer, at=time.time(), client=client, person=person)
+        self._close(question_id, resolution, body)
         return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:

@@ -6,17 +6,22 @@ program has left, the session is only on disk again, and the next message to it 
 
 All reports are unverified claims, and affect only the display. An answer reaches only the program that asked, and the
 policy of the local user judges it like every other answer.
+
+A session may also run on another machine, whose server shows it here (`join_remote`). Then nothing of it is on this
+disk, and the policy of that machine judges the answers: the calls run there.
 """
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import Conversation
 from ..errors import LimitReached, SessionBusy, SessionNotFound, TranscriptUnreadable
-from ..model.caller import LOCAL, LOCAL_CALLER
+from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.events import Event, Output, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome
@@ -44,10 +49,25 @@ Check = Callable[[Question, Answer], None]
 """Raises an error if an answer must be refused."""
 
 
+@dataclass(slots=True)
+class RemotePlace:
+    """The place of a session on another machine, for display only: none of it exists here."""
+
+    machine: str
+    directory: str
+
+
 class OutsideSession:
     """One session that a program runs outside of this server."""
 
-    def __init__(self, session: Session, sessions: Sessions, attended: Callable[[], bool], logged: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        sessions: Sessions,
+        attended: Callable[[], bool],
+        logged: int = 0,
+        remote: RemotePlace | None = None,
+    ) -> None:
         self.session = session
         self._sessions = sessions
         self.attended = attended
@@ -57,10 +77,17 @@ class OutsideSession:
         self._turns = 0
         self._logged = logged
         """The number of transcript bytes that are in the session's log."""
+        self.remote = remote
+        """Where it runs, if on another machine."""
 
     @property
     def is_joined(self) -> bool:
         return self.session.outside is self
+
+    @property
+    def directory(self) -> str:
+        """The directory that the program works in, for display."""
+        return self.session.cwd if self.remote is None else self.remote.directory
 
     def report_directory(self, cwd: str) -> None:
         """Note the directory that the program works in now."""
@@ -153,6 +180,41 @@ class OutsideSession:
             session.deps.broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
         return question
 
+    def ask_unjudged(
+        self,
+        tool: str,
+        tool_input: Mapping[str, Any],
+        settled: Settled,
+        *,
+        suggestions: Sequence[Mapping[str, Any]] = (),
+        modes: Sequence[str] = (),
+        mode_after: str | None = None,
+        reason: str | None = None,
+    ) -> Question:
+        """Open a question of another machine, whose policy judges the answer. LimitReached if too many are open."""
+        session = self.session
+        if len(session.questions) >= _MAX_QUESTIONS:
+            raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
+
+        def settle(question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
+            settled(resolution, body)
+
+        question = session.deps.broker.open(
+            session.id,
+            tool,
+            tool_input,
+            settle,
+            cwd=self.directory,
+            suggestions=suggestions,
+            modes=modes,
+            mode_after=mode_after,
+            reason=reason,
+            endless=True,
+        )
+        session.log.append(QuestionOpened(question))
+        return question
+
     def withdraw(self, question_id: str, detail: str) -> None:
         """Close a question that needs no answer any more; a no-op if it is closed."""
         self.session.deps.broker.withdraw(question_id, detail)
@@ -210,5 +272,19 @@ class OutsideSessions:
             raise SessionBusy(f"Session {session_id} is run by this server.", session_id=session_id)
         session.cwd = cwd
         session.outside = OutsideSession(session, self._sessions, attended, logged)
+        self._sessions.join_outside(session)
+        return session.outside
+
+    def join_remote(
+        self, session_id: str, owner: str, place: RemotePlace, attended: Callable[[], bool]
+    ) -> OutsideSession:
+        """A session that a program of this principal runs on another machine. The id must be one that no session here
+        can have. SessionBusy if it is in memory already."""
+        if self._sessions.known(session_id) is not None:
+            raise SessionBusy(f"Session {session_id} is already here.", session_id=session_id)
+        deps = self._environments.of(Caller(owner))
+        # No directory of this machine: what reads files of a session must find none.
+        session = Session(session_id, SessionOptions(), os.path.join(os.devnull, "elsewhere"), owner, deps)
+        session.outside = OutsideSession(session, self._sessions, attended, remote=place)
         self._sessions.join_outside(session)
         return session.outside

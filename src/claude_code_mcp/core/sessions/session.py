@@ -138,6 +138,11 @@ class Session:
         return self.state_tracker.state
 
     @property
+    def shown_directory(self) -> str:
+        """Its working directory for display, which may be on another machine."""
+        return self.cwd if self.outside is None else self.outside.directory
+
+    @property
     def busy(self) -> bool:
         return self.state in BUSY
 

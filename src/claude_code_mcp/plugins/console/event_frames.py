@@ -309,6 +309,8 @@ def page_row(row: SessionRow) -> dict[str, Any]:
     # Without a title the row was made without the disk: the page keeps what it knows of that.
     known = {name for name in columns if row.display_text is not None or name not in _ONLY_ON_DISK}
     fields: dict[str, Any] = {name: getattr(row, column) for name, column in columns.items() if name in known}
+    if row.machine is not None:
+        fields["machine"] = row.machine
     if row.in_memory:
         limit = {"type": row.limit_type, "resetsAt": row.resets_at, "continuesAt": row.continues_at}
         fields["limit"] = limit if row.status == SESSION_TOOL_STATUS[State.LIMITED] else None

@@ -290,6 +290,10 @@ class Terminals:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.closed = False
 
+    def joined(self) -> list[OutsideSession]:
+        """The sessions that are open in terminals."""
+        return [terminal.outside for terminal in self._terminals.values()]
+
     async def find_open(self) -> None:
         """Joins the terminals that were open before this server started."""
         try:

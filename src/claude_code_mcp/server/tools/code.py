@@ -289,7 +289,7 @@ def _session_info(session: Session, sensitive: bool, sharing: SessionSharing) ->
     options = session.options
     prompt = options.system_prompt
     hidden = {
-        "cwd": session.cwd,
+        "cwd": session.shown_directory,
         "system_prompt": prompt if prompt is None or isinstance(prompt, str) else prompt.model_dump(exclude_none=True),
         "agents": options.agents,
         "additional_directories": list(options.additional_directories) or None,

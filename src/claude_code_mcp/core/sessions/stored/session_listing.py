@@ -214,11 +214,13 @@ def _last_state(session_id: str, summary: Summary, stores: Stores) -> State:
 
 def _matches(session: Session, project: str | None, text: str | None, principal: str) -> bool:
     place = os.path.realpath if principal == LOCAL else normalised
-    in_project = project is None or place(project) == place(session.cwd)
-    return in_project and (not text or text.casefold() in f"{session.first_prompt} {session.cwd}".casefold())
+    in_project = project is None or place(project) == place(session.shown_directory)
+    return in_project and (
+        not text or text.casefold() in f"{session.first_prompt} {session.shown_directory}".casefold()
+    )
 
 
 def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
     prompt = clip_line(session.first_prompt, MAX_TITLE) if session.first_prompt else None
-    return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)
+    return Entry(session.id, session.shown_directory, None, prompt, session.used_at, None, 0)

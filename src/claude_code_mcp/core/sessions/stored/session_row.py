@@ -210,9 +210,10 @@ def live_row(session: "Session") -> SessionRow:
     asked, stopped = session.questions, None if session.busy else session.outcome
     limit = stopped if stopped is not None and stopped.code is OutcomeCode.LIMIT_REACHED else None
     ignored, outside = unanswered(session), session.outside
+    remote = outside.remote if outside is not None else None
     return SessionRow(
         session_id=session.id,
-        project_directory=session.cwd,
+        project_directory=session.shown_directory,
         first_prompt=clip_line(session.first_prompt or "", _MAX_TITLE),
         timestamp=iso(session.used_at),
         created=iso(session.created_at),
@@ -237,6 +238,7 @@ def live_row(session: "Session") -> SessionRow:
         or "default",
         context=[*session.activity.context] if session.activity.context[0] else None,
         in_terminal=outside is not None,
+        machine=remote.machine if remote is not None else None,
         queued=session.queued,
         retrying=retrying_line(session),
         stalled_seconds=silent_seconds(session) if session.stalled else None,

@@ -1,0 +1,240 @@
+"""Forwards the terminals of this machine to the server that their person has chosen, and answers that come from there.
+
+It watches from beside: a question is open here before it is forwarded, and nothing waits for the other server. An
+answer from there passes `Service.respond` like one from any channel, so that the policy of the local user judges it.
+
+Of several servers that the hooks report to, the one that holds a lock forwards.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ...core import json_text
+from ...core.errors import ClaudeCodeError, QuestionClosed
+from ...core.model.events import AuditEvent, Event, QuestionOpened, QuestionSettled, StateChanged
+from ...core.model.question import Question
+from ...core.model.states import State
+from ...core.model.text import clip_line, visible
+from ...core.service import Service
+from ...core.sessions.outside_sessions import OutsideSession
+from ...core.transcripts.watched_files import WatchedFile
+from ...hub.auth.file_locks import file_lock
+from .forwarding_messages import (
+    MAX_QUESTIONS,
+    MAX_REPORT,
+    MAX_TERMINALS,
+    ForwardedQuestion,
+    ForwardedTerminal,
+    RelayedAnswer,
+    Report,
+    ReportReply,
+)
+from .forwarding_target import ForwardingPlace, ForwardingTarget, machine_name
+
+if TYPE_CHECKING:
+    from .forwarding_connection import ForwardingConnection
+
+log = logging.getLogger(__name__)
+
+_NEWS = (QuestionOpened, QuestionSettled, StateChanged)
+_CHANNEL = "forwarded"
+_LOCK_TIMEOUT = 5.0
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 30.0
+_LOOK_AGAIN = 5.0
+_MAX_TITLE = 200
+_GOODBYE = 2.0
+_SETTLE = 0.05
+"""Seconds in which further changes are put into the same report."""
+
+
+class Forwarder:
+    """Sends reports as long as there is a target. An observer of the service."""
+
+    def __init__(
+        self, service: Service, place: ForwardingPlace, terminals: Callable[[], Iterable[OutsideSession]]
+    ) -> None:
+        self._service = service
+        self._place = place
+        self._terminals = terminals
+        self._changed = asyncio.Event()
+        self._target_changed = asyncio.Event()
+        self._refused: dict[str, list[str]] = {}
+        """Why answers to an open question were refused, by question id."""
+        self.target: ForwardingTarget | None = None
+        self.problem: str | None = None
+        """Why nothing arrives at the target."""
+
+    # -- what happens here --------------------------------------------------------------------------------------------
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        if isinstance(event, _NEWS) and any(outside.session.id == session_id for outside in self._terminals()):
+            self._changed.set()
+
+    def act(self, act: AuditEvent) -> None:
+        """Not of interest."""
+
+    def _report(self, revision: str, target: ForwardingTarget) -> Report:
+        self._refused = {asked.id: self._refused[asked.id] for asked in self._open() if asked.id in self._refused}
+        terminals, size = [], 0
+        for outside in [*self._terminals()][:MAX_TERMINALS]:
+            terminal = self._terminal(outside)
+            for asked in outside.session.questions[:MAX_QUESTIONS]:
+                try:
+                    question = self._question(asked)
+                    size += len(json_text.encode(question.as_json()))
+                except (ValueError, RecursionError) as error:
+                    log.info("a question can be answered only here: %s", type(error).__name__)
+                    continue
+                if size > MAX_REPORT // 2:
+                    break
+                terminal.questions.append(question)
+            terminals.append(terminal)
+        return Report(client=target.client, revision=revision, machine=machine_name(), terminals=terminals)
+
+    def _open(self) -> list[Question]:
+        return [asked for outside in self._terminals() for asked in outside.session.questions]
+
+    def _terminal(self, outside: OutsideSession) -> ForwardedTerminal:
+        """A terminal without its questions."""
+        session, redaction = outside.session, self._service.redaction
+        working = session.state in (State.RUNNING, State.WAITING)
+        return ForwardedTerminal(
+            session_id=session.id,
+            directory=visible(redaction.text(outside.directory))[:4096],
+            title=clip_line(visible(redaction.text(session.first_prompt or "")), _MAX_TITLE),
+            state="waiting" if session.questions else "running" if working else "idle",
+            permission_mode=outside.permission_mode,
+            attended=outside.attended(),
+        )
+
+    def _question(self, asked: Question) -> ForwardedQuestion:
+        """Raises ValueError or RecursionError if it cannot be sent."""
+        refused = self._refused.get(asked.id, [])
+        # Another key after a refusal: it is another question there.
+        key = f"{asked.id}.{len(refused)}"
+        shown = self._service.redaction.data(asked.tool_input)
+        return ForwardedQuestion.of(asked, key, shown, refused[-1] if refused else None)
+
+    def _take(self, relayed: RelayedAnswer, target: ForwardingTarget) -> None:
+        """Answer a question as was decided there; a refusal is shown there with the question."""
+        question_id = relayed.key.rpartition(".")[0]
+        asked = next((asked for asked in self._open() if asked.id == question_id), None)
+        if asked is None or relayed.key != f"{question_id}.{len(self._refused.get(question_id, ()))}":
+            return
+        by = clip_line(f"{target.host}, {relayed.by}", _MAX_TITLE)
+        try:
+            self._service.respond(
+                asked.session_id, asked.id, relayed.answer(), by=_CHANNEL, client=by, person=relayed.person
+            )
+        except QuestionClosed:
+            return
+        except ClaudeCodeError as error:
+            self._refused.setdefault(asked.id, []).append(self._service.redaction.text(error.message))
+            self._changed.set()
+
+    # -- the other server ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Never returns."""
+        async with WatchedFile(str(self._place.file), self._target_changed.set) as watched:
+            while True:
+                self._target_changed.clear()
+                await watched.watch_again()
+                self.target = await self._read()
+                forwarding = asyncio.ensure_future(self._forward(self.target))
+                try:
+                    await self._target_changed.wait()
+                finally:
+                    forwarding.cancel()
+                    await asyncio.gather(forwarding, return_exceptions=True)
+
+    async def _read(self) -> ForwardingTarget | None:
+        self.problem = None
+        try:
+            return await asyncio.to_thread(self._place.read)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._fail(f"{self._place.file} cannot be used: {getattr(error, 'strerror', None) or type(error).__name__}")
+            return None
+
+    async def _forward(self, target: ForwardingTarget | None) -> None:
+        if target is None:
+            return
+        # Takes a while, and most people forward nothing.
+        from .forwarding_connection import ForwardingConnection  # noqa: PLC0415
+
+        self._service.add_secrets(filter(None, (target.token,)))
+        while True:
+            try:
+                async with (
+                    file_lock(self._place.lock, _LOCK_TIMEOUT),
+                    ForwardingConnection(self._place, target) as connection,
+                ):
+                    await self._forward_by(connection, target)
+            except TimeoutError:
+                continue  # another server of this user forwards
+            except Exception as error:
+                log.exception("the terminals of this machine could not be forwarded")
+                self._fail(type(error).__name__)
+                await asyncio.sleep(_MAX_PAUSE)
+
+    async def _forward_by(self, connection: "ForwardingConnection", target: ForwardingTarget) -> None:
+        """Send a report whenever something has changed, and wait for answers meanwhile."""
+        pause, revision = _FIRST_PAUSE, ""
+        sent: list[ForwardedTerminal] | None = None
+        try:
+            while True:
+                self._changed.clear()
+                report = self._report(revision, target)
+                if not report.terminals and not sent:
+                    await self._wait_for_change(_LOOK_AGAIN)
+                    continue
+                if revision and report.terminals == sent:
+                    report.terminals = None
+                else:
+                    sent, report.revision = report.terminals, uuid.uuid4().hex
+                try:
+                    relay = await self._send(connection, report)
+                except ClaudeCodeError as error:
+                    self._fail(error.message)
+                    revision = ""
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _MAX_PAUSE)
+                    continue
+                revision = report.revision
+                if relay is not None:
+                    revision = "" if relay.unknown else revision
+                    pause, self.problem = _FIRST_PAUSE, None
+                    for answer in relay.answers:
+                        self._take(answer, target)
+                await asyncio.sleep(_SETTLE)  # however fast the other server is
+        finally:
+            if sent:
+                goodbye = Report(client=target.client, revision=uuid.uuid4().hex, terminals=[])
+                with contextlib.suppress(ClaudeCodeError, TimeoutError):
+                    await asyncio.wait_for(connection.send(goodbye), _GOODBYE)
+
+    async def _send(self, connection: "ForwardingConnection", report: Report) -> ReportReply | None:
+        """The answer to a report; None if something changes before it comes. Raises ClaudeCodeError."""
+        sending = asyncio.ensure_future(connection.send(report))
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((sending, changing), return_when=asyncio.FIRST_COMPLETED)
+            return sending.result() if sending.done() else None
+        finally:
+            sending.cancel()
+            changing.cancel()
+            # An answer that is lost here is repeated with the next report.
+            await asyncio.gather(sending, changing, return_exceptions=True)
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def _fail(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("terminals are not forwarded: %s", problem)
+        self.problem = problem
