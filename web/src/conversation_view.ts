@@ -26,7 +26,7 @@ import { ContextRing, TodoList, Todos } from "./todo";
 import type { Ending, TurnView } from "./turn_view";
 import { TurnWindow } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
-import { dollars, place, visible } from "./words";
+import { costOf, place, visible } from "./words";
 
 const NEAR_END = 120;
 const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
@@ -617,7 +617,7 @@ export class ConversationView implements Watcher {
       row.inTerminal && " · in a terminal", row.archived && " · archived", row.machine && ` · on ${row.machine}`, row.sharedBy && ` · shared by ${row.sharedBy}`,
       row.branch && ` · ${row.branch}`, row.model && ` · ${row.model}`,
       row.permissionMode && row.permissionMode !== "default" && ` · ${row.permissionMode}`,
-      dollars(row.costUsd) && ` · ${dollars(row.costUsd)}`,
+      costOf(row) && ` · ${costOf(row)}`,
       planWords(row.planUsage) && ` · plan: ${planWords(row.planUsage)}`,
       row.queued && ` · ${row.queued}`, row.retrying && ` · ${row.retrying}`);
     this.composer.busy.value = this.busy;

@@ -13,7 +13,7 @@ import { Questions } from "./questions";
 import { QuestionCard } from "./question";
 import { awaitsYou, isWatched, isWorking, needsYou, routeOf, statusWord, titleOf } from "./sessions";
 import type { Answer, Question, SessionRow } from "./types";
-import { ago, dollars, moment, place } from "./words";
+import { ago, costOf, dollars, moment, place } from "./words";
 
 const DAYS = 14;
 const NOBODY = signal<string | null>(null);
@@ -52,7 +52,7 @@ function Lines({ title, rows, since = false }: { title: string; rows: readonly S
           <li key={row.sessionId}>
             <a href={`#${routeOf(row.sessionId)}`} dir="auto">{titleOf(row)}</a>
             <span class="hint">{[since ? (row.retrying || row.queued || `working, ${ago(moment(row.lastUsed))}`) : `${statusWord(row)}, ${ago(moment(row.lastUsed))}`,
-              row.machine, place(row.directory), dollars(row.costUsd)].filter(Boolean).join(" · ")}</span>
+              row.machine, place(row.directory), costOf(row)].filter(Boolean).join(" · ")}</span>
             {!since && row.status === "completed" && <ChangesLink row={row} />}
           </li>
         ))}

@@ -8,7 +8,7 @@ import type { Live } from "./live";
 import { MachineSelect } from "./machines";
 import { awaitsYou, isWorking, needsYou, rank, routeOf, statusWord, titleOf } from "./sessions";
 import type { MachineRow, SessionRow } from "./types";
-import { ago, dollars, moment, place } from "./words";
+import { ago, costOf, moment, place } from "./words";
 
 interface ListPage {
   attention: SessionRow[];
@@ -274,7 +274,7 @@ function Row({ row, current, sought }: { row: SessionRow; current: boolean; soug
       <span class="row-foot">
         {status && <span class="badge">{status}</span>}
         <span class="place">{row.sharedBy && `${row.sharedBy}: `}{row.machine && `${row.machine}${row.machineGone ? " (gone)" : ""}: `}{place(row.directory)}</span>
-        <span class="cost">{dollars(row.costUsd)}</span>
+        <span class="cost">{costOf(row)}</span>
       </span>
     </a>
   );

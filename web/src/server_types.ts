@@ -52,6 +52,7 @@ export interface ServerRow {
   messages: number | null;
   model: string | null;
   costUsd: number | null;
+  estimatedCostUsd: number | null;
   tag: string | null;
   pinned: boolean;
   archived: boolean;

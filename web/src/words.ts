@@ -5,6 +5,12 @@ export function dollars(amount: number | null | undefined): string {
   return amount < 0.01 ? "<$0.01" : `$${amount.toFixed(2)}`;
 }
 
+/** What a session has cost; a lower bound says so. */
+export function costOf(row: { costUsd?: number | null; estimatedCostUsd?: number | null }): string {
+  const estimate = dollars(row.estimatedCostUsd);
+  return estimate ? `≥ ${estimate}` : dollars(row.costUsd);
+}
+
 export function count(number: number, thing: string): string {
   return `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 }

@@ -101,7 +101,7 @@ def _row(session: SessionRow) -> tuple[str, ...]:
         session.session_id[:8],
         _state(session),
         age(session.created or session.timestamp, time.time()),
-        f"${session.cost_usd:.4f}" if session.cost_usd is not None else "-",
+        session.cost_text(4) or "-",
         _short_path(session.project_directory or "-"),
         visible(clip_line(asks[0], _MAX_LENGTH)) + more if asks else "",
         (f"[{visible(session.owner)}] " if session.owner else "")

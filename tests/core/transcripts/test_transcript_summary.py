@@ -175,3 +175,21 @@ def test_of_very_many_models_and_days_the_sum_is_kept_and_the_names_are_bounded(
     summary = summarize(str(path), path.stat().st_size)
     assert summary.cost_usd == pytest.approx(90)
     assert len({key[11:] for key in summary.usage}) <= 65
+
+
+def test_what_no_process_has_reported_yet_is_estimated_at_list_prices(tmp_path: Path) -> None:
+    used = {"input_tokens": 1_000_000, "output_tokens": 1_000_000}
+    answer = {"type": "assistant", "timestamp": "2026-11-01T10:00:00Z"}
+    first = {**answer, "message": {"id": "1", "model": "claude-sonnet-5", "usage": used}}
+    second = {**answer, "message": {"id": "2", "model": "claude-opus-5", "usage": used}}
+    costs = {"type": "cost-state", "modelUsage": {"claude-sonnet-5": {"inputTokens": 1_000_000, "costUSD": 18.0}}}
+    path = tmp_path / "transcript.jsonl"
+    path.write_bytes(lines(user("hello"), first))
+    summary = summarize(str(path), path.stat().st_size)
+    assert [summary.cost_usd, summary.estimated_usd] == [None, 12.0]
+    path.write_bytes(lines(user("hello"), first, costs))
+    summary = summarize(str(path), path.stat().st_size)
+    assert [summary.cost_usd, summary.estimated_usd] == [18.0, None]
+    path.write_bytes(lines(user("hello"), first, costs, second))
+    summary = summarize(str(path), path.stat().st_size)
+    assert [summary.cost_usd, summary.estimated_usd] == [18.0, 18.0 + 24.0]

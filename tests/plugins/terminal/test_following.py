@@ -1,6 +1,7 @@
 """What Claude writes in a terminal is followed from elsewhere while it is written."""
 
 import json
+import re
 from typing import Any
 
 from claude_code_mcp.core.model.events import Output
@@ -64,6 +65,8 @@ def test_a_client_waits_for_the_end_of_a_turn_and_reads_its_output(
         ended = waited(client, 2, session_id)
         assert (ended["status"], ended["result"]) == ("completed", "All is done.")
     until(lambda: "All is done." in shared.command("logs", session_id).stdout)
+    # Until Claude Code records the cost when it ends, a lower bound is shown.
+    until(lambda: re.search(r" \N{GREATER-THAN OR EQUAL TO}\$0\.0\d+ ", shared.command("ps").stdout) is not None)
 
 
 def test_the_terminal_interface_answers_and_follows(

@@ -84,6 +84,8 @@ class Entry:
     """The model of the last answer."""
     cost_usd: float | None = None
     """The total that its processes reported when they ended; None without a report."""
+    estimated_usd: float | None = None
+    """A lower bound at list prices, if answers are not in that total yet."""
     tag: str | None = None
     pinned: bool = False
     archived: bool = False
@@ -369,6 +371,7 @@ class Catalogue:
             messages=summary.messages if summary.whole else None,
             model=summary.model,
             cost_usd=summary.cost_usd,
+            estimated_usd=summary.estimated_usd,
             tag=summary.tag,
             pinned=session_id in marked.pinned,
             archived=session_id in marked.archived,

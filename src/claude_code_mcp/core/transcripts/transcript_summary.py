@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..model.text import clip_line
-from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Totals, Usage, read_number, read_usage
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Totals, Usage, at_least, read_number, read_usage
 from .transcript_lines import (
     clean,
     clean_line,
@@ -116,6 +116,12 @@ class TranscriptSummary:
     def cost_usd(self) -> float | None:
         """None if no process has reported its cost."""
         return sum(row[4] for row in self.usage.values()) if self.totals else None
+
+    @property
+    def estimated_usd(self) -> float | None:
+        """At least this much, at list prices, if there are answers that no process has reported the cost of yet."""
+        pending = [at_least(ModelUsage(*map(int, row[:4])), key[11:]).cost_usd for key, row in self.pending.items()]
+        return (self.cost_usd or 0.0) + sum(pending) if pending else None
 
     def feed(self, lines: Iterable[bytes]) -> None:
         for raw in lines:

@@ -277,6 +277,7 @@ _STORED_COLUMNS = {
     "messages": "messages",
     "model": "model",
     "costUsd": "cost_usd",
+    "estimatedCostUsd": "estimated_cost_usd",
     "tag": "tag",
     "pinned": "pinned",
     "archived": "archived",

@@ -95,7 +95,7 @@ def row_of(listed: SessionRow, now: float) -> ShownRow:
         state=listed.status or "",
         asks=tuple(visible(clip_line(line, 200)) for line in listed.asks or ()),
         age=age(listed.timestamp, now),
-        cost=f"${listed.cost_usd:.2f}" if listed.cost_usd else "",
+        cost=listed.cost_text(2) if listed.cost_usd or listed.estimated_cost_usd else "",
         in_memory=listed.in_memory,
         timestamp=listed.timestamp,
         owner=visible(clip_line(listed.owner or "", 60)),

@@ -44,6 +44,8 @@ class ListedSession(ToolOutput):
     messages: int | None = None
     model: str | None = None
     cost_usd: float | None = None
+    estimated_cost_usd: float | None = None
+    """A lower bound at list prices, if more was used than is recorded."""
     tag: str | None = None
     pinned: bool | None = None
     mention: str | None = None

@@ -106,7 +106,10 @@ def with_recorded_costs(entries: CatalogueEntries, recorded: Mapping[str, Summar
     for entry in entries:
         summary = recorded.get(entry.session_id)
         usd = sum(row[4] for row in summary.usage.values()) if summary is not None else 0.0
-        found.append(replace(entry, cost_usd=usd) if usd > (entry.cost_usd or 0.0) else entry)
+        usd = max(usd, entry.cost_usd or 0.0)
+        # What was recorded needs no estimate, unless a terminal has continued the session.
+        estimated = entry.estimated_usd if usd < (entry.estimated_usd or 0.0) else None
+        found.append(replace(entry, cost_usd=usd or entry.cost_usd, estimated_usd=estimated))
     return found
 
 

@@ -52,6 +52,8 @@ class SessionRow:
     messages: int | None = None
     model: str | None = None
     cost_usd: float | None = None
+    estimated_cost_usd: float | None = None
+    """A lower bound at list prices, if more was used than Claude Code has recorded, as in a terminal that is open."""
     tag: str | None = None
     pinned: bool = False
     archived: bool = False
@@ -94,6 +96,12 @@ class SessionRow:
     @property
     def status(self) -> str | None:
         return self.active_status or self.last_status
+
+    def cost_text(self, decimals: int) -> str:
+        """The cost in dollars; a lower bound has a sign that says so. Empty if nothing is known."""
+        if self.estimated_cost_usd is not None:
+            return f"\N{GREATER-THAN OR EQUAL TO}${self.estimated_cost_usd:.{decimals}f}"
+        return f"${self.cost_usd:.{decimals}f}" if self.cost_usd is not None else ""
 
     @property
     def in_memory(self) -> bool:
@@ -177,6 +185,8 @@ def _joined(stored: SessionRow, live: SessionRow) -> SessionRow:
         model=live.model or stored.model,
         # The larger value: the record may have more than this server has seen, or less.
         cost_usd=max(costs, default=None),
+        # What this server runs is counted exactly.
+        estimated_cost_usd=stored.estimated_cost_usd if live.in_terminal else None,
         tag=stored.tag,
         pinned=stored.pinned,
         archived=stored.archived,
@@ -197,6 +207,7 @@ def stored_row(entry: "Entry", last_state: State | None = None, continues_at: fl
         messages=entry.messages,
         model=entry.model,
         cost_usd=round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
+        estimated_cost_usd=round(entry.estimated_usd, 6) if entry.estimated_usd is not None else None,
         tag=entry.tag,
         pinned=entry.pinned,
         archived=entry.archived,
