@@ -7,7 +7,7 @@ them are joined into one piece, so that ten thousand deltas cost one write.
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -151,12 +151,25 @@ def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> I
     usage = _usage(answer)
     start = {**_head(answer, requested_model), "content": [], "stop_reason": None}
     yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 1}})
-    for index, block in enumerate(answer.blocks):
-        waits = answer.until is not None and index == len(answer.blocks) - 1
+    blocks = [replace(block, content=_with_id(block.content)) for block in answer.blocks]
+    for index, block in enumerate(blocks):
+        waits = answer.until is not None and index == len(blocks) - 1
         yield from _block_events(index, block, 2 if fault else 1, waits=waits)
-    delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+    delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None, **_safety_check(answer, blocks)}
     yield _event("message_delta", delta=delta, usage=usage)
     yield _event("message_stop")
+
+
+def _safety_check(answer: ModelAnswer, blocks: Sequence[Block]) -> dict[str, Any]:
+    """The result of the check that auto mode relies on."""
+    if answer.blocked is None:
+        return {}
+    outcome = {"outcome": "flagged", "explanation": answer.blocked} if answer.blocked else {"outcome": "not_flagged"}
+    calls = [block.content["id"] for block in blocks if block.content["type"] == "tool_use"]
+    results = {call: {"type": "evaluated", **outcome} for call in calls}
+    return {
+        "safeguard_results": [{"type": "dangerous_tool_use", "status": {"type": "available", "tool_uses": results}}]
+    }
 
 
 def _block_events(index: int, block: Block, least_chunks: int, *, waits: bool) -> Iterator[Piece]:

@@ -51,6 +51,8 @@ class Modifiers(TypedDict, total=False):
     """The model name in the answer, instead of the one asked for."""
     headers: Mapping[str, str]
     """More headers of the response, such as `anthropic-ratelimit-unified-status`."""
+    blocked: str
+    """In auto mode, why the API's safety check blocks the tool calls; empty if it lets them pass."""
 
 
 def script(prompt: str, *steps: Step) -> str:
@@ -161,7 +163,7 @@ _STEP_KEYS = (
     _BLOCK_KEYS
     | _PACE_KEYS
     | _FAULT_KEYS
-    | {"blocks", "plan", "delay", "until", "stop_reason", "usage", "model", "headers"}
+    | {"blocks", "plan", "delay", "until", "stop_reason", "usage", "model", "headers", "blocked"}
 )
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -216,6 +218,7 @@ class ModelAnswer:
     usage: Json = field(default_factory=dict)
     model: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    blocked: str | None = None
 
 
 def text_answer(text: str) -> ModelAnswer:
@@ -257,6 +260,7 @@ def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
         until=_typed(step, "until", str),
         stop_reason=_typed(step, "stop_reason", str),
         usage=_typed(step, "usage", dict) or {},
+        blocked=_typed(step, "blocked", str),
         model=_typed(step, "model", str),
         headers=_headers(step),
     )

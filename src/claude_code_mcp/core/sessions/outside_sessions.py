@@ -143,9 +143,10 @@ class OutsideSession:
         *,
         suggestions: Sequence[Mapping[str, Any]] = (),
         check: Check | None = None,
+        reason: str | None = None,
     ) -> Question:
-        """Open a question that the program shows too. It has no deadline, because the program's dialog has none. A
-        policy rule may answer it at once. LimitReached if too many are open."""
+        """Open a question that the program shows too, with the reason why it is asked. It has no deadline, because the
+        program's dialog has none. A policy rule may answer it at once. LimitReached if too many are open."""
         session = self.session
         if len(session.questions) >= _MAX_QUESTIONS:
             raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
@@ -171,6 +172,7 @@ class OutsideSession:
             suggestions=admission.offers([*suggestions], tool, tool_input, session.cwd),
             modes=modes,
             mode_after=mode_after,
+            reason=reason,
             check=check_answer,
             endless=True,
         )

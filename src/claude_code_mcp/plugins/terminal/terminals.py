@@ -51,6 +51,7 @@ _MAX_TERMINALS = 200
 _SLUG = re.compile(r"[A-Za-z0-9-]{1,200}")
 _MAX_PLAN = 1 << 20
 _MAX_MODE = 40
+_MAX_BLOCKED, _MAX_REASON = 3, 1000
 _READ_AGAIN, _READ_PLAN_AGAIN, _READ_PAUSE = 4, 60, 0.05
 
 Reply = Callable[[bytes | None], None]
@@ -94,6 +95,8 @@ class Terminal:
         """Whether the end of the last turn was reported."""
         self._reported: dict[str, float] = {}
         """When an event of each name was last reported."""
+        self._blocked: list[str] = []
+        """Why auto mode has blocked the last calls, until one runs or the person writes."""
 
     @property
     def session_id(self) -> str:
@@ -171,11 +174,15 @@ class Terminal:
         self._report_place(event)
         match event.name:
             case "PostToolUse" | "PostToolUseFailure":
+                self._blocked.clear()
                 self._tool_ended(event)
+            case "PermissionDenied":
+                self._blocked = [*self._blocked, event.text("reason")[:_MAX_REASON]][-_MAX_BLOCKED:]
             case "Stop" | "StopFailure":
                 self._turn_ended(event)
             case "UserPromptSubmit" if not self._is_flood(event):
                 self._turn_has_ended = False
+                self._blocked.clear()
                 self.outside.report_state(State.RUNNING)
                 self.outside.report_prompt(event.text("prompt"))
 
@@ -246,13 +253,30 @@ class Terminal:
                 reply(None)
 
         question_id = ""
-        question = self.outside.ask(event.tool, tool_input, settled, suggestions=event.suggestions, check=check)
+        question = self.outside.ask(
+            event.tool,
+            tool_input,
+            settled,
+            suggestions=event.suggestions,
+            check=check,
+            reason=self._reason_of_auto_mode(event),
+        )
         # A rule of the policy may have answered it already.
         if self.outside.session.deps.broker.find(self.session_id, question.id) is not None:
             question_id = question.id
             self._asked[question_id] = asked
             self.outside.report_state(State.WAITING)
         return question.id
+
+    def _reason_of_auto_mode(self, event: HookEvent) -> str | None:
+        """Why auto mode asks: it does so after it has blocked several calls in a row. Claude Code reports the reason of
+        each blocked call, but not that of the call in the dialog."""
+        if event.text("permission_mode") != "auto" or kind_of(event.tool) is not QuestionKind.PERMISSION:
+            return None
+        lines = ["Auto mode needs your confirmation."]
+        if self._blocked:
+            lines += ["Before this call it blocked others, for these reasons:", *(f"- {why}" for why in self._blocked)]
+        return "\n".join(lines)
 
     def _refuse_late(self, question: Question, asked: _Asked) -> None:
         """Raises QuestionClosed if the person at the keyboard was faster and this was not noticed yet."""
