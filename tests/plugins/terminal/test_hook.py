@@ -153,8 +153,9 @@ def test_a_server_that_ends_without_a_word_is_replaced_by_the_next(
     hook: Hook, sandbox: Sandbox, listener: socket.socket, directory: Path
 ) -> None:
     with asking(hook, json.dumps(event(sandbox)).encode()) as process:
-        listener.accept()[0].close()
-        os.unlink(directory / "1.sock")
+        connection, _ = listener.accept()
+        os.unlink(directory / "1.sock")  # before the hook notices the end, and connects again
+        connection.close()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as following:
             following.bind(str(directory / "2.sock"))
             following.listen(10)
