@@ -19,8 +19,8 @@ from tests.test_architecture import INTERFACES
 PACKAGE = Path(claude_code_mcp.__file__).parent
 PLUGINS = sorted(path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py"))
 
-_IMPORT_ALL = """
-import importlib, os, pathlib, sys, traceback
+_CHECK_COPIES = """
+import contextlib, importlib, io, json, os, pathlib, sys, traceback
 
 def import_all():
     import claude_code_mcp
@@ -31,16 +31,27 @@ def import_all():
             importlib.import_module(name)
     return root
 
+def output_of(*arguments):
+    from claude_code_mcp.cli.main import main
+    sys.argv = ["claude-code-mcp", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
+        main()
+    return output.getvalue()
+
+def check(place):
+    sys.path.insert(0, place)
+    assert import_all().parent == pathlib.Path(place)
+    assert "sessions" in output_of("--help")
+    assert json.loads(output_of("doctor", "--json"))
+
 import_all()  # with the libraries, which take most of the time and stay for the copies
 for name in [name for name in sys.modules if name.partition(".")[0] == "claude_code_mcp"]:
     del sys.modules[name]
 importlib.invalidate_caches()
 for place in sys.argv[1:]:
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         try:
-            sys.path.insert(0, place)
-            assert import_all().parent == pathlib.Path(place)
+            check(place)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -70,9 +81,7 @@ def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copy_without(request.param, tmp_path / "installed")
 
 
-def _run(
-    place: Path | None, environment: dict[str, str], *command: str, text: str = ""
-) -> "subprocess.CompletedProcess[str]":
+def _run(place: Path | None, environment: dict[str, str], *command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-W", "error", *command],
         env={**environment, "PYTHONPATH": str(place or ""), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -98,16 +107,9 @@ def test_a_session_asks_is_answered_and_ends(without: Path, environment: dict[st
     assert story["listed"] == 1
 
 
-def test_the_command_line_works(without: Path, environment: dict[str, str]) -> None:
-    listed = _run(without, environment, "-m", "claude_code_mcp", "--help")
-    assert listed.returncode == 0, listed.stderr[-3000:]
-    assert "sessions" in listed.stdout
-    doctor = _run(without, environment, "-m", "claude_code_mcp", "doctor", "--json")
-    assert doctor.stdout, doctor.stderr[-3000:]
-    assert "Traceback" not in doctor.stderr
-
-
-def test_everything_else_can_be_imported(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_everything_else_can_be_imported_and_the_command_line_works(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     places = [str(copy_without(plugin, tmp_path / plugin)) for plugin in PLUGINS]
-    done = _run(None, environment, "-c", _IMPORT_ALL, *places)
+    done = _run(None, environment, "-c", _CHECK_COPIES, *places)
     assert done.returncode == 0, done.stderr[-3000:]

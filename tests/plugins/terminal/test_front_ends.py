@@ -65,7 +65,7 @@ WAYS = [by_console, by_command, by_client]
 Way = Callable[[SharedPlace, str, str], str]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [by_console, by_client, pytest.param(by_command, marks=pytest.mark.soak)])
 def test_an_answer_from_elsewhere_is_first(
     shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way
 ) -> None:

@@ -64,7 +64,10 @@ def assert_sum(session: Session, calls: list[dict[str, Any]]) -> None:
     assert last["durationMs"] > 0
 
 
-@pytest.mark.parametrize("end", [cancelled, interrupted, killed, terminated, signalled, stopped])
+SOAK = [pytest.param(end, marks=pytest.mark.soak) for end in (terminated, signalled, stopped)]
+
+
+@pytest.mark.parametrize("end", [cancelled, interrupted, killed, *SOAK])
 async def test_the_calls_add_up_to_the_total(
     start_caller: StartCaller, end: Callable[[ToolCaller, Session], Awaitable[None]]
 ) -> None:

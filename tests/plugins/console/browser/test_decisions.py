@@ -53,7 +53,7 @@ def test_a_command_is_allowed_only_when_its_end_was_on_screen(
     person.says("Denied.")
 
 
-@pytest.mark.parametrize("screen", ["narrow", "on its side"])
+@pytest.mark.parametrize("screen", [pytest.param("narrow", marks=pytest.mark.soak), "on its side"])
 def test_what_the_session_allows_and_the_mode_after_a_plan_are_read_before_the_buttons_come(
     open_browser: OpenBrowser, site: Site, signed_in: Any, screen: str
 ) -> None:

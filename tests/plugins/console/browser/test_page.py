@@ -191,7 +191,7 @@ def test_every_screen_passes_the_accessibility_checks(
 SIZES = {"phone": (390, 844), "on its side": (844, 390), "tablet": (820, 1180), "desk": (1440, 900)}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.soak), "dark"])
 def test_the_page_of_the_design_system_is_photographed_at_every_size(
     open_browser: OpenBrowser, site: Site, signed_in: Any, scheme: str, tmp_path: Path
 ) -> None:

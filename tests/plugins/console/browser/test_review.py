@@ -150,7 +150,7 @@ def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Sit
     expect(viewed).to_contain_text("0 of 3 viewed")
 
 
-@pytest.mark.parametrize("layout", ["inline", "side"])
+@pytest.mark.parametrize("layout", ["inline", pytest.param("side", marks=pytest.mark.soak)])
 def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, site: Site, layout: str) -> None:
     _three_files(person, site)
     page = person.page
@@ -222,7 +222,9 @@ def _by_keyboard(changes: Locator) -> None:
     keyboard.press("Enter")
 
 
-@pytest.mark.parametrize("select", [_by_shift, _by_dragging, _by_keyboard])
+@pytest.mark.parametrize(
+    "select", [_by_keyboard, *(pytest.param(way, marks=pytest.mark.soak) for way in (_by_shift, _by_dragging))]
+)
 def test_a_comment_on_several_lines_is_shown_on_them_and_sent_with_them(
     person: Person, site: Site, select: Callable[[Locator], None]
 ) -> None:
