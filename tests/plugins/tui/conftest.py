@@ -12,7 +12,7 @@ from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.conversation_view import ConversationView
-from claude_code_mcp.plugins.tui.question_panel import QuestionPanel
+from claude_code_mcp.plugins.tui.question_panel import QuestionPanel, QuestionText
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.startup.shared.support import SharedPlace, shared_place
@@ -85,6 +85,17 @@ class Screen:
             return asked is not None and what in f"{asked.question.tool_name} {asked.question.description}"
 
         await self.until(is_asked, what)
+
+    async def read(self) -> None:
+        """Reads the question, page by page, until every line of it was on the screen."""
+        text = self.panel.query_one(QuestionText)
+
+        def turn() -> bool:
+            if not text.is_read:
+                self.panel.action_move(-1 if text.is_left_above else 1, by_page=True)
+            return text.is_read
+
+        await self.until(turn, "every line was on the screen")
 
     async def type(self, text: str) -> None:
         """Types into whatever has the focus."""

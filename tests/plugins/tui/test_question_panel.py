@@ -48,13 +48,14 @@ async def test_what_is_longer_than_the_screen_is_approved_only_after_its_end_was
         await pilot.press(key)
         await pilot.pause()
         assert server.answers == []
-        for _ in range(100):
-            if end in screen.text:
-                break
-            await pilot.press("pagedown")
-            await pilot.pause()
         await pilot.press("end")
-        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
+        await screen.shows(end)
+        await screen.shows("↑")
+        await pilot.press(key)
+        await pilot.pause()
+        assert server.answers == [], "what was passed over was not on the screen"
+        await screen.read()
+        await screen.until(lambda: "PgUp" not in screen.text and "PgDn" not in screen.text, "nothing is left")
         for word in (f"{key}: " if size[1] > 15 else f"{key} ", "d", "Esc"):
             assert word in screen.text, "every key that answers is on the screen"
         await pilot.press(key)
@@ -87,9 +88,58 @@ async def test_the_option_at_the_cursor_is_on_the_screen(size: tuple[int, int]) 
             await screen.shows(f"option{number}")
         await pilot.press("up", "up", "up", "up")
         await screen.shows("❯ 60 option59")
+        await screen.read()
         await pilot.press("enter")
         await screen.until(lambda: server.answers, "answered")
     assert server.answers[0]["answers"] == ["option59"]
+
+
+async def test_what_a_notification_covers_was_not_on_the_screen() -> None:
+    server, app = interface(asking("Bash", {"command": "\n".join(f"echo {number}" for number in range(4))}))
+    async with app.run_test(size=(30, 10), notifications=True) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        app.notify("one\ntwo\nthree", timeout=600)
+        await screen.shows("three")
+        await pilot.press("ctrl+n")
+        for _ in range(20):
+            await pilot.press("pagedown")
+            await pilot.pause()
+        await pilot.press("a")
+        await pilot.pause()
+        assert server.answers == []
+        app.clear_notifications()
+        await screen.read()
+        await pilot.press("a")
+        await screen.until(lambda: server.answers, "answered")
+
+
+HIDING = {
+    "cells-beside-a-table": "| a | b |\n|---|---|\n| 1 | 2 | then remove everything |",
+    "title-of-a-picture": 'See ![it](https://example.com/a.png "then remove everything").',
+    "words-of-a-block": "```sh then remove everything\nmake\n```",
+    "long-words-in-a-table": f"| a | b |\n|---|---|\n| {'x' * 60}everything | {'y' * 60} |",
+}
+
+
+@pytest.mark.parametrize("plan", HIDING.values(), ids=HIDING)
+async def test_a_plan_that_markdown_would_cut_is_shown_as_written(plan: str) -> None:
+    _, app = interface(asking("ExitPlanMode", {"plan": plan}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await screen.shows("everything")
+
+
+async def test_a_plan_that_markdown_shows_whole_is_drawn() -> None:
+    plan = "# Move\n\n1. Add **tables**\n2. See [notes](https://example.com/n)\n\n| a | b |\n|---|---|\n| one | two |"
+    _, app = interface(asking("ExitPlanMode", {"plan": f"{plan}\n\n<https://example.com/x>"}))
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await screen.shows("Add tables", "notes (https://example.com/n)", "one")
+        assert "**" not in screen.text
 
 
 async def test_an_answer_is_given_with_the_mouse() -> None:
@@ -116,8 +166,8 @@ async def test_a_changed_command_is_read_again_and_allowed_once(size: tuple[int,
     async with app.run_test(size=size, notifications=True) as pilot:
         screen = Screen(app, pilot)
         await screen.until(lambda: screen.panel.asked is not None)
-        await pilot.press("ctrl+n", "end")
-        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
+        await pilot.press("ctrl+n")
+        await screen.read()
         await pilot.press("c")
         await screen.until(lambda: isinstance(app.screen, EditCommand), "the command can be changed")
         app.screen.query_one(TextArea).text = LONG.replace("~/important", "build")
@@ -127,9 +177,9 @@ async def test_a_changed_command_is_read_again_and_allowed_once(size: tuple[int,
         await pilot.press("a", "s")
         await pilot.pause()
         assert server.answers == []
+        await screen.read()
         await pilot.press("end")
         await screen.shows("rm -rf build")
-        await screen.until(lambda: "↓" not in screen.text, "all of it was on the screen")
         await pilot.press("s")
         await pilot.press("a")
         await screen.until(lambda: server.answers, "answered")
@@ -151,11 +201,7 @@ async def test_a_command_is_headed_by_its_purpose_and_ends_with_what_the_session
         await pilot.press("ctrl+n")
         await screen.shows("Build the program")
         await screen.shows("make")
-        for _ in range(20):
-            if not screen.panel.lines_below:
-                break
-            await pilot.press("pagedown")
-            await pilot.pause()
+        await screen.read()
         await screen.shows("Bash(make)")
         await pilot.press("s")
         await screen.until(lambda: server.answers, "answered")

@@ -5,8 +5,9 @@ command. The amount drawn at once is limited, because texts come in chunks. If M
 available, the text is drawn as written.
 """
 
+import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ _PARSER = (
     .enable("strikethrough")
     .disable("reference")
 )
+_SIGNS_OF_LISTS = re.compile(r"^[\s>]*\d+[.)](?=\s)", re.MULTILINE)
+"""Numbers of lists, which are counted anew where they are drawn."""
 _EMPTY = Markdown("", hyperlinks=False)
 _WITHIN = "  ↳ "
 """Precedes what a subagent did."""
@@ -141,6 +144,19 @@ def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
     return lines_of(Text(text, overflow="fold"), width, palette)
 
 
+def _shows_all(text: str, tokens: Iterable[Token], drawn: Iterable[Strip]) -> bool:
+    """Whether every letter was drawn. Titles of links, cells beside a table and long words in a narrow table are
+    not."""
+    addresses = (
+        str(child.attrGet("href") or "")
+        for token in tokens
+        for child in token.children or ()
+        if child.type == "link_open" and child.info == "auto"  # drawn as its text and as its address
+    )
+    wanted = Counter(filter(str.isalnum, chain(_SIGNS_OF_LISTS.sub(" ", text), *addresses)))
+    return wanted <= Counter(filter(str.isalnum, chain.from_iterable(strip.text for strip in drawn)))
+
+
 def _columns_needed(tokens: Iterable[Token]) -> int:
     """The columns that Markdown needs for its indents, or for its widest table; more than any screen has if the parser
     dropped something."""
@@ -163,17 +179,25 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
 @dataclass(frozen=True)
 class DrawnAtAnyWidth:
     """Markdown or Rich output for a widget that may briefly have no columns: draws a minimum then. Uses our colors, not
-    those of its console."""
+    those of its console. Markdown that would leave something out is drawn as written."""
 
     drawn: RenderableType
     palette: Palette
     is_markdown: bool = False
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        lines = markdown_lines(str(self.drawn), options.max_width, self.palette) if self.is_markdown else None
-        for strip in lines or lines_of(self.drawn, options.max_width, self.palette):
+        for strip in self._strips(max(_MIN_WIDTH, options.max_width)):
             yield from strip
             yield Segment.line()
+
+    def _strips(self, width: int) -> list[Strip]:
+        if not self.is_markdown:
+            return lines_of(self.drawn, width, self.palette)
+        text = str(self.drawn)
+        drawn = markdown_lines(text, width, self.palette)
+        if _shows_all(text, _PARSER.parse(text), drawn):
+            return drawn
+        return lines_of(Text(text, overflow="fold"), width, self.palette)
 
 
 def styled_lines(lines: Iterable[Line], palette: Palette) -> Text:

@@ -33,6 +33,10 @@ from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
 from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
+_COVERED = 0.25
+"""Seconds after which it is looked again whether a notification still covers the question."""
+_WARNING = 2.0
+"""Seconds for which it is said that a question has to be read first."""
 _LOW = 3
 """Below this height, pages of a question do not overlap."""
 
@@ -176,20 +180,25 @@ def session_meaning(rules: Sequence[str]) -> str:
     return visible(", ".join(in_words.get(rule, rule) for rule in rules))
 
 
-def keys_text(keys: Iterable[AnswerKey], lines_below: int, palette: Palette, *, is_short: bool) -> Text:
-    """The keys, clickable. While some lines were not on the screen, shows their number and strikes out approving
+def keys_text(keys: Iterable[AnswerKey], lines_left: int, palette: Palette, *, is_above: bool, is_short: bool) -> Text:
+    """The keys, clickable. While some lines were not on the screen, shows their number, and strikes out approving
     keys."""
     text = Text(overflow="fold")
-    if lines_below:
-        more = f"↓{lines_below} PgDn" if is_short else f"↓ {lines_below} more line{'s'[: lines_below != 1]}: PgDn"
-        text.append(more, palette.style("ask") + Style(meta={"action": "move(1, True)"}))
+    if lines_left:
+        arrow, key, step = ("↑", "PgUp", -1) if is_above else ("↓", "PgDn", 1)
+        more = f"{arrow}{lines_left} {key}" if is_short else f"{arrow} {lines_left} more {_lines(lines_left)}: {key}"
+        text.append(more, palette.style("ask") + Style(meta={"action": f"move({step}, True)"}))
     for key, label, short, action, needs_reading in keys:
         text.append((" " if is_short else ", ") if text else "")
         style = palette.style("quiet") + Style(meta={"action": action})
-        if needs_reading and lines_below:
+        if needs_reading and lines_left:
             style += Style(strike=True)
         text.append(short if is_short else f"{key}: {label}", style)
     return text
+
+
+def _lines(count: int) -> str:
+    return "line" if count == 1 else "lines"
 
 
 def is_answer_possible(asked: OpenQuestion, action: str, parameters: tuple[object, ...]) -> bool:
@@ -228,19 +237,49 @@ class AnswerLine(Input):
 
 
 class QuestionText(VerticalScroll, can_focus=False):
-    """The text that is decided on, scrollable."""
+    """The text that is decided on, scrollable. Knows which of its lines were on the screen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[int] = set()
+        self._seen_at = (0, 0)
+        self.is_read = False
+        """Whether every line was on the screen."""
+
+    def begin(self) -> None:
+        """Another text is shown, from its first line."""
+        self._seen, self.is_read = set(), False
+        self.scroll_home(animate=False)
+
+    def look(self) -> bool:
+        """Notes the lines that are on the screen. Lines folded at another width are other lines. Returns whether
+        a notification covers some of them."""
+        size = (self.size.width, self.virtual_size.height)
+        if size != self._seen_at:
+            self._seen, self._seen_at = set(), size
+        try:
+            shown = self.screen.find_widget(self).visible_region
+        except NoWidget:
+            return False
+        toasts = [toast.region.intersection(shown) for toast in self.screen.query("Toast")]
+        covered = {row for toast in toasts if toast.area for row in range(toast.y, toast.bottom)}
+        first = round(self.scroll_y) - self.region.y
+        self._seen.update(first + row for row in range(shown.y, shown.bottom) if row not in covered)
+        self.is_read = self.is_read or self.lines_left == 0
+        return bool(covered) and not self.is_read
+
+    @property
+    def lines_left(self) -> int:
+        """The number of lines that were not on the screen yet."""
+        return 0 if self.is_read else len(set(range(self.virtual_size.height)) - self._seen)
+
+    @property
+    def is_left_above(self) -> bool:
+        """Whether the first of them is above what is on the screen."""
+        return not set(range(round(self.scroll_y))) <= self._seen
 
     class Moved(Message):
         """Different lines may be visible."""
-
-    @property
-    def lines_below(self) -> int:
-        """The number of lines after the last visible one; all while the text is not visible."""
-        try:
-            visible_lines = self.screen.find_widget(self).visible_region.height
-        except NoWidget:
-            visible_lines = 0
-        return max(0, self.virtual_size.height - round(self.scroll_y) - visible_lines)
 
     def on_resize(self) -> None:
         self.post_message(self.Moved())
@@ -255,8 +294,8 @@ class QuestionText(VerticalScroll, can_focus=False):
 
 
 class QuestionPanel(Vertical, can_focus=True):
-    """Shows one question at a time; `Answered` has the arguments of `claude_respond`. Approving works only after the
-    end of the question was on the screen, denying always."""
+    """Shows one question at a time; `Answered` has the arguments of `claude_respond`. Approving works only after every
+    line of the question was on the screen, denying always."""
 
     # Not in the footer, which may cut them off: the panel itself shows all of them.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -324,8 +363,6 @@ class QuestionPanel(Vertical, can_focus=True):
         self._original: OpenQuestion | None = None
         """Claude's original question, after the user edited the command."""
         self._as_source = False
-        self._seen_to_end = False
-        """Whether the end of the question was on the screen."""
 
     def compose(self) -> ComposeResult:
         # Docked above the question, which may be longer than there is room for: keys and answer are seen in any case,
@@ -348,13 +385,13 @@ class QuestionPanel(Vertical, can_focus=True):
             if changed:
                 self.redraw()
             return
-        self.asked, self.closed_text, self._as_source, self._seen_to_end = asked, "", False, False
+        self.asked, self.closed_text, self._as_source = asked, "", False
         self._original = None
         self._parts = PartAnswers(asked) if asked is not None and asked.question.choices else None
         self.query_one(AnswerLine).display = False
         self.display = asked is not None
         if asked is not None:
-            self.query_one(QuestionText).scroll_home(animate=False)
+            self._text.begin()
         self.redraw()
 
     def close_with(self, text: str) -> None:
@@ -388,39 +425,45 @@ class QuestionPanel(Vertical, can_focus=True):
             keys.append("Esc: close")
         elif not self.is_entered:
             keys.append(_ENTER_HINT)
-            if not self._seen_to_end and self.lines_below:
-                keys.append(f" · {self.lines_below} more lines", self.palette.style("ask"))
+            if left := self._text.lines_left:
+                keys.append(f" · {left} more {_lines(left)}", self.palette.style("ask"))
         elif self.query_one(AnswerLine).display:
             keys.append("Enter: send, Esc: back")
         else:
-            below = 0 if self._seen_to_end else self.lines_below
-            hints = answer_keys(self.asked, elsewhere=self.elsewhere)
-            keys = keys_text(hints, below, self.palette, is_short=self.screen.has_class("-short"))
+            keys = keys_text(
+                answer_keys(self.asked, elsewhere=self.elsewhere),
+                self._text.lines_left,
+                self.palette,
+                is_above=self._text.is_left_above,
+                is_short=self.screen.has_class("-short"),
+            )
         self.query_one("#keys", Static).update(keys)
 
     @property
-    def lines_below(self) -> int:
-        return self.query_one(QuestionText).lines_below
+    def _text(self) -> QuestionText:
+        return self.query_one(QuestionText)
 
     def on_question_text_moved(self, event: QuestionText.Moved) -> None:
         event.stop()
         self.call_after_refresh(self._look)
 
     def _look(self) -> None:
-        """Checks whether the end of the question is visible."""
+        """Notes which lines of the question are visible."""
         text = self.query_one("#question", Static)
         # Without this, the layout may still be that of the text before.
         lines = text.get_content_height(self.size, self.app.size, text.content_size.width)
         is_laid_out = 0 < lines == text.content_size.height
-        if self.asked is not None and is_laid_out and self.screen.is_current and not self.lines_below:
-            self._seen_to_end = True
+        if self.asked is not None and is_laid_out and self.screen.is_current and self._text.look():
+            self.set_timer(_COVERED, self._look)
         self._draw_keys()
 
     def _is_unread(self) -> bool:
         """Whether some of the question was not on the screen yet; then says so."""
-        if self._seen_to_end:
+        if self._text.is_read:
             return False
-        self.app.notify(f"Read it first: {self.lines_below} more lines (PgDn).", severity="warning")
+        left, key = self._text.lines_left, "PgUp" if self._text.is_left_above else "PgDn"
+        # It covers what is to be read, so not for long.
+        self.app.notify(f"Read it first: {left} more {_lines(left)} ({key}).", severity="warning", timeout=_WARNING)
         return True
 
     @property
@@ -463,8 +506,7 @@ class QuestionPanel(Vertical, can_focus=True):
             original = self._original or asked
             is_same = command == original.question.tool_input["command"]
             self.asked, self._original = (original, None) if is_same else (with_command(original, command), original)
-            self._seen_to_end = False
-            self.query_one(QuestionText).scroll_home(animate=False)
+            self._text.begin()
             self.focus()
             self.redraw()
 
@@ -483,7 +525,7 @@ class QuestionPanel(Vertical, can_focus=True):
             self.query_one(AnswerLine).ask("your answer", lambda text: self._chosen(parts.say(text)))
 
     def action_move(self, step: int, by_page: bool = False) -> None:
-        scroll = self.query_one(QuestionText)
+        scroll = self._text
         if self._parts is not None and not by_page:
             self._parts.move(step)
             self._show_cursor()
@@ -504,7 +546,7 @@ class QuestionPanel(Vertical, can_focus=True):
         """Draws the options, and scrolls to the one at the cursor."""
         self.redraw()
         if self._parts is not None:
-            text = self.query_one(QuestionText)
+            text = self._text
             width = self.query_one("#question", Static).content_size.width
             first, last = option_lines(self._parts, width, self.palette)
             if first < text.scroll_y or last > text.scroll_y + text.size.height:
@@ -538,8 +580,7 @@ class QuestionPanel(Vertical, can_focus=True):
         if decision is not None:
             self._answer(decision)
         else:
-            self._seen_to_end = False  # of the next part
-            self.query_one(QuestionText).scroll_home(animate=False)
+            self._text.begin()  # of the next part
             self.redraw()
 
     def action_source(self) -> None:
