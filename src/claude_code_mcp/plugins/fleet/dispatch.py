@@ -67,8 +67,8 @@ HOLDER_ONLY_HINT = "Only the machine that has it can change its title, tag and m
 _PINNED_HINT = "It is pinned to that machine and continues when the machine is back."
 _MAX_ABSENT = 2000
 """Maximum number of a principal's sessions on offline machines whose copies are read for a list."""
-_WAITS_PAUSE = 15.0
-"""Seconds between checks for usage-limit waits that have ended."""
+_WAITS_PAUSE = 5.0
+"""Maximum seconds between checks for usage-limit waits that have ended: a machine may have gone meanwhile."""
 _TAKING_SECONDS = 27.0
 """Half the seconds that a machine has to take over a session with its tree; NATS allows a minute for the answer."""
 
@@ -234,22 +234,25 @@ class Dispatch:
         """Moves sessions of offline machines when their usage-limit wait ends; the new machine sees that. Never
         returns."""
         while True:
-            await asyncio.sleep(_WAITS_PAUSE)
+            pause = _WAITS_PAUSE
             try:
-                await self._take_over_waiting()
+                holdings = (await self._fleet.absent(None))[:_MAX_ABSENT]
+                owners = {holding.session_id: holding.principal for holding in holdings}
+                alive = [machine.id for machine in self._fleet.machines()]
+                for found in await self._absent_records.read(holdings, alive):
+                    if found.continues_at is None:
+                        continue
+                    remaining = found.continues_at - time.time()
+                    if remaining > 0:
+                        pause = min(pause, remaining)
+                        continue
+                    try:
+                        await self.taken_over(owners[found.session_id], found.session_id, "Its machine is offline.")
+                    except ClaudeCodeError as refused:
+                        log.info("session %s cannot continue after its usage limit yet: %s", found.session_id, refused)
             except (NatsError, TimeoutError) as problem:
                 log.info("cannot read which sessions wait for a usage limit: %r", problem)
-
-    async def _take_over_waiting(self) -> None:
-        holdings = (await self._fleet.absent(None))[:_MAX_ABSENT]
-        owners = {holding.session_id: holding.principal for holding in holdings}
-        alive = [machine.id for machine in self._fleet.machines()]
-        for found in await self._absent_records.read(holdings, alive):
-            if found.continues_at is not None and found.continues_at <= time.time():
-                try:
-                    await self.taken_over(owners[found.session_id], found.session_id, "Its machine is offline.")
-                except ClaudeCodeError as refused:
-                    log.info("session %s cannot continue after its usage limit yet: %s", found.session_id, refused)
+            await asyncio.sleep(pause)
 
     async def _answer_of(self, machine: MachineIdentity, request: bytes) -> bytes:
         """The answer of a machine that is to take a session. Asks again without an answer, because the machine repeats
