@@ -27,7 +27,7 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, script, text
 from tests.conftest import RUN
 from tests.support.parts import service_parts
-from tests.support.tool_calls import call, finished, refused
+from tests.support.tool_calls import call, finished, refused, until_finished
 from tests.support.waiting import HANG_SECONDS, until_true
 
 from .programs import TOOLSETS, NamedFleet, choose, running_machine
@@ -163,6 +163,7 @@ async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines
         # One that runs to its end within a single call, and without a session id in any round.
         result = await call(client, "claude_code", prompt=prompt, permissionMode="default", machine="a", cwd=here)
         assert result["machine"] == "a.example.org"
+        await until_finished(client, result)
         assert len(person.asked) == 2
 
 

@@ -148,7 +148,9 @@ async def test_a_lost_cancellation_ends_an_attempt_to_reconnect() -> None:
     await connection.abandon()
 
 
-async def test_whoever_publishes_to_a_server_that_does_not_read_can_be_cancelled(tmp_path: Path) -> None:
+async def test_whoever_publishes_to_a_server_that_does_not_read_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path) as server:
         connection = await connect(server.url)
         client = connection.client
@@ -165,6 +167,7 @@ async def test_whoever_publishes_to_a_server_that_does_not_read_can_be_cancelled
             _, pending = await asyncio.wait([publishing], timeout=HANG_SECONDS)
             assert not pending
             assert publishing.cancelled()
+            monkeypatch.setattr(nats_client, "SEND_SECONDS", 0.2)
             with pytest.raises(NatsError):  # it waits, but not forever
                 await publish()
             async with asyncio.timeout(HANG_SECONDS):
