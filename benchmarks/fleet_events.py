@@ -15,7 +15,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 
 from claude_code_mcp.plugins.fleet.connection import connect
-from claude_code_mcp.plugins.fleet.machine_server import MachineBackend, serve_machine
+from claude_code_mcp.plugins.fleet.machine_server import MachineBackend, MachineServer
 from claude_code_mcp.server import sdk
 from claude_code_mcp.server.transports.stdio import Inbox, Outbox
 
@@ -23,7 +23,7 @@ from .bare_stream import METHOD
 
 
 class Sender:
-    """What `serve_machine` needs of a server, with one tool."""
+    """What `MachineServer` needs of a server, with one tool."""
 
     def __init__(self, recorded: list[dict[str, Any]]) -> None:
         self._recorded = recorded
@@ -55,11 +55,7 @@ async def _serve(url: str, machine_id: str, recorded: list[dict[str, Any]]) -> N
     connection = await connect(url)
     sender: MachineBackend = Sender(recorded)
     async with anyio.create_task_group() as tasks:
-
-        async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-            await serve_machine(connection, machine_id, sender, task_status=task_status)
-
-        await tasks.start(serve)
+        await tasks.start(MachineServer(connection, machine_id, sender).serve)
         print("ready", flush=True)
 
 

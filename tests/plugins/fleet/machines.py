@@ -16,8 +16,9 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.handover import Adoption, SessionMover
 from claude_code_mcp.plugins.fleet.hooks import NO_HOOKS, Hooks
-from claude_code_mcp.plugins.fleet.leases import Holding
-from claude_code_mcp.plugins.fleet.records import RecordStore, SecretSeal
+from claude_code_mcp.plugins.fleet.keeper import KeptSecrets
+from claude_code_mcp.plugins.fleet.leases import Holding, Holdings
+from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.session_copy import FleetReplica
 from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from claude_code_mcp.plugins.fleet.working_trees import TreeStore
@@ -51,22 +52,23 @@ class Ledger:
         self.released[session_id] = self.held.pop(session_id).epoch
 
 
-class Holdings:
+class LedgerHoldings(Holdings):
     """The ledger as one machine uses it. Sessions that are begun here are this machine's."""
 
     def __init__(self, ledger: Ledger, machine: str) -> None:
         self._ledger, self._machine = ledger, machine
         self.known: dict[str, Holding] = {}
 
-    async def claim(self, session_id: str, _principal: str, *, taking: bool = False) -> Holding:
+    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding:
         # As leases do: what a machine believes to hold it does not ask for again, though another may have it by now.
         if taking or session_id not in self.known:
             self.known[session_id] = self._ledger.claim(session_id, self._machine)
         return self.known[session_id]
 
-    async def arrived(self, holding: Any) -> None: ...
+    async def arrived(self, holding: Holding) -> Holding:
+        return holding
 
-    async def release(self, holding: Any) -> None:
+    async def release(self, holding: Holding) -> None:
         self.known.pop(holding.session_id)
         self._ledger.release(holding.session_id)
 
@@ -79,8 +81,10 @@ class Holdings:
         return self.known.get(session_id)
 
 
-class OpenSeal:
+class OpenSeal(KeptSecrets):
     """Seals nothing, for tests without a keeper that are about something else."""
+
+    def __init__(self) -> None: ...
 
     async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
         return json.dumps({session_id: secrets})
@@ -99,7 +103,7 @@ class Machine:
     replica: FleetReplica
     trees: TreeStore
     mover: SessionMover
-    holdings: Holdings
+    holdings: LedgerHoldings
     lost: list[str]
 
     def local_transcript(self, session_id: str) -> Path:
@@ -114,7 +118,7 @@ async def machine(
     ledger: Ledger,
     root: Path,
     model_url: str,
-    secrets: SecretSeal | None = None,
+    secrets: KeptSecrets | None = None,
     hooks: Hooks = NO_HOOKS,
     policy: Policy | None = None,
     **settings: Any,
@@ -123,7 +127,7 @@ async def machine(
     given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
     database = database_in(given.state_dir)
     transcripts, records = TranscriptStore(fleet), RecordStore(fleet, database, secrets or OpenSeal())
-    holdings, lost = Holdings(ledger, name), list[str]()
+    holdings, lost = LedgerHoldings(ledger, name), list[str]()
     replica = FleetReplica(transcripts, records, holdings.holding_of, lost.append, holdings.claim)
     environment = sandbox.environment(**{RUN: os.environ[RUN]})
     try:

@@ -30,7 +30,7 @@ from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.gateway import Gateway
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.live_fleet import LiveFleet
-from claude_code_mcp.plugins.fleet.machine_server import serve_machine
+from claude_code_mcp.plugins.fleet.machine_server import MachineServer
 from claude_code_mcp.plugins.fleet.page_link import answer_page, machine_pages
 from claude_code_mcp.plugins.fleet.routing import MachineIdentity, PlacementRequest, find_machine
 from claude_code_mcp.server.server import McpServer
@@ -145,7 +145,7 @@ async def running_machine(
         server = McpServer(service)
         pages = partial(answer_page, pages=machine_pages(server, lambda: None))
         serving = asyncio.ensure_future(
-            serve_machine(connection, machine_id, server, answer_page=pages, most=most, task_status=started)
+            MachineServer(connection, machine_id, server, answer_page=pages, most=most).serve(task_status=started)
         )
         await started.event.wait()
         try:

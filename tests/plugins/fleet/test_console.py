@@ -24,7 +24,7 @@ from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.app import GatewayConsoles
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
 from claude_code_mcp.plugins.fleet.leases import Holding
-from claude_code_mcp.plugins.fleet.machine_server import serve_machine
+from claude_code_mcp.plugins.fleet.machine_server import MachineServer
 from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.page_link import answer_page
 from claude_code_mcp.plugins.fleet.records import GivenNames, SessionDocument
@@ -245,7 +245,7 @@ async def test_of_a_machines_answer_nothing_reaches_the_browser_that_could_act_t
     connection, started = await connect(engine.url), Started()
     pages = partial(answer_page, pages=hostile)
     serving = asyncio.ensure_future(
-        serve_machine(connection, "m", Backend(nothing), answer_page=pages, task_status=started)
+        MachineServer(connection, "m", Backend(nothing), answer_page=pages).serve(task_status=started)
     )
     await started.event.wait()
     async with gateway_to(fleet) as gateway:

@@ -19,12 +19,11 @@ from claude_code_mcp.plugins.fleet import enrolment, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
 from claude_code_mcp.plugins.fleet.enrolment import ask_operator, join
 from claude_code_mcp.plugins.fleet.host import Host, connect_to_host, hosting
+from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
 from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
 from claude_code_mcp.plugins.fleet.machines import Members
-from claude_code_mcp.plugins.fleet.nats_permissions import access_to, store_request
 from claude_code_mcp.plugins.fleet.nats_server import ServerConfiguration, client_context, server_certificate
-from claude_code_mcp.plugins.fleet.ownership import KeptOwnership
-from claude_code_mcp.plugins.fleet.store_keeper import KeptJetStream
+from claude_code_mcp.plugins.fleet.store_keeper import KeptJetStream, access_to, store_request
 from claude_code_mcp.plugins.fleet.tickets import (
     KeyRing,
     MachineKey,

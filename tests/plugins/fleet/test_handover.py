@@ -17,8 +17,9 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts.cost_table import Grouping
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptSecrets
 from claude_code_mcp.plugins.fleet.nats_server import Running
-from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptSecrets, OwnershipBucket
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.runner import SessionTaker
 from claude_code_mcp.plugins.fleet.tickets import new_seed

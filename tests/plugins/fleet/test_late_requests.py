@@ -10,9 +10,10 @@ import pytest
 
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.nats_client import Msg
-from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.tickets import new_seed
 from tests.support.waiting import HANG_SECONDS
 

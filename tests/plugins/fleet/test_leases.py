@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.plugins.fleet.keeper import Keeper
 from claude_code_mcp.plugins.fleet.leases import (
     FencingClock,
     HeldElsewhere,
@@ -26,7 +27,7 @@ from claude_code_mcp.plugins.fleet.leases import (
     StillArriving,
 )
 from claude_code_mcp.plugins.fleet.nats_server import Running, running
-from claude_code_mcp.plugins.fleet.ownership import Keeper, OwnershipBucket
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.tickets import new_seed
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS, until_true

@@ -28,11 +28,11 @@ from claude_code_mcp.plugins.fleet.gateway_client import GatewayClient
 from claude_code_mcp.plugins.fleet.machine_link import MachineUnavailable
 from claude_code_mcp.plugins.fleet.machine_server import (
     MAX_CONNECTIONS,
+    MachineServer,
     Taken,
     TakeSession,
     opening_request,
     refusal_in,
-    serve_machine,
 )
 from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.server import sdk
@@ -83,7 +83,9 @@ async def backend_machine(
 ) -> AsyncIterator[FleetConnection]:
     connection, started = await connect(url), Started()
     serving = asyncio.ensure_future(
-        serve_machine(connection, machine_id, Backend(on_call), take=take, run=run, most=most, task_status=started)
+        MachineServer(connection, machine_id, Backend(on_call), take=take, run=run, most=most).serve(
+            task_status=started
+        )
     )
     await started.event.wait()
     try:

@@ -24,8 +24,9 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
 from claude_code_mcp.plugins.fleet.nats_client import Client
-from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.push_receivers import FleetReceivers, MachinePush
 from claude_code_mcp.plugins.fleet.tickets import new_seed
 from claude_code_mcp.plugins.push.preferences import Notice, Receiver, with_receiver, without_receiver

@@ -19,7 +19,8 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.gateway import Gateway
-from claude_code_mcp.plugins.fleet.ownership import Keeper, KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.removals import MachineRemovals, Removals
 from claude_code_mcp.plugins.fleet.tickets import new_seed
 from claude_code_mcp.testing import ScriptedModelThread

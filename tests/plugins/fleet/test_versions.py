@@ -15,8 +15,9 @@ from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import MACHINE_SECONDS, FleetConnection, create_stores
+from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
 from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members
-from claude_code_mcp.plugins.fleet.ownership import KeptOwnership, OwnershipBucket
+from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.placement import NoMachine, choose_machine
 from claude_code_mcp.plugins.fleet.records import RecordStore
 from claude_code_mcp.plugins.fleet.routing import PlacementRequest

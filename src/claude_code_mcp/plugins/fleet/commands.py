@@ -228,7 +228,7 @@ async def _up(arguments: argparse.Namespace, settings: Settings) -> None:
 async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from .app import serving_gateway  # noqa: PLC0415
     from .host import hosting  # noqa: PLC0415
-    from .ownership import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeptOwnership  # noqa: PLC0415
     from .tickets import connect_machine  # noqa: PLC0415
 
     host, port = _host_and_port(arguments.listen)
@@ -267,7 +267,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
 async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from .app import serving_gateway  # noqa: PLC0415
     from .host import keeping  # noqa: PLC0415
-    from .ownership import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeptOwnership  # noqa: PLC0415
     from .tickets import connect_credentials, credentials_seed  # noqa: PLC0415
 
     fleet = settings.section(FleetSettings)
@@ -293,7 +293,7 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
 
 
 async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
-    from .ownership import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeptOwnership  # noqa: PLC0415
 
     version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
     connection, machine_id = await _connected_runner(arguments, settings)

@@ -121,8 +121,8 @@ async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:
 
 
 async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool) -> FleetState:
+    from .keeper import KeptOwnership  # noqa: PLC0415
     from .machines import Membership  # noqa: PLC0415
-    from .ownership import KeptOwnership  # noqa: PLC0415
 
     before = time.time()
     answer = await KeptOwnership(connection, user_id).ask("clock")

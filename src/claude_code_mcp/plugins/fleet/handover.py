@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
 from ...core.git import Git
@@ -36,7 +36,7 @@ from ...core.state.session_records import SessionRecord
 from ...core.transcripts.transcript_lines import open_regular
 from ...core.transcripts.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
-from .leases import Holding
+from .leases import Holding, Holdings
 from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcript_mirror import is_subagent, local_files
@@ -185,16 +185,6 @@ def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...])
 # -- giving and taking ------------------------------------------------------------------------------------------------
 
 
-class SessionHoldings(Protocol):
-    """Who holds which session, as `leases.Holdings` has it."""
-
-    async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding: ...
-
-    async def arrived(self, holding: Any) -> object: ...
-
-    async def release(self, holding: Any) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """A session that this machine released."""
@@ -214,7 +204,7 @@ class SessionMover:
         records: RecordStore,
         trees: TreeStore,
         adoption: Adoption,
-        holdings: SessionHoldings,
+        holdings: Holdings,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._service = service

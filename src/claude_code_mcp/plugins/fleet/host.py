@@ -19,9 +19,10 @@ import filelock
 from ...core.errors import InvalidArgument
 from ...core.private_files import private_directory, read_secret, replace_file
 from .connection import FleetConnection, FleetUnreachable, create_stores
+from .keeper import Keeper
 from .machines import FleetMember, Members
 from .nats_server import Running, ServerCertificate, ServerConfiguration, running_server, server_certificate
-from .ownership import Keeper, OwnershipBucket
+from .ownership import OwnershipBucket
 from .removals import Removals
 from .store_keeper import StoreKeeper
 from .tickets import (

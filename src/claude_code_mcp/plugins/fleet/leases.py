@@ -309,7 +309,8 @@ class Turns(Protocol):
 
 
 class Ownership(Protocol):
-    """The holders of all sessions, changed only by compare-and-swap. `ownership.py` has both implementations."""
+    """The holders of all sessions, changed only by compare-and-swap. `OwnershipBucket` and `KeptOwnership` are its two
+    implementations."""
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 import mcp_types as types
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -154,34 +154,7 @@ class _Refused(Exception):
     """The request is refused; the text is the reason."""
 
 
-async def serve_machine(
-    connection: FleetConnection,
-    machine_id: str,
-    server: MachineBackend,
-    *,
-    take: TakeSession | None = None,
-    ended: CallerEnded | None = None,
-    answer_page: AnswerPage | None = None,
-    run: str = "",
-    most: int = MAX_CONNECTIONS,
-    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serves gateways until cancelled. Then every connection ends; sessions continue. It has started when gateways can
-    reach it. `take` is called for a session of an offline machine when its next message will be sent here. `run` is the
-    one in the machine's reports."""
-    async with anyio.create_task_group() as tasks:
-        door = _Door(connection, machine_id, server, tasks, take, ended, answer_page, run, most)
-        subscription = await connection.client.subscribe(names.opening(machine_id), cb=door.asked)
-        try:
-            await connection.flushed()
-            task_status.started()
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True), suppress(NatsError):
-                await subscription.unsubscribe()
-
-
-class _Door:
+class MachineServer:
     """Answers the gateways' requests to one machine."""
 
     def __init__(
@@ -189,17 +162,18 @@ class _Door:
         connection: FleetConnection,
         machine_id: str,
         server: MachineBackend,
-        tasks: TaskGroup,
-        take: TakeSession | None,
-        ended: CallerEnded | None,
-        answer_page: AnswerPage | None,
-        run: str,
-        most: int,
+        *,
+        take: TakeSession | None = None,
+        ended: CallerEnded | None = None,
+        answer_page: AnswerPage | None = None,
+        run: str = "",
+        most: int = MAX_CONNECTIONS,
     ) -> None:
+        """`take` is called for a session of an offline machine when its next message will be sent here. `run` is the
+        one in the machine's reports."""
         self._connection = connection
         self._machine_id = machine_id
         self._server = server
-        self._tasks = tasks
         self._take = take
         self._ended = ended
         self._answer_page = answer_page
@@ -208,9 +182,23 @@ class _Door:
         self._open: dict[str, str] = {}
         """The principal of each open connection."""
 
-    async def asked(self, message: Msg) -> None:
-        """In a separate task for each request: admission may read the disk, and others do not wait for that."""
-        self._tasks.start_soon(self._answer, message)
+    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serves gateways until cancelled. Then every connection ends; sessions continue. It has started when gateways
+        can reach it."""
+        async with anyio.create_task_group() as tasks:
+
+            async def asked(message: Msg) -> None:
+                # In a task for each request: admission may read the disk, and others do not wait for that.
+                tasks.start_soon(self._answer, message)
+
+            subscription = await self._connection.client.subscribe(names.opening(self._machine_id), cb=asked)
+            try:
+                await self._connection.flushed()
+                task_status.started()
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True), suppress(NatsError):
+                    await subscription.unsubscribe()
 
     async def _answer(self, message: Msg) -> None:
         asked: dict[str, Any] = {}

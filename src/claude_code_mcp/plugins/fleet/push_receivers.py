@@ -54,8 +54,9 @@ from ..push.interface import (
 )
 from . import names
 from .connection import FleetConnection
+from .keeper import KeptOwnership, NotAddressed, Verb, key_id, open_sealed, seal_for
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
-from .ownership import KeptOwnership, NotAddressed, OwnershipBucket, Verb, key_id, open_sealed, seal_for
+from .ownership import OwnershipBucket
 
 log = logging.getLogger(__name__)
 

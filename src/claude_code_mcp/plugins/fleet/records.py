@@ -10,7 +10,7 @@ so fields may be added. Whoever adds one that must not be ignored, because the s
 session that the reader does not know is refused in any case, unless it is not set: most of them are restrictions.
 
 Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
-servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `ownership.py`).
+servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `keeper.py`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import math
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -34,6 +34,7 @@ from ...core.state.database import Database
 from ...core.state.session_records import SessionRecord
 from . import names
 from .connection import FleetConnection
+from .keeper import KeptSecrets
 from .leases import WRONG_SEQUENCE, Holding
 from .nats_client import BadRequestError, KeyNotFoundError, KeyValue, KeyWrongLastSequenceError, NotFoundError
 from .transcripts import FleetUnavailable, LostSession, answering
@@ -103,18 +104,10 @@ class SessionDocument(BaseModel):
     """Whether a turn began after the tree was saved: it may have changed files."""
 
 
-class SecretSeal(Protocol):
-    """Seals secrets of sessions and opens them for their holder: `KeptSecrets` of `ownership.py`."""
-
-    async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str: ...
-
-    async def unseal(self, session_id: str, sealed: str) -> dict[str, Any]: ...
-
-
 class RecordStore:
     """The fleet's documents, as one machine reads and writes them."""
 
-    def __init__(self, connection: FleetConnection, database: Database, secrets: SecretSeal) -> None:
+    def __init__(self, connection: FleetConnection, database: Database, secrets: KeptSecrets) -> None:
         """`database` is this machine's, with keys and spending."""
         self._connection = connection
         self._database = database
@@ -228,7 +221,7 @@ class RecordStore:
 
     async def whole_record(self, document: SessionDocument) -> SessionRecord:
         """The record including the omitted options, for the machine that holds the session. Raises InvalidArgument if
-        they were not sealed for it, and the errors of `SecretSeal.unseal`."""
+        they were not sealed for it, and the errors of `KeptSecrets.unseal`."""
         record = document.record
         if not document.left_out:
             return record

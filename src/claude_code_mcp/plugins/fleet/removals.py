@@ -20,8 +20,8 @@ from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
 from . import names
 from .connection import FleetConnection
+from .keeper import MAX_REQUESTED, KeptOwnership, Verb
 from .nats_client import KeyNotFoundError, StreamInfo
-from .ownership import MAX_REQUESTED, KeptOwnership, Verb
 
 log = logging.getLogger(__name__)
 

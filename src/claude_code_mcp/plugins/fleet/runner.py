@@ -34,10 +34,10 @@ from ...server.server import McpServer
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover
 from .hooks import NO_HOOKS, Hooks
+from .keeper import MAX_REQUESTED, KeptOwnership, KeptSecrets
 from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
-from .machine_server import Taken, serve_machine
+from .machine_server import MachineServer, Taken
 from .machines import Machine, MachineReport
-from .ownership import MAX_REQUESTED, KeptOwnership, KeptSecrets
 from .page_link import answer_page
 from .push_receivers import MachinePush
 from .records import GivenNames, RecordStore
@@ -260,7 +260,7 @@ async def _serving(
                 await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
                 await tasks.start(
-                    lambda task_status: serve_machine(
+                    MachineServer(
                         connection,
                         machine_id,
                         server,
@@ -268,8 +268,7 @@ async def _serving(
                         ended=removals.ended,
                         answer_page=pages,
                         run=machine.run,
-                        task_status=task_status,
-                    )
+                    ).serve
                 )
                 try:
                     yield service

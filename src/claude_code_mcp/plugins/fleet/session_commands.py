@@ -103,7 +103,7 @@ def _copies_left(
     settings: Settings, sessions: "SessionLibrary", connection: "FleetConnection", machine_id: str
 ) -> "LeftCopies":
     from ...core.state.state_directory import database_in  # noqa: PLC0415
-    from .ownership import KeptOwnership, KeptSecrets  # noqa: PLC0415
+    from .keeper import KeptOwnership, KeptSecrets  # noqa: PLC0415
     from .records import RecordStore  # noqa: PLC0415
     from .session_copy import LeftCopies  # noqa: PLC0415
     from .transcripts import TranscriptStore  # noqa: PLC0415

@@ -24,9 +24,8 @@ import nkeys  # type: ignore[import-untyped]
 
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.private_files import private_directory, read_secret, replace_file
+from . import names
 from .connection import FleetConnection, connect
-from .names import inbox, token
-from .nats_permissions import machine_permissions, ticket_permissions
 from .nats_server import SERVER_NAME, User, client_context
 from .store_keeper import KeptJetStream
 
@@ -78,7 +77,7 @@ class Ticket:
             ticket_id, address, authority, seed = json.loads(
                 base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
             )
-            ticket = cls(token(ticket_id), str(address), _expanded(authority), str(seed))
+            ticket = cls(names.token(ticket_id), str(address), _expanded(authority), str(seed))
             public_key(ticket.seed)
         except (ValueError, TypeError, binascii.Error, nkeys.NkeysError):
             raise InvalidArgument(
@@ -154,7 +153,7 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
         tls_hostname=SERVER_NAME,
         tls_handshake_first=True,  # nobody in between can say that there is no TLS
         nkeys_seed_str=seed,
-        inbox_prefix=inbox(user_id),
+        inbox_prefix=names.inbox(user_id),
     )
 
 
@@ -186,7 +185,7 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
 
     machine_id = await anyio.to_thread.run_sync(read)
     context = ssl.create_default_context() if "tls://" in url else None
-    connection = await connect(url, user_credentials=str(file), tls=context, inbox_prefix=inbox(machine_id))
+    connection = await connect(url, user_credentials=str(file), tls=context, inbox_prefix=names.inbox(machine_id))
     return connection, machine_id
 
 
@@ -219,6 +218,32 @@ class IssuedTicket:
     expires: float
     used_by: str = ""
     """The public key of the machine that used it."""
+
+
+RESPONSES: Final = {"max": 1, "expires": "1m"}
+"""A key may send one answer to each request that it receives."""
+
+
+def machine_permissions(machine_id: str) -> dict[str, Any]:
+    """The permissions of a machine's key."""
+    return {
+        "publish": {
+            "allow": [
+                f"fleet.gateway.{names.token(machine_id)}.>",
+                f"fleet.keeper.{names.token(machine_id)}.>",
+            ]
+        },
+        "subscribe": {"allow": [f"{names.inbox(machine_id)}.>", f"fleet.machine.{names.token(machine_id)}.>"]},
+        "allow_responses": RESPONSES,
+    }
+
+
+def ticket_permissions(ticket_id: str) -> dict[str, Any]:
+    """The permissions of a ticket's key, which can only ask for a machine key."""
+    return {
+        "publish": {"allow": [names.joining(ticket_id)]},
+        "subscribe": {"allow": [f"{names.inbox(ticket_id)}.>"]},
+    }
 
 
 class KeyRing:
