@@ -7,7 +7,7 @@ from contextlib import closing
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugins.console.console import ConsolePort, Consoles
-from claude_code_mcp.plugins.push.push_of_server import PushOfServer
+from claude_code_mcp.plugins.push.push_routes import PushOfServer
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

@@ -21,7 +21,7 @@ class PushPlugin(Plugin):
         return PushSettings
 
     def api(self, server: RunningServer) -> "Iterable[ApiPart]":
-        from .push_of_server import PushOfServer  # noqa: PLC0415
+        from .push_routes import PushOfServer  # noqa: PLC0415
 
         return [PushOfServer(server.service)]
 

@@ -1,4 +1,4 @@
-"""The push routes: when and where a person wants notifications."""
+"""The push routes: when and where a person wants notifications, over the receivers of one server or of a fleet."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
 from ...core.rate_limit import MinuteLimit
+from ...core.service import Service
 from ...server.api_parts import ApiPart, ApiUser, Handlers
 from ...server.outbound_urls import check_url
 from ...server.tools.arguments import Arguments
 from ...server.web_answers import Nothing, answer, arguments_of
-from .delivery import Status
+from .delivery import Push, Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
 from .receivers import KINDS, ReceiverDetails
 
@@ -175,6 +176,36 @@ class PushRoutes(ApiPart):
     def _audit(self, user: ApiUser, **details: Any) -> None:
         details["device"] = user.device
         self._record(AuditEvent(AuditKind.PUSH_CHANGED, user.principal, details=details))
+
+
+class PushOfServer(PushRoutes):
+    """The routes for one server's receivers, and the delivery to them."""
+
+    def __init__(self, service: Service, push: Push | None = None) -> None:
+        """Create it within the service's event loop."""
+        self.push = push or Push(service, service.settings.state_dir / "web")
+        super().__init__(service.audit, self.push)
+        service.observe(self.push)
+
+    async def facts(self, user: Any) -> dict[str, Any]:
+        return {"push": True, "vapidPublicKey": await self.push.vapid_key()}
+
+    def page_opened(self, url: str, knows: Callable[[str], bool]) -> None:
+        self.push.knows = knows
+        self.push.serve_at(url)
+
+    def page_moved(self, url: str) -> None:
+        self.push.move(url)
+
+    async def reaches(self, principal: str) -> bool:
+        return (await self.push.read(principal)).pushes_questions
+
+    @property
+    def pending(self) -> bool:
+        return self.push.pending
+
+    def close(self) -> None:
+        self.push.close()
 
 
 def _target(receiver: Receiver) -> str:
