@@ -183,7 +183,7 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(
 ) -> None:
     """Another user who could put a socket there would answer the dialog."""
     directory.chmod(0o777)
-    assert hook.run("PermissionRequest", event(sandbox)) == SILENT
+    assert hook.run("Stop", event(sandbox)) == SILENT
     listener.settimeout(0)
     with pytest.raises(BlockingIOError):
         listener.accept()

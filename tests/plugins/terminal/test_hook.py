@@ -75,13 +75,28 @@ def listener(directory: Path) -> Iterator[socket.socket]:
 
 
 def test_without_a_server_it_is_silent(hook: Hook, sandbox: Sandbox) -> None:
-    assert hook.run("PermissionRequest", event(sandbox)) == SILENT
+    assert hook.run("Stop", event(sandbox)) == SILENT
+    assert hook.run("PermissionRequest", event(sandbox, agent_id="a")) == SILENT
+
+
+def test_a_question_waits_for_the_first_server(hook: Hook, sandbox: Sandbox, directory: Path) -> None:
+    told = json.dumps(event(sandbox)).encode()
+    with asking(hook, told) as process, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(directory / "1.sock"))
+        listening.listen(10)
+        listening.settimeout(HANG_SECONDS)
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as stream:
+            head = read_head(stream.readline())
+            assert stream.read(head.size) == told
+            connection.sendall(b"{}\n")
+            assert process.communicate(timeout=HANG_SECONDS) == (b"{}", b"")
 
 
 def test_a_socket_that_a_killed_server_has_left_is_passed_over(hook: Hook, sandbox: Sandbox, directory: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(directory / "1.sock"))
-    assert hook.run("PermissionRequest", event(sandbox)) == SILENT
+    assert hook.run("Stop", event(sandbox)) == SILENT
 
 
 @pytest.mark.parametrize(

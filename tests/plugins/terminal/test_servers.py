@@ -18,8 +18,18 @@ ASKS = script("Do it", tool("Bash", command="touch done"), text("All is done."))
 async def test_without_a_server_the_terminal_is_answered_at_the_keyboard(claude: StartClaude, sandbox: Sandbox) -> None:
     terminal = claude(ASKS)
     await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-    assert not waiting_hooks(terminal.process.pid)
     terminal.type("1")
+    await eventually((sandbox.project / "done").exists, "the call")
+
+
+async def test_a_dialog_that_is_older_than_the_server_is_answered_from_elsewhere(
+    start_server: StartServer, claude: StartClaude, sandbox: Sandbox
+) -> None:
+    terminal = claude(ASKS)
+    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
+    server, _ = await start_server()
+    question = await question_in(server)
+    server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
     await eventually((sandbox.project / "done").exists, "the call")
 
 

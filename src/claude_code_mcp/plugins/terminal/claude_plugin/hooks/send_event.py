@@ -6,7 +6,8 @@ silently, and Claude Code goes on as if there were no hook.
 
 `PermissionRequest` waits for an answer, while the dialog stands in the terminal. The first server that answers
 ends the wait: with a decision, which is printed, or with `over`, because the person at the keyboard was faster. If a
-server ends without a word, the question is put to the next one that starts.
+server ends without a word, the question is put to the next one that starts. Without a server, it waits a minute for the
+first: Claude Code starts our server together with the session.
 
 Hooks of other events, except the first and last of a session, run beside the terminal (`async` in hooks.json) and stay
 until the servers have looked at them: these believe only processes that the terminal has started.
@@ -28,15 +29,16 @@ MAX_EVENT = 8 << 20
 MAX_NOTE = 128 << 10  # what a socket takes at once: a note must not wait for a server that is busy
 LOOKED_AT = 10.0  # seconds after which a server that is busy is not waited for
 RETRY = 1.0
+FIRST_SERVER = 60.0  # seconds to wait for a server where there was none
 
 
 def main() -> None:
     name, directory = sys.argv[1:]
     started = time.time()
     servers = connect(directory)
-    if not servers:
-        return
     asks = name == "PermissionRequest"
+    if not servers and not asks:
+        return
     event = read(MAX_EVENT if asks else MAX_NOTE)
     if event is None:
         return
@@ -46,6 +48,9 @@ def main() -> None:
         sent = [server for server in servers if send(server, message, 0.1)]
         if not name.startswith("Session"):
             wait_until_closed(sent, started + LOOKED_AT)
+        return
+    # The dialog of a subagent in the background comes only after its hooks.
+    if not servers and b'"agent_id"' in event:
         return
     answer = wait_for_answer(servers, message, again, directory)
     if answer is not None and answer != b"over":
@@ -104,11 +109,13 @@ def wait_until_closed(servers: "list[_socket.socket]", deadline: float) -> None:
 
 
 def wait_for_answer(connected: "list[_socket.socket]", message: bytes, again: bytes, directory: str) -> bytes | None:
-    """Returns the first answer; None if Claude Code has gone. Servers that start meanwhile are sent `again`."""
+    """Returns the first answer; None if Claude Code has gone or no server has come. Servers that start meanwhile are
+    sent `again`."""
     servers = {server.fileno(): server for server in connected if send(server, message, 5)}
     received = dict.fromkeys(servers, b"")
-    parent = os.getppid()
-    while True:
+    parent, had_server = os.getppid(), bool(servers)
+    first_until = time.monotonic() + FIRST_SERVER
+    while had_server or time.monotonic() < first_until:
         poll = select.poll()
         poll.register(1, 0)  # reports only that Claude Code no longer reads
         for number in servers:
@@ -130,6 +137,8 @@ def wait_for_answer(connected: "list[_socket.socket]", message: bytes, again: by
         if not servers:
             servers = {server.fileno(): server for server in connect(directory) if send(server, again, 5)}
             received = dict.fromkeys(servers, b"")
+            had_server = had_server or bool(servers)
+    return None
 
 
 if __name__ == "__main__":
