@@ -470,7 +470,7 @@ class Service(ServiceParts):
     def sessions(self, *, principal: str | None = LOCAL) -> list[Session]:
         """The sessions in memory that have accepted a message, most recently used first; all of them, or those that one
         principal may watch."""
-        return self.listing.in_memory(principal=principal)
+        return self.stored.in_memory(principal=principal)
 
     async def wait(
         self, session_id: str, timeout: float | None = None, *, principal: str = LOCAL, for_questions: bool = True

@@ -37,7 +37,6 @@ from .sessions.registry import Sessions
 from .sessions.session_deps import SessionDeps
 from .sessions.session_work import SessionWork
 from .sessions.stored.replica import SessionReplica
-from .sessions.stored.session_listing import SessionListing
 from .sessions.stored.session_relocation import SessionRelocation
 from .sessions.stored.session_stores import Stores
 from .sessions.stored.stored_sessions import StoredSessions
@@ -149,9 +148,7 @@ class ServiceParts:
         self._acceptance = MessageAcceptance(self._sessions, own, self._redactor, observers)
         self._limit_waits = LimitWaits(self._environments.all_stores, tasks.start)
         self.stored = StoredSessions(self._sessions, self._environments, observers, self._redactor.data, self.access)
-        """Sessions on disk: reading, naming, copying, sharing and removing them."""
-        self.listing = SessionListing(self._sessions, self._environments, self.access)
-        """The list of sessions that a caller sees, in memory and on disk."""
+        """Sessions on disk: listing, reading, naming, copying, sharing and removing them."""
         self.outside = OutsideSessions(self._sessions, self._environments)
         """Sessions that another program runs, such as Claude Code in a terminal."""
         self.work = SessionWork(self._sessions, self._environments, self.stored)

@@ -29,7 +29,7 @@ async def complete(service: Service, argument: types.CompletionArgument, caller:
     """The possible values of an argument that match the typed text; none for free-text arguments."""
     typed = argument.value[:_MAX_TYPED]
     if argument.name in ("session", "id"):  # by words in title, prompts, directory or id, the newest first
-        entries = await service.listing.entries(caller=caller, text=typed.strip() or None, limit=_MAX_VALUES)
+        entries = await service.stored.entries(caller=caller, text=typed.strip() or None, limit=_MAX_VALUES)
         found = [entry.session_id for entry in entries]
     elif argument.name == "directory":
         found = await asyncio.to_thread(_directories, service, typed, caller)
@@ -51,7 +51,7 @@ async def complete(service: Service, argument: types.CompletionArgument, caller:
 async def _models(service: Service, caller: Caller) -> list[str]:
     """The models that Claude Code has names for, and those that answered in the newest sessions. A name from a
     transcript that contains a secret is omitted."""
-    entries = await service.listing.entries(caller=caller, limit=_MAX_VALUES)
+    entries = await service.stored.entries(caller=caller, limit=_MAX_VALUES)
     models = (entry.model for entry in entries if entry.model)
     return [*dict.fromkeys((*_MODELS, *(model for model in models if service.redaction.text(model) == model)))]
 

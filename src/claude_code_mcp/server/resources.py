@@ -49,7 +49,7 @@ class SessionResources:
         """The list, the costs, the running sessions and the newest other sessions."""
         in_memory = self._service.sessions(principal=caller.principal)
         live = [session for session in in_memory if session.live][:_MAX_LISTED]
-        newest = await self._service.listing.entries(caller=caller, limit=_NEWEST)
+        newest = await self._service.stored.entries(caller=caller, limit=_NEWEST)
         known = {entry.session_id for entry in newest}
         fixed = [
             _resource(LIST, "Claude Code sessions", "Sessions on this machine, newest first"),

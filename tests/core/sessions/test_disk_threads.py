@@ -55,10 +55,10 @@ async def test_a_list_runs_while_all_that_another_caller_asks_for_is_held(
     # Kept, so that they are the same for every call.
     deps = service._environments.of(ann), service._environments.of(bob)
     monkeypatch.setattr(deps[0].stores.catalogue, "list", held.read)
-    calls = [asyncio.ensure_future(service.listing.entries(caller=ann, text=text)) for _ in range(MANY)]
+    calls = [asyncio.ensure_future(service.stored.entries(caller=ann, text=text)) for _ in range(MANY)]
     assert await asyncio.to_thread(held.begun.acquire, timeout=HANG_SECONDS)
     for looked_for in (None, "a text"):
-        assert await asyncio.wait_for(service.listing.entries(caller=bob, text=looked_for), HANG_SECONDS) == []
+        assert await asyncio.wait_for(service.stored.entries(caller=bob, text=looked_for), HANG_SECONDS) == []
     assert not any(call.done() for call in calls)
     held.release()
     assert await asyncio.gather(*calls) == [[]] * MANY

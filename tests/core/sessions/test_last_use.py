@@ -17,7 +17,7 @@ from .support import options, parked, run, until
 
 
 async def listed(service: Service) -> dict[str, Entry]:
-    return {entry.session_id: entry for entry in await service.listing.entries()}
+    return {entry.session_id: entry for entry in await service.stored.entries()}
 
 
 async def test_the_end_of_a_process_is_not_a_use(start_service: StartService, sandbox: Sandbox) -> None:

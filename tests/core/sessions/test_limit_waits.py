@@ -203,7 +203,7 @@ async def test_a_killed_server_neither_loses_the_message_nor_runs_it_twice(
     settled = Settled()
     service = await start_service(SUBSCRIPTION, observers=[settled])
     if moment == "stopped":
-        [row], _ = await service.listing.page(active=True)
+        [row], _ = await service.stored.page(active=True)
         assert (row.session_id, row.in_memory) == (session_id, False)
         assert row.continues_at is not None
         await service.steer_limit(session_id, "now")

@@ -184,7 +184,7 @@ async def stays_cancelled(start_service: StartService, service: Service, session
     assert (await again.find(session_id)).state is State.CANCELLED
     with pytest.raises(Cancelled):
         await again.send(session_id, "hello")
-    assert (await again.listing.last_states([session_id])) == {session_id: State.CANCELLED}
+    assert (await again.stored.last_states([session_id])) == {session_id: State.CANCELLED}
 
 
 async def test_a_session_that_another_server_cancelled_takes_no_more_messages_and_stays_cancelled(
@@ -208,7 +208,7 @@ async def test_a_session_that_another_server_has_at_hand_is_cancelled_there_and_
     session = (await here.create(work, options(sandbox, allowed_tools=("Bash",)))).session
     await until(session, lambda: uses_tool(session))
     assert (await there.find(session.id)).state is State.RUNNING
-    assert await there.listing.last_states([session.id]) == {session.id: State.RUNNING}
+    assert await there.stored.last_states([session.id]) == {session.id: State.RUNNING}
     with pytest.raises(SessionBusy):
         await there.cancel(session.id)
     await here.cancel(session.id)

@@ -132,7 +132,7 @@ async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the
     assert outcome.ok
     await say(service, session, script("again", "two"))
     await parked(session)
-    (entry,) = await service.listing.entries()
+    (entry,) = await service.stored.entries()
     assert (entry.messages, entry.model) == (4, "claude-opus-5-5")
     assert entry.cost_usd == pytest.approx(session.usage.cost_usd)
     assert entry.created is not None
@@ -140,7 +140,7 @@ async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the
     assert await service.stored.rename(session.id, "  My\nkitchen ") == "My kitchen"
     assert await service.stored.tag(session.id, "cooking") == "cooking"
     copy = await service.stored.copy(session.id)
-    (newest, first) = await service.listing.entries()
+    (newest, first) = await service.stored.entries()
     assert (newest.session_id, newest.title) == (copy, "My kitchen (fork)")
     assert (first.title, first.tag) == ("My kitchen", "cooking")
     beside = json.loads(next(sandbox.home.glob(f".claude/projects/*/{session.id}/custom-title.json")).read_text())
@@ -194,7 +194,7 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
     assert not list(sandbox.home.glob(f".claude/**/*{session.id}*"))
     assert not list(sandbox.root.glob(f"state/sessions/**/{session.id}*"))
     assert not list(exported.parent.iterdir())
-    assert await service.listing.entries() == []
+    assert await service.stored.entries() == []
     with pytest.raises(SessionNotFound):
         await service.find(session.id)
     with pytest.raises(SessionNotFound):

@@ -85,7 +85,7 @@ async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
     second = await say(there, session.id, script("two", "second"))
     assert (first.result, second.result) == ("first", "second")
     assert here.session(session.id).outcome is first
-    await here.listing.entries()
+    await here.stored.entries()
     assert here.sessions() == [], "what was in memory is out of date"
     found = await here.find(session.id)
     assert found.outcome is not None
@@ -140,7 +140,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
         patch.setattr(session_leases, "lock_on", failing)
         seen = await here.find(session.id)
         assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
-        assert (await here.listing.last_states([session.id]))[session.id] is State.RUNNING
+        assert (await here.stored.last_states([session.id]))[session.id] is State.RUNNING
         with pytest.raises(SessionBusy):
             await here.send(session.id, "hello")
         with pytest.raises(ProcessFailed, match=os.strerror(errno.EMFILE)):

@@ -108,7 +108,7 @@ async def an_unused_spare_is_no_session_and_leaves_no_trace(
     pid = spare.pid
     assert pid is not None
     assert {session.id for session in service.sessions()} == {session.id for session in used}
-    assert {entry.session_id for entry in await service.listing.entries()} == {session.id for session in used}
+    assert {entry.session_id for entry in await service.stored.entries()} == {session.id for session in used}
     assert registered(sandbox) == {session.pid for session in used}
     await service.__aexit__()
     await gone(pid)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.model.usage import ModelUsage, Usage
-from claude_code_mcp.core.sessions.live.traffic_ledger import UNREPORTED, TrafficLedger
+from claude_code_mcp.core.sessions.traffic_ledger import UNREPORTED, TrafficLedger
 
 TABLE = json.loads((Path(__file__).parents[2] / "scenarios" / "attacks" / "costs.json").read_text())
 

@@ -52,7 +52,7 @@ async def test_a_single_caller_is_served_without_a_sandbox_where_there_can_be_no
     service = await start_service(
         extra={"PATH": "/nowhere"}, policy=policy(sandbox, isolation="auto"), principals=principals
     )
-    assert (await service.listing.entries(caller=Caller("alice"))) == []
+    assert (await service.stored.entries(caller=Caller("alice"))) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_several_callers_are_served_without_a_sandbox_if_the_operator_says
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(extra={"PATH": "/nowhere"}, policy=policy(sandbox, isolation="none"), principals=TWO)
-    assert (await service.listing.entries(caller=Caller("bob"))) == []
+    assert (await service.stored.entries(caller=Caller("bob"))) == []
 
 
 # -- the network and the key ----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ async def test_a_single_caller_has_the_users_conversations_and_settings_but_cann
     assert (claude / "settings.json").read_text() == '{"env": {"FROM_THE_USER": "1"}}'
     assert {path.name for path in claude.iterdir()} == {*("agents", "history.jsonl", "settings.json"), *OF_SESSIONS}
     assert not list((claude / "agents").iterdir())
-    (entry,) = await service.listing.entries(caller=Caller("alice"))
+    (entry,) = await service.stored.entries(caller=Caller("alice"))
     assert list(claude.glob(f"projects/*/{entry.session_id}.jsonl"))
 
 

@@ -175,12 +175,12 @@ async def test_nobody_touches_the_session_of_another_caller(start_service: Start
         ):
             with pytest.raises(SessionNotFound):
                 await act
-        assert await server.listing.entries(caller=Caller("bob"), text="mine", whole=True) == []
+        assert await server.stored.entries(caller=Caller("bob"), text="mine", whole=True) == []
         assert (await server.stored.costs("session", caller=Caller("bob"))).lines == []
-        (entry,) = await server.listing.entries(caller=Caller("alice"), text="mine")
+        (entry,) = await server.stored.entries(caller=Caller("alice"), text="mine")
         assert (entry.session_id, entry.title, entry.pinned) == (session_id, None, False)
     copy = await service.stored.copy(session_id, caller=Caller("alice"))
-    assert {entry.session_id for entry in await service.listing.entries(caller=Caller("alice"))} == {session_id, copy}
+    assert {entry.session_id for entry in await service.stored.entries(caller=Caller("alice"))} == {session_id, copy}
     with pytest.raises(SessionNotFound):
         await service.stored.read(copy, caller=Caller("bob"))
 

@@ -75,7 +75,7 @@ async def test_the_field_is_named_as_it_was_written_and_nothing_is_left(caller: 
         assert message.startswith((f"{field}:", f"{field} '")), message
         assert field != "agent" or "general-purpose" in message, "a missing agent is told which there are"
         assert caller.service.sessions() == []
-    assert await caller.service.listing.entries() == []
+    assert await caller.service.stored.entries() == []
     assert len(caller.model.requests) == asked_before, "the model was not asked, so nothing was spent"
 
 

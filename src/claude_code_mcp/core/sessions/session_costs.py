@@ -14,7 +14,7 @@ from typing import Any
 from ..claude.protocol import Conversation, Result
 from ..model.outcome import Outcome, OutcomeCode, read_outcome
 from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, at_least, at_most, read_number
-from .live.traffic_ledger import TrafficLedger
+from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3
 _MAX_ANSWERS = 10_000

@@ -131,8 +131,8 @@ class SessionRoutes:
             number_of(request, "limit", 50, 1, _MAX_ROWS) or 50,
             number_of(request, "offset", 0, 0, 10**9) or 0,
         )
-        listing, redactor = self._service.listing, self._service.redaction
-        found, more = await listing.page(
+        stored, redactor = self._service.stored, self._service.redaction
+        found, more = await stored.page(
             caller=user.caller,
             project=project,
             limit=limit,
@@ -142,14 +142,14 @@ class SessionRoutes:
             archived=archived,
         )
         plain = not offset and text is None and project is None and not archived
-        active, _ = await listing.page(caller=user.caller, limit=_MAX_ROWS, active=True) if plain else ([], None)
+        active, _ = await stored.page(caller=user.caller, limit=_MAX_ROWS, active=True) if plain else ([], None)
         # Of a search nobody knows how much it will find.
         counted = more is not None and text is None and project is None
         listed = {
             "attention": redactor.data(most_urgent_first(map(page_row, active))),
             "sessions": redactor.data([page_row(row) for row in found]),
             "nextOffset": more,
-            "total": await listing.count(caller=user.caller, archived=archived) if counted else None,
+            "total": await stored.count(caller=user.caller, archived=archived) if counted else None,
         }
         return answer(listed)
 

@@ -186,7 +186,7 @@ def _budget_row(principal: str, budget: Budget, spent: float) -> dict[str, Any]:
 
 async def not_read(service: Service, caller: Caller) -> ErrorInfo | None:
     """The error if some data on disk could not be read, as opposed to being absent."""
-    reason = await service.listing.unread(caller=caller)
+    reason = await service.stored.unread(caller=caller)
     return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 
 

@@ -90,8 +90,8 @@ async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
 async def session_list(
     service: Service, caller: Caller, *, limit: int = 50, offset: int = 0, **wanted: Any
 ) -> SessionList:
-    """A page of the caller's sessions; `wanted` are the filters of `SessionListing.entries`."""
-    rows, next_offset = await service.listing.page(caller=caller, limit=limit, offset=offset, **wanted)
+    """A page of the caller's sessions; `wanted` are the filters of `StoredSessions.entries`."""
+    rows, next_offset = await service.stored.page(caller=caller, limit=limit, offset=offset, **wanted)
     in_memory = service.sessions(principal=caller.principal)
     # What keeps sessions from being recorded, such as a full disk.
     failures = {session.id: text for session in in_memory if (text := session.not_recorded) is not None}

@@ -9,7 +9,7 @@ running, they are charged at the lowest price.
 from collections import defaultdict
 from dataclasses import replace
 
-from ...model.usage import ModelUsage, Usage, at_least, at_most
+from ..model.usage import ModelUsage, Usage, at_least, at_most
 
 UNREPORTED = "unreported"
 """The model name for tokens that no result has claimed."""
