@@ -165,11 +165,11 @@ async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_col
     assert spare.usable
 
     launcher, launch = cold.deps.launcher, launch_of(cold, cold.deps, ())
-    keys = [await launcher.key(launch)]
+    keys = [launcher.key(launch)]
     assert keys == [spare.key]
     for change in CHANGES:
         change(sandbox)
-        keys.append(await launcher.key(launch))
+        keys.append(launcher.key(launch))
     assert None not in keys
     assert len(set(keys)) == len(CHANGES) + 1
 

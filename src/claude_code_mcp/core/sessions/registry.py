@@ -83,7 +83,9 @@ class Sessions:
                 if name not in available:
                     raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
         check_definitions(options)
-        session_id, cwd = str(uuid.uuid4()), _directory(options.cwd, deps)
+        session_id, cwd = str(uuid.uuid4()), options.cwd or default_directory(deps.settings, deps.directory)
+        if not os.path.isabs(cwd):
+            cwd = os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))  # noqa: ASYNC240 - looks at nothing
         admitted = admission.admit(options, cwd)
         worktree, session = None, None
         if options.worktree:
@@ -355,8 +357,3 @@ class Sessions:
         # After the processes: followers still get their last events.
         for session in sessions:
             session.log.close()
-
-
-def _directory(wanted: str | None, deps: SessionDeps) -> str:
-    cwd = wanted or default_directory(deps.settings, deps.directory)
-    return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..claude.protocol import ControlRequest, Raw
@@ -57,43 +58,40 @@ class SessionQuestions:
     def open(self, frame: ControlRequest, change: FileChange | None = None) -> None:
         """Offer a `can_use_tool` request to every channel, unless a rule answers it. `change` is the call's change to a
         file. A request that cannot be checked or asked about is denied."""
+        request, session = frame.request, self._session
+        tool, tool_use_id = str(request.get("tool_name")), request.get("tool_use_id")
         try:
-            self._open(frame, change)
+            tool_input = request.get("input")
+            tool_input = tool_input if isinstance(tool_input, dict) else {}
+            if tool == "ExitPlanMode" and not tool_input.get("plan"):
+                # The CLI has left the plan out: the model's own call has it.
+                plan = session.readable_lines.plan_input(tool_use_id).get("plan")
+                tool_input = {**tool_input, "plan": plan} if plan else tool_input
+            admission = session.deps.enforcer.admission(session.owner)
+            is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
+            modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
+            question = self._ask(
+                tool,
+                tool_input,
+                partial(self._reply, frame.id),
+                lambda question, answer, _: session.verdicts.check_answer(question, answer),
+                tool_use_id=tool_use_id,
+                suggestions=admission.offers(request.get("permission_suggestions"), tool, tool_input, session.cwd),
+                reason=request.get("decision_reason"),
+                blocked_path=request.get("blocked_path"),
+                change=change,
+                modes=modes,
+                mode_after=mode_after,
+                request_id=frame.id,
+            )
+            self._answer_by_rule(question, session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
         except Exception:
-            log.exception("a request of session %s could not be turned into a question", self._session.id)
+            log.exception("a request of session %s could not be turned into a question", session.id)
             if frame.id in self._question_ids:
                 self.withdraw(frame.id)
             else:
-                request = frame.request
-                denial = self._session.verdicts.give_up(
-                    Occasion.QUESTION, str(request.get("tool_name")), request.get("input")
-                )
-                self._session.process.reply(frame.id, {"behavior": "deny", "message": denial.message})
-
-    def _open(self, frame: ControlRequest, change: FileChange | None) -> None:
-        request, session = frame.request, self._session
-        tool_use_id = request.get("tool_use_id")
-        tool = str(request.get("tool_name"))
-        offered = request.get("permission_suggestions")
-        admission = session.deps.enforcer.admission(session.owner)
-        is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
-        tool_input = self._tool_input(request, tool_use_id)
-        modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-        question = self._ask(
-            tool,
-            tool_input,
-            lambda question, resolution, body: self._reply(frame.id, question, resolution, body),
-            lambda question, answer, _: session.verdicts.check_answer(question, answer),
-            tool_use_id=tool_use_id,
-            suggestions=admission.offers(offered, tool, tool_input, session.cwd),
-            reason=request.get("decision_reason"),
-            blocked_path=request.get("blocked_path"),
-            change=change,
-            modes=modes,
-            mode_after=mode_after,
-            request_id=frame.id,
-        )
-        self._answer_by_rule(question, session.verdicts.verdict(Occasion.QUESTION, tool, tool_input, tool_use_id))
+                denial = session.verdicts.give_up(Occasion.QUESTION, tool, request.get("input"))
+                session.process.reply(frame.id, {"behavior": "deny", "message": denial.message})
 
     def _ask(
         self,
@@ -152,8 +150,14 @@ class SessionQuestions:
 
         def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
             # The requester may be gone: cancelling a task cancels the future that it awaits.
-            if not filled.done():
-                filled.set_result(_form_result(server, form, question, resolution, body))
+            if filled.done():
+                return
+            if resolution.closure is not Closure.ANSWERED or resolution.answer is None or body is None:
+                filled.set_result({"action": "cancel"})
+            elif body.get("behavior") != "allow":
+                filled.set_result({"action": "decline"})
+            else:
+                filled.set_result(filled_in(server, form, _answers_in(question, resolution.answer, body)))
 
         self._ask(TOOL, asked, finish, check, form=heading_of(server, form))
         return filled
@@ -172,8 +176,14 @@ class SessionQuestions:
 
         def finish(question: Question, resolution: Resolution, body: Raw | None) -> None:
             # The requester may be gone: cancelling a task cancels the future that it awaits.
-            if not allowed.done():
-                _finish(allowed, resolution)
+            if allowed.done():
+                return
+            answer = resolution.answer
+            if answer is not None and answer.allow:
+                allowed.set_result(None)
+            else:
+                reason = answer.message if answer is not None else resolution.detail
+                allowed.set_exception(PermissionDenied(reason or "The call was denied."))
 
         self._answer_by_rule(self._ask(tool, arguments, finish, check), verdict)
         return allowed
@@ -185,15 +195,6 @@ class SessionQuestions:
     def withdraw_all(self, detail: str) -> None:
         """Close all open questions without an answer."""
         self._broker.withdraw_all(self._session.id, detail)
-
-    def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:
-        """The input of the call. A plan that the CLI omits from the request is taken from the model's own call."""
-        tool_input = request.get("input")
-        tool_input = tool_input if isinstance(tool_input, dict) else {}
-        if request.get("tool_name") == "ExitPlanMode" and not tool_input.get("plan"):
-            plan = self._session.readable_lines.plan_input(tool_use_id).get("plan")
-            return {**tool_input, "plan": plan} if plan else tool_input
-        return tool_input
 
     def _reply(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
         """Answer the CLI, after everything that its next frames depend on."""
@@ -218,23 +219,6 @@ class SessionQuestions:
             if question.kind is QuestionKind.PLAN_REVIEW:
                 session.plan_approved(kind_class(question.kind).chosen_mode(question, allowance))
             session.verdicts.command_agreed(question)
-
-
-def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:
-    answer = resolution.answer
-    if answer is not None and answer.allow:
-        allowed.set_result(None)
-    else:
-        reason = answer.message if answer is not None else resolution.detail
-        allowed.set_exception(PermissionDenied(reason or "The call was denied."))
-
-
-def _form_result(server: str, form: Raw, question: Question, resolution: Resolution, body: Raw | None) -> Raw:
-    if resolution.closure is not Closure.ANSWERED or resolution.answer is None or body is None:
-        return {"action": "cancel"}
-    if body.get("behavior") != "allow":
-        return {"action": "decline"}
-    return filled_in(server, form, _answers_in(question, resolution.answer, body))
 
 
 def _answers_in(question: Question, answer: Answer, body: Raw) -> Mapping[str, GivenAnswer]:

@@ -149,7 +149,12 @@ class SessionVerdicts:
         tool_use_id = request.get("tool_use_id")
         tool_use_id = tool_use_id if isinstance(tool_use_id, str) else ""
         try:
-            self._note_directory(tool_use_id, call)
+            # Remembered because the request that may follow the hook does not name it.
+            directory = self._session.deps.enforcer.directory_of_subagent(self._session.cwd, call)
+            if directory is not None and directory not in self._agreed_directories:
+                self._subagent_directories[tool_use_id] = directory
+                if len(self._subagent_directories) > _USES_KEPT:
+                    self._subagent_directories.popitem(last=False)
         except Exception:
             log.exception("the directory of a call in session %s could not be checked", self._session.id)
             return self.hook_denial(tool, tool_input)
@@ -166,7 +171,17 @@ class SessionVerdicts:
 
     def give_up(self, occasion: Occasion, tool: str, tool_input: object) -> Answer:
         """The denial of a call after an exception, written to the audit trail."""
-        self._report(occasion, tool, tool_input if isinstance(tool_input, Mapping) else {}, UNJUDGED)
+        session = self._session
+        audit_denial(
+            session.deps,
+            occasion,
+            session.owner,
+            session.cwd,
+            tool,
+            tool_input if isinstance(tool_input, Mapping) else {},
+            UNJUDGED,
+            session_id=session.id,
+        )
         return Answer(allow=False, message=refusal(UNJUDGED))
 
     def check_answer(self, question: Question, answer: Answer) -> None:
@@ -203,27 +218,6 @@ class SessionVerdicts:
         # Questions about other tools do not show the directory.
         if directory and question.tool_name in SHELL_TOOLS:
             self._agreed_directories.add(directory)
-
-    def _note_directory(self, tool_use_id: str, call: Mapping[str, Any]) -> None:
-        """Remember where a call runs, because the request that may follow the hook does not name it."""
-        directory = self._session.deps.enforcer.directory_of_subagent(self._session.cwd, call)
-        if directory is not None and directory not in self._agreed_directories:
-            self._subagent_directories[tool_use_id] = directory
-            if len(self._subagent_directories) > _USES_KEPT:
-                self._subagent_directories.popitem(last=False)
-
-    def _report(self, occasion: Occasion, tool: str, tool_input: Mapping[str, Any], denial: Verdict) -> None:
-        session = self._session
-        audit_denial(
-            session.deps,
-            occasion,
-            session.owner,
-            session.cwd,
-            tool,
-            tool_input,
-            denial,
-            session_id=session.id,
-        )
 
 
 def _hook_reply(decision: str, reason: str) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class FrameRouter:
         try:
             counts = live.claims.check(frame, self)
         except FalseClaim as claim:
-            self._reject_frame(claim, frame)
+            # Not logged: the log must contain only accepted frames.
+            session.turn_runner.end_for_violation(f"{claim} ({describe(frame)})")
             return
         replica = session.deps.replica
         if replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
@@ -128,45 +129,34 @@ class FrameRouter:
             case Other() if frame.raw.get("type") == "conversation_reset" and session.process.live is not None:
                 session.process.live.conversation_reset = True
 
-    def _reject_frame(self, claim: FalseClaim, frame: Frame) -> None:
-        """End the process because of an impossible frame, which is not logged: the log must contain only accepted
-        frames."""
-        self._session.turn_runner.end_for_violation(f"{claim} ({describe(frame)})")
-
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
         session = self._session
         live, process = session.process.live, session.process.process
         assert live is not None
         assert process is not None
-        if frame.unreadable:
-            self._deny_unreadable(frame)
-        elif frame.subtype == "hook_callback":
-            process.answer(frame.id, session.verdicts.reply_to_hook(frame.request))
-        elif frame.subtype == "mcp_message" and live.bridge is not None:
-            self._mcp_message_received(frame, claims)
-        elif frame.subtype != "can_use_tool":
-            process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
-        else:
-            tool = str(frame.request.get("tool_name"))
-            path = changed_file(tool, frame.request.get("input")) if tool in EDITING_TOOLS else None
-            if path is None:
-                self._open_question(frame, None)
-            else:
-                self._comparing.add(frame.id)
-                session.deps.start_task(self._compare_and_ask(live, frame, path))
-
-    def _deny_unreadable(self, frame: ControlRequest) -> None:
-        """Deny a malformed request at once: otherwise Claude Code would wait minutes for an answer."""
-        verdicts, process = self._session.verdicts, self._session.process.process
-        assert process is not None
         tool = str(frame.request.get("tool_name"))
-        if frame.subtype == "hook_callback":
-            process.answer(frame.id, verdicts.hook_denial(tool, {}))
-        elif frame.subtype == "can_use_tool":
-            denial = verdicts.give_up(Occasion.QUESTION, tool, {})
-            process.answer(frame.id, {"behavior": "deny", "message": denial.message})
-        else:
-            process.refuse(frame.id, "the request cannot be read")
+        match frame.subtype:
+            # A malformed request is denied at once: otherwise Claude Code would wait minutes for an answer.
+            case "hook_callback" if frame.unreadable:
+                process.answer(frame.id, session.verdicts.hook_denial(tool, {}))
+            case "can_use_tool" if frame.unreadable:
+                denial = session.verdicts.give_up(Occasion.QUESTION, tool, {})
+                process.answer(frame.id, {"behavior": "deny", "message": denial.message})
+            case _ if frame.unreadable:
+                process.refuse(frame.id, "the request cannot be read")
+            case "hook_callback":
+                process.answer(frame.id, session.verdicts.reply_to_hook(frame.request))
+            case "mcp_message" if live.bridge is not None:
+                self._mcp_message_received(frame, claims)
+            case "can_use_tool":
+                path = changed_file(tool, frame.request.get("input")) if tool in EDITING_TOOLS else None
+                if path is None:
+                    self._open_question(frame, None)
+                else:
+                    self._comparing.add(frame.id)
+                    session.deps.start_task(self._compare_and_ask(live, frame, path))
+            case _:
+                process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
 
     async def _compare_and_ask(self, live: LiveProcess, frame: ControlRequest, path: str) -> None:
         """Compute the change to the file, then ask. The session treats the request as if it had arrived after that."""
@@ -195,14 +185,10 @@ class FrameRouter:
         if turn is not None and turn.ending_as is not None:
             process.refuse(frame.id, "the turn is being ended")
             return
-        self._begin_asking()
+        if turn is None:  # the question comes from background work
+            session.turn_runner.begin(None, question_only=True)
         session.open_questions.open(frame, change)
         session.turn_runner.wait_for_answers()
-
-    def _begin_asking(self) -> None:
-        """Begin a turn if none is running: the question then comes from background work."""
-        if self._session.turn_runner.current is None:
-            self._session.turn_runner.begin(None, question_only=True)
 
     # -- messages to the servers of the hub -----------------------------------------------------------------------
 
@@ -215,7 +201,10 @@ class FrameRouter:
         assert live.bridge is not None
         assert process is not None
         name, message = str(frame.request.get("server_name")), frame.request.get("message")
-        method, params = _method_of(message)
+        # An empty method if it is not a JSON-RPC message.
+        method, params = "", dict[str, Any]()
+        if isinstance(message, dict):
+            method, params = str(message.get("method") or ""), _mapping(message.get("params"))
         if method != "tools/call":
             with within_turn(session.id, params):
                 live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
@@ -224,7 +213,7 @@ class FrameRouter:
         try:
             claim = claims.call_claimed(tool, params)
         except FalseClaim as false:
-            self._reject_frame(false, frame)
+            session.turn_runner.end_for_violation(f"{false} ({describe(frame)})")
             return
         failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
         # The task started for it keeps this context.
@@ -242,36 +231,35 @@ class FrameRouter:
 
     async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:
         """Return when a call may run; PermissionDenied if it may not. Asks now if the call was neither asked about nor
-        allowed in advance by the policy or the session."""
-        arguments = _mapping(params.get("arguments"))
-        verdict = self._session.verdicts.verdict(Occasion.HUB, tool, arguments)
-        asked = verdict.decision is Decision.ASK and not self._was_allowed(tool, claim)
-        if asked or verdict.decision is Decision.DENY:
-            await self._ask(tool, arguments, verdict)
-
-    def _was_allowed(self, tool: str, claim: CallClaim) -> bool:
-        """Whether a call for which the rules require a question was already allowed.
+        allowed in advance by the policy or the session.
 
         A call that the conversation has announced may have been allowed in a way unknown here: by a settings file or a
         hook of the user, or by a model in mode `auto`. This is accepted where asking would protect nothing, because the
         session can act as the user of this server, and where the mode leaves the decision to Claude Code.
         """
         session, live = self._session, self._session.process.live
-        if claim is CallClaim.ALLOWED:
-            return True
-        as_user = live is not None and live.runs_as_user
-        if claim is CallClaim.ANNOUNCED and (as_user or session.options.permission_mode == "auto"):
-            return True
-        return session.deps.enforcer.allowed_beforehand(
-            session.owner, session.cwd, session.options, session.grants, tool
-        )
+        arguments = _mapping(params.get("arguments"))
+        verdict = session.verdicts.verdict(Occasion.HUB, tool, arguments)
+        if verdict.decision is Decision.ALLOW:
+            return
+        if verdict.decision is Decision.ASK:
+            if claim is CallClaim.ALLOWED:
+                return
+            as_user = live is not None and live.runs_as_user
+            if claim is CallClaim.ANNOUNCED and (as_user or session.options.permission_mode == "auto"):
+                return
+            enforcer = session.deps.enforcer
+            if enforcer.allowed_beforehand(session.owner, session.cwd, session.options, session.grants, tool):
+                return
+        await self._ask(tool, arguments, verdict)
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any], verdict: Verdict) -> None:
         """Ask whether a call may run, unless the verdict already decides; PermissionDenied if it may not."""
-        session = self._session
-        if session.turn_runner.current is not None and session.turn_runner.current.ending_as is not None:
+        session, turn = self._session, self._session.turn_runner.current
+        if turn is not None and turn.ending_as is not None:
             raise PermissionDenied("The turn is being ended.")
-        self._begin_asking()
+        if turn is None:  # the call comes from background work
+            session.turn_runner.begin(None, question_only=True)
         answered = session.open_questions.ask_about_call(tool, arguments, verdict)
         session.turn_runner.wait_for_answers()
         await answered
@@ -289,13 +277,6 @@ class FrameRouter:
         filled = session.open_questions.elicit(server, form)
         session.turn_runner.wait_for_answers()
         return await filled
-
-
-def _method_of(message: object) -> tuple[str, Raw]:
-    """The method and parameters of a JSON-RPC message; an empty method if it is not one."""
-    if not isinstance(message, dict):
-        return "", {}
-    return str(message.get("method") or ""), _mapping(message.get("params"))
 
 
 def _mapping(value: Any) -> Raw:

@@ -99,17 +99,21 @@ class Launcher:
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raise the errors that would make a start fail, as far as they can be found without spawning a process."""
         executable = self._executable(options)
-        _check_worktree(options)
-        _check_directory("cwd", cwd)
-        for directory in options.additional_directories:
-            _check_directory("additional_directories", os.path.join(cwd, directory))
+        _check_working_directory(options, cwd)
         check_inline(options)
         for name, value in options.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
             if len(os.fsencode(f"{name}={value}")) >= _MAX_ARGUMENT:
                 raise InvalidArgument(f"env: {name[:100]!r} is too long for an environment.", field="env")
-        _check_root(options, {**self.environment, **options.env})
+        bypass = options.dangerously_skip_permissions or options.permission_mode == BYPASS
+        in_sandbox = {**self.environment, **options.env}.get("IS_SANDBOX") == "1"
+        if bypass and hasattr(os, "geteuid") and os.geteuid() == 0 and not in_sandbox:
+            raise InvalidArgument(
+                "Claude Code refuses to bypass permissions when it runs as root. Run this server as another user, "
+                "or set IS_SANDBOX=1 if the machine is a disposable sandbox.",
+                field="permission_mode",
+            )
         if self.home.enclosure is not None:
             await asyncio.to_thread(self.home.enclosure.check, options, cwd)
         await check_values(options, executable, self.environment)
@@ -150,9 +154,8 @@ class Launcher:
             options = options.model_copy(update={"debug_file": debug_file})
         command, scratch = await asyncio.to_thread(self._prepare, launch, options, start, mark)
         # The trace is not part of `key`: a spare process has none and can be used anyway.
-        variables = {**trace_variables(start.session_id), **self._variables(launch, command)}
-        environment = build_environment(self.environment, variables, mark)
-        argv = self._argv(options, command)
+        argv, variables = self._invocation(launch, options, command)
+        environment = build_environment(self.environment, {**trace_variables(start.session_id), **variables}, mark)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
                 listener,
@@ -210,7 +213,12 @@ class Launcher:
 
     def _command_inputs(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
         """The arguments of `build_command` in addition to the options."""
-        left_out = () if self._nested(launch) else self._own_servers(options, launch.cwd)
+        # The registrations of this server itself, which the session must neither start nor call.
+        left_out: list[Mapping[str, Any]] = []
+        if not options.strict_mcp_config and not self._nested(launch):
+            commands = own_registrations({**self.environment, **options.env}, launch.cwd)
+            left_out = [{"serverCommand": list(command)} for command in commands]
+            left_out += [{"serverUrl": address} for address in self.own_addresses]
         return {
             "budget": launch.budget,
             "rules": launch.rules,
@@ -220,24 +228,22 @@ class Launcher:
             "mirrored": launch.mirrored,
         }
 
-    def _argv(self, options: SessionOptions, command: CommandLine) -> list[str]:
-        return [self._executable(options), *command.arguments]
+    def _invocation(
+        self, launch: Launch, options: SessionOptions, command: CommandLine
+    ) -> tuple[list[str], dict[str, str]]:
+        """The program with its arguments, and the variables that the process gets in addition to the home's."""
+        variables = {**self._nested(launch), **launch.options.env, **command.variables}
+        return [self._executable(options), *command.arguments], variables
 
-    def _variables(self, launch: Launch, command: CommandLine) -> dict[str, str]:
-        return {**self._nested(launch), **launch.options.env, **command.variables}
-
-    async def key(self, launch: Launch) -> str | None:
+    def key(self, launch: Launch) -> str | None:
         """A key that is equal for two launches of new conversations if the processes would be equal: same arguments,
         files, environment, directory and caller, and no change in what Claude Code reads when it starts. None if that
-        is uncertain."""
-        return await asyncio.to_thread(self._key, launch)
-
-    def _key(self, launch: Launch) -> str | None:
+        is uncertain. Blocks on the disk."""
         options = self._final_options(launch)
         if options.debug or options.debug_file is not None:
             return None  # the process writes a file before a session uses it
         command = build_command(options, ConversationStart(""), Path(), **self._command_inputs(launch, options))
-        argv, variables = self._argv(options, command), self._variables(launch, command)
+        argv, variables = self._invocation(launch, options, command)
         if is_traced() and {**self.environment, **variables}.get(_OWN_TELEMETRY):
             return None  # the process reads its trace when it starts, before there is a turn
         read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
@@ -252,14 +258,6 @@ class Launcher:
     def _nested(self, launch: Launch) -> Mapping[str, str]:
         """A server inside a session treats its client as the local user, so only that user's sessions have one."""
         return self.nested if launch.owner == LOCAL else {}
-
-    def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
-        """The registrations of this server itself, which the session must neither start nor call."""
-        if options.strict_mcp_config:
-            return ()
-        commands = own_registrations({**self.environment, **options.env}, cwd)
-        addresses = [{"serverUrl": address} for address in self.own_addresses]
-        return [*({"serverCommand": list(command)} for command in commands), *addresses]
 
     async def initialize(self, process: ClaudeProcess, launch: Launch) -> None:
         """Wait until the process reports that it is ready; InvalidArgument if it rejects the options."""
@@ -291,8 +289,11 @@ class Launcher:
         if not options.mcp_servers:
             return
         loop = asyncio.get_running_loop()
-        environment = {**self.environment, **options.env}
-        timeout = _connect_timeout(environment) if options.strict_mcp_config else _LISTING_TIMEOUT
+        timeout = _LISTING_TIMEOUT
+        if options.strict_mcp_config:
+            value = {**self.environment, **options.env}.get("MCP_TIMEOUT", "")
+            is_valid = value.isascii() and value.isdigit() and len(value) < 10
+            timeout = (int(value) if is_valid else _CONNECT_MILLISECONDS) / 1000 + _CONNECT_MARGIN
         deadline = loop.time() + timeout
         while True:
             reply = await process.request("mcp_status", timeout=self.start_timeout)
@@ -331,19 +332,16 @@ def _new_file(path: str) -> str:
     raise InvalidArgument(f"debug_file: there are too many files named {path!r}.", field="debug_file")
 
 
-def _connect_timeout(environment: Mapping[str, str]) -> float:
-    value = environment.get("MCP_TIMEOUT", "")
-    milliseconds = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _CONNECT_MILLISECONDS
-    return milliseconds / 1000 + _CONNECT_MARGIN
-
-
-def _check_worktree(options: SessionOptions) -> None:
+def _check_working_directory(options: SessionOptions, cwd: str) -> None:
     if isinstance(options.worktree, Worktree) and not os.path.isdir(options.worktree.path):
         raise InvalidArgument(
             f"cwd: the worktree {options.worktree.path} of this session was removed. The session is read-only now. "
             "Fork it with another cwd to continue.",
             field="cwd",
         )
+    _check_directory("cwd", cwd)
+    for directory in options.additional_directories:
+        _check_directory("additional_directories", os.path.join(cwd, directory))
 
 
 def _check_directory(field: str, path: str) -> None:
@@ -352,16 +350,6 @@ def _check_directory(field: str, path: str) -> None:
     if json_text.flaw(path) is not None:
         raise InvalidArgument(
             f"{field}: the name of {path!r} is not valid Unicode; Claude Code cannot work there.", field=field
-        )
-
-
-def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None:
-    bypass = options.dangerously_skip_permissions or options.permission_mode == BYPASS
-    if bypass and hasattr(os, "geteuid") and os.geteuid() == 0 and environment.get("IS_SANDBOX") != "1":
-        raise InvalidArgument(
-            "Claude Code refuses to bypass permissions when it runs as root. Run this server as another user, "
-            "or set IS_SANDBOX=1 if the machine is a disposable sandbox.",
-            field="permission_mode",
         )
 
 

@@ -166,17 +166,21 @@ class LiveProcess:
             if process.exited.done():
                 raise ProcessFailed(process.exited.result().reason)
         except ClaudeCodeError as error:
-            self._fail_start(error)
+            failure: ClaudeCodeError | None = error
         except Exception:
             log.exception("session %s could not be started", self._owner.id)
-            self._fail_start(ProcessFailed("Claude Code could not be started."))
+            failure = ProcessFailed("Claude Code could not be started.")
         else:
-            # If it was left while starting, nothing more is reported.
-            if self._closing is None:
-                self.ready = True
-                if self.bridge is not None:
-                    self.bridge.follow(process)
-                self._lifecycle.process_ready()
+            failure = None
+        if self._closing is not None:
+            return  # it was left while starting: nothing more is reported
+        if failure is not None:
+            self._lifecycle.start_failed(failure)
+            return
+        self.ready = True
+        if self.bridge is not None:
+            self.bridge.follow(process)
+        self._lifecycle.process_ready()
 
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
@@ -195,7 +199,11 @@ class LiveProcess:
             # finds it in `self.process` and stops it.
             self.process = await spawning
             raise
-        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
+        traffic = self.process.traffic
+        if traffic is not None:
+            traffic.counted = lambda usage: self._lifecycle.traffic_counted(usage)  # noqa: PLW0108 - it may change
+            traffic.why_refused = self._why_model_is_refused
+        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=traffic is not None)
         self._replicate()
         return self.process, launch
 
@@ -208,17 +216,6 @@ class LiveProcess:
             replica.process_gone(self._replicated)  # after `/clear` the session has another id
         self._replicated = owner.id
         replica.process_started(owner.id, self._deps.stores.transcripts, owner.cwd)
-
-    def _follow_traffic(self, process: ClaudeProcess) -> bool:
-        """Report the process's model traffic to its current owner from now on; False if the traffic is unknown."""
-        if process.traffic is None:
-            return False
-        process.traffic.counted = self._traffic_counted
-        process.traffic.why_refused = self._why_model_is_refused
-        return True
-
-    def _traffic_counted(self, usage: Usage) -> None:
-        self._lifecycle.traffic_counted(usage)
 
     def _why_model_is_refused(self) -> str | None:
         """Why the process may not call the model now; None if it may. Claude Code enforces its own budget, but a
@@ -292,10 +289,6 @@ class LiveProcess:
             self._frames.frame_received(frame)
         self.ready = True
         self._lifecycle.process_ready()
-
-    def _fail_start(self, error: ClaudeCodeError) -> None:
-        if self._closing is None:
-            self._lifecycle.start_failed(error)
 
     async def start_settled(self) -> bool:
         """Wait until the process is ready or has failed; return whether it ran hooks by then. Cancelling the wait

@@ -236,24 +236,21 @@ class Spares:
         alike = [spare for spare in self._ready if spare.launch == launch]
         if not alike:
             return None
-        key = await session.deps.launcher.key(launch)
+        key = await asyncio.to_thread(session.deps.launcher.key, launch)
         for spare in alike:
             if spare not in self._ready:
                 continue  # another session was faster
             if spare.key != key:
                 self._end(spare)
             elif spare.usable:  # else it is still starting
-                self._mark_reserved(spare)
+                # From here on it is not evicted for others.
+                spare.reserved = True
+                self._ready.remove(spare)
+                self._reserved.append(spare)
+                # A session that is refused, or never sent its message, must not keep it.
+                asyncio.get_running_loop().call_later(_RESERVATION_SECONDS, self._end, spare)
                 return spare
         return None
-
-    def _mark_reserved(self, spare: Spare) -> None:
-        # From here on it is not evicted for others.
-        spare.reserved = True
-        self._ready.remove(spare)
-        self._reserved.append(spare)
-        # A session that is refused, or never sent its message, must not keep it.
-        asyncio.get_running_loop().call_later(_RESERVATION_SECONDS, self._end, spare)
 
     def _end(self, spare: Spare) -> None:
         """End a spare unless a session has it."""
@@ -279,7 +276,7 @@ class Spares:
         ran_hooks = await started()
         await asyncio.sleep(_START_DELAY)
         launch = await launch_like(spare)
-        key = None if ran_hooks else await spare.deps.launcher.key(launch)
+        key = None if ran_hooks else await asyncio.to_thread(spare.deps.launcher.key, launch)
         if key is None or key in self._unsuitable:
             return
         # No other spare is being started, so unusable ones have ended.
