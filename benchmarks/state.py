@@ -148,9 +148,9 @@ class _Recorded:
 
 
 async def _write_records(records: SessionRecords) -> None:
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[Any]] = set()
 
-    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+    def start_task(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
         task = asyncio.create_task(work)
         tasks.add(task)
         return task

@@ -273,8 +273,15 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
             return any([await _is_needed(plugin, idle) for plugin in plugins])
 
         def status() -> dict[str, Any]:
-            fields = {name: value for plugin in plugins for name, value in plugin.status().items()}
-            return {"http": url, **fields, **_sessions_at_a_glance(service)}
+            sessions = service.sessions(principal=None)
+            return {
+                "http": url,
+                **{name: value for plugin in plugins for name, value in plugin.status().items()},
+                "sessions": len(sessions),
+                "busy": sum(session.busy for session in sessions),
+                "processes": sum(session.live for session in sessions),
+                "questions": len(service.broker.pending()),
+            }
 
         async with _http_beside(http, server, callers, running) as url:
             asks: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -350,16 +357,6 @@ async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
 
 def _at_work(service: Service) -> bool:
     return any(session.busy for session in service.sessions(principal=None)) or bool(service.broker.pending())
-
-
-def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
-    sessions = service.sessions(principal=None)
-    return {
-        "sessions": len(sessions),
-        "busy": sum(session.busy for session in sessions),
-        "processes": sum(session.live for session in sessions),
-        "questions": len(service.broker.pending()),
-    }
 
 
 async def _is_needed(plugin: Plugin, idle: float) -> bool:

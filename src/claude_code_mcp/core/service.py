@@ -102,7 +102,7 @@ class Service(ServiceParts):
         # Last: until then other servers see which sessions this server has.
         await self.peers.close()
 
-    def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+    def start_task(self, work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
         """Start a task that the service owns: it is kept until done, its failure is logged, and callers cannot cancel
         it. An `endless` one is cancelled when the service closes; others get a moment to finish."""
         return self._tasks.start(work, endless)

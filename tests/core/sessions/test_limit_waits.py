@@ -48,10 +48,10 @@ class SimulatedTime:
             await asyncio.Event().wait()
 
 
-_tasks: set["asyncio.Task[None]"] = set()
+_tasks: set["asyncio.Task[Any]"] = set()
 
 
-def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+def start_task(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
     task = asyncio.get_running_loop().create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)

@@ -12,9 +12,9 @@ from claude_code_mcp.core.state.database import Database
 
 
 async def test_of_many_reports_at_once_the_last_is_kept_and_one_task_writes_it(tmp_path: Path) -> None:
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[Any]] = []
 
-    def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+    def start_task(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
         tasks.append(asyncio.get_running_loop().create_task(work))
         return tasks[-1]
 

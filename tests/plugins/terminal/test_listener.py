@@ -15,11 +15,11 @@ from tests.conftest import StartService
 from tests.support.waiting import HANG_SECONDS, until_true
 
 
-def start_task(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+def start_task(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
     return asyncio.get_running_loop().create_task(work)
 
 
-def start_cancelled(work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+def start_cancelled(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
     task = start_task(work)
     task.cancel()
     return task

@@ -365,32 +365,23 @@ class ControlProtocol:
             case ControlCancel():
                 self.owed.discard(frame.id)
             case Lifecycle():
-                self._track_lifecycle(frame)
+                self._follows_messages = True
+                if frame.state == "started":
+                    self._started.add(frame.message_id)
+                elif frame.state in _MESSAGE_ENDS:
+                    self._started.discard(frame.message_id)
+                    self.unfinished.discard(frame.message_id)
             case Result():
-                self._track_result(frame)
-
-    def _track_lifecycle(self, frame: Lifecycle) -> None:
-        self._follows_messages = True
-        if frame.state == "started":
-            self._started.add(frame.message_id)
-        elif frame.state in _MESSAGE_ENDS:
-            self._started.discard(frame.message_id)
-            self.unfinished.discard(frame.message_id)
-
-    def _track_result(self, result: Result) -> None:
-        """A result without a message may belong to a turn that began by itself, next to a message in transit."""
-        answered = set(result.message_ids) or self._messages_meant_by(result)
-        self.unfinished -= answered
-        self._started -= answered
-
-    def _messages_meant_by(self, result: Result) -> set[str]:
-        if result.unasked:
-            return set()
-        # A CLI that reports the life of messages has said which ones
-        # the turn took up; others wait for a turn of their own.
-        if self._follows_messages:
-            return set(self._started)
-        return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
+                answered = set(frame.message_ids)
+                # A result without a message may belong to a turn that began by itself, next to a message in transit.
+                if not answered and not frame.unasked:
+                    if self._follows_messages:
+                        # The CLI has said which messages the turn took up; others wait for a turn of their own.
+                        answered = set(self._started)
+                    elif not frame.raw.get("queued_turn_count"):
+                        answered = set(self.unfinished)
+                self.unfinished -= answered
+                self._started -= answered
 
     def message(self, text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> bytes:
         """A user message."""

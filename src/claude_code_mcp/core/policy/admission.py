@@ -215,7 +215,14 @@ class Admission:
     def _tools(self, options: SessionOptions) -> dict[str, Any]:
         # Claude Code itself refuses these too, in every mode, even without asking.
         refused = tuple(dict.fromkeys((*options.disallowed_tools, *map(str, self.profile.deny))))
-        self._check_allowed_beforehand(options.allowed_tools)
+        if self.profile.answers == "person":
+            # Only a person may answer questions, so callers must not allow tools in advance.
+            known = {str(rule) for rule in self.profile.allow}
+            for rule in options.allowed_tools:
+                if rule not in known:
+                    raise _denied(
+                        "allowed_tools", f"{rule[:200]!r} would run without asking, and only a person may allow it"
+                    )
         if self.profile.tools is None:
             return {"disallowed_tools": refused}
         self._check_tools("allowed_tools", (_tool_of(rule) for rule in options.allowed_tools))
@@ -227,17 +234,6 @@ class Admission:
         tools: object = ToolPreset() if "*" in built_in else built_in
         strict = options.strict_mcp_config or not mcp_tools
         return {"disallowed_tools": refused, "tools": tools, "strict_mcp_config": strict}
-
-    def _check_allowed_beforehand(self, rules: Sequence[str]) -> None:
-        """If only a person may answer questions, callers must not allow tools in advance."""
-        if self.profile.answers != "person":
-            return
-        known = {str(rule) for rule in self.profile.allow}
-        for rule in rules:
-            if rule not in known:
-                raise _denied(
-                    "allowed_tools", f"{rule[:200]!r} would run without asking, and only a person may allow it"
-                )
 
     def _check_tools(self, field: str, names: Iterable[str]) -> None:
         for name in names if self.profile.tools is not None else ():

@@ -307,22 +307,20 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
         denial = {"behavior": "deny", "message": answer.message or kind.denial}
         return {**denial, "interrupt": True} if answer.interrupt else denial
     body: dict[str, Any] = {"behavior": "allow", "updatedInput": kind.allowed_input(question, answer)}
-    updates = _session_permissions(question) if answer.scope is Scope.SESSION else []
+    updates: list[dict[str, Any]] = []
+    if answer.scope is Scope.SESSION:
+        # The CLI would write some of its suggestions to the project's settings, but a permission for a session must not
+        # outlive it.
+        suggestions = [rule for rule in question.suggestions if isinstance(rule, Mapping)]
+        if not suggestions:
+            raise InvalidArgument(
+                "Claude Code offers no rule that would allow this for the whole session; allow it once instead."
+            )
+        updates = [{**rule, "destination": "session"} for rule in suggestions]
     mode = kind.chosen_mode(question, answer)
     if mode is not None:
         updates.append({"type": "setMode", "mode": mode, "destination": "session"})
     return {**body, "updatedPermissions": updates} if updates else body
-
-
-def _session_permissions(question: Question) -> list[dict[str, Any]]:
-    # The CLI would write some of its suggestions to the project's settings, but a permission for a session must not
-    # outlive it.
-    suggestions = [rule for rule in question.suggestions if isinstance(rule, Mapping)]
-    if not suggestions:
-        raise InvalidArgument(
-            "Claude Code offers no rule that would allow this for the whole session; allow it once instead."
-        )
-    return [{**rule, "destination": "session"} for rule in suggestions]
 
 
 def _edited_in_part(question: Question, answer: Answer) -> dict[str, Any]:

@@ -17,17 +17,17 @@ _RESTART_DELAY = 30.0
 class StartTask(Protocol):
     """Starts a task that is kept until it is done. One that is `endless` is cancelled when the service closes."""
 
-    def __call__(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]": ...
+    def __call__(self, work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]": ...
 
 
 class BackgroundTasks:
     """Keeps every task until it is done, so that it is not garbage-collected early, and logs failures."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._endless: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":
         """Start a task. `endless` work, such as a watch, can stop anywhere; closing cancels it without waiting for
         it."""
         task = asyncio.get_running_loop().create_task(work)
@@ -55,7 +55,7 @@ class BackgroundTasks:
         for task in self._endless:
             task.cancel()
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
+    def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         self._endless.discard(task)
         if not task.cancelled() and task.exception() is not None:

@@ -188,7 +188,7 @@ class MessageAcceptance:
         try:
             await session.start_settled()
         except asyncio.CancelledError:
-            self._deps.start_task(_interrupt(session))
+            self._deps.start_task(session.interrupt())
             raise
         refusal = session.start_error
         if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
@@ -197,7 +197,3 @@ class MessageAcceptance:
                 await self._sessions.drop(session)
                 await session.recorder.restore(session.id, before)
             raise refusal
-
-
-async def _interrupt(session: Session) -> None:
-    await session.interrupt()

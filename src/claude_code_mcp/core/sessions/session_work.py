@@ -175,7 +175,10 @@ class SessionWork:
         async with self._found(session_id, caller, "rewind") as session, session.asking_claude() as ask:
             if not session.deps.enforcer.may_change(session.cwd, caller.principal):
                 raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
-            checkpoint = _with_id(await self._listed(session), message_id)
+            listed = await self._listed(session)
+            checkpoint = next((each for each in listed if each.message_id == message_id), None)
+            if checkpoint is None:
+                raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]!r}.", field="text")
             # Based on the current files, not on those when the user agreed.
             changed = await _changed(ask, checkpoint)
             for path in changed.files:
@@ -208,13 +211,6 @@ class SessionWork:
             self._sessions.admit(found, found.deps.enforcer.admission(found.owner))
             with self._sessions.keeping(found) as session:
                 yield session
-
-
-def _with_id(listed: Sequence[Checkpoint], message_id: str) -> Checkpoint:
-    for checkpoint in listed:
-        if checkpoint.message_id == message_id:
-            return checkpoint
-    raise InvalidArgument(f"There is no checkpoint at message {message_id[:100]!r}.", field="text")
 
 
 async def _changed(ask: Any, checkpoint: Checkpoint) -> ChangedFiles:

@@ -447,12 +447,8 @@ class TurnRunner:
 
     def time_out(self, turn: Turn) -> None:
         """End a turn that exceeded its time limit, unless it is over; queued messages have their own limits."""
-
-        async def interrupt() -> None:
-            await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
-
         if self.current is turn:
-            self._session.deps.start_task(interrupt())
+            self._session.deps.start_task(self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False))
 
     def message_reported(self, frame: Lifecycle) -> None:
         """Handle the process's report on a message."""
@@ -545,13 +541,11 @@ class TurnRunner:
         """Charge usage at once if there is no turn: a result may never arrive."""
         self._session.costs.count(usage)
         if self.current is None:
-            self._charge_unclaimed(final=False)
+            self.charge_unclaimed(final=False)
 
-    def process_left(self) -> None:
-        """Charge the process's unclaimed usage now; a late claim is not charged again."""
-        self._charge_unclaimed(final=True)
-
-    def _charge_unclaimed(self, *, final: bool) -> None:
+    def charge_unclaimed(self, *, final: bool) -> None:
+        """Charge the usage that no result has claimed. With `final`, because the process was left, all of it: a late
+        claim is not charged again."""
         session = self._session
         usage = session.costs.unclaimed_usage(final=final)
         if usage.cost_usd > 0:

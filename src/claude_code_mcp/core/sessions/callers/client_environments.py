@@ -61,7 +61,7 @@ class ClientEnvironments:
         self._hub_for = callers.hub_for
         # Not a copy, even if empty: callers may be added later.
         self._hubs = callers.hubs
-        self._stores = {_real(own.launcher.config_dir): own.stores}
+        self._stores = {os.path.realpath(own.launcher.config_dir): own.stores}
         # Weak: the parts of an environment live as long as a session or connection uses them.
         self._known: WeakValueDictionary[tuple[str, str, object], SessionDeps] = WeakValueDictionary()
 
@@ -144,7 +144,7 @@ class ClientEnvironments:
 
     def _stores_below(self, config_dir: str, *, own: bool) -> Stores:
         """One set per directory, whatever path leads to it: two sets would not see each other's writes."""
-        real = _real(config_dir)
+        real = os.path.realpath(config_dir)
         if real not in self._stores:
             linked = self._own.stores.transcripts.projects.linked
             projects = ProjectFolders.below(config_dir, own=own, linked=linked)
@@ -165,7 +165,3 @@ def make_launcher(settings: Settings, home: Home, own_addresses: list[str]) -> L
         nested if home.enclosure is None else {},
         own_addresses,
     )
-
-
-def _real(directory: str) -> str:
-    return os.path.realpath(directory)

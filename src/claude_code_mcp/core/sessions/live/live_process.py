@@ -477,7 +477,7 @@ class CurrentProcess:
         live.leave()
         self._previous = live
         self._session.activity.process_left()
-        self._session.turn_runner.process_left()
+        self._session.turn_runner.charge_unclaimed(final=True)
         if live.conversation_reset:
             # It ended between `/clear` and the frame that names the new conversation. The old one must not return with
             # the next message, so the session continues under a new id of ours.

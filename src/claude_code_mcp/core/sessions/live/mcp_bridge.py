@@ -7,7 +7,7 @@ whatever happens to the server; otherwise the CLI would wait forever.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from ...errors import ClaudeCodeError, PermissionDenied, ProcessFailed
 from ...model.question import AskPerson
 from ...model.text import one_line
 from ...model.tool_names import prefix_of, server_names
+from ..background_tasks import StartTask
 from ..callers.policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class McpBridge:
         usable: Callable[[], dict[str, str]],
         caller: str,
         directory: str,
-        start_task: Callable[[Coroutine[Any, Any, None]], object],
+        start_task: StartTask,
         redact: Callable[[Any], Any],
         report_progress: Callable[[str], None],
         ask: Callable[[str, Raw], Awaitable[Raw]],

@@ -317,26 +317,26 @@ class SessionLibrary:
     @in_thread
     def rename(self, session_id: str, title: str) -> str:
         shown = self._files.set_title(session_id, title)
-        self._note_renamed(session_id)
+        self._mark_for_fleet(session_id, Mark.RENAMED)
         return shown
 
     @in_thread
     def tag(self, session_id: str, tag: str) -> str:
         shown = self._files.set_tag(session_id, tag)
-        self._note_renamed(session_id)
+        self._mark_for_fleet(session_id, Mark.RENAMED)
         return shown
 
     @in_thread
     def mark(self, session_id: str, mark: Mark, on: bool) -> None:
         self._found(session_id)
         self.catalogue.marks.set(session_id, mark, on)
-        self._note_renamed(session_id)
+        self._mark_for_fleet(session_id, Mark.RENAMED)
 
-    def _note_renamed(self, session_id: str) -> None:
-        """On a machine of a fleet, ask its runner to update the fleet's copy, which lists show while the machine is
-        offline."""
+    def _mark_for_fleet(self, session_id: str, mark: Mark) -> None:
+        """On a machine of a fleet, ask its runner to update or remove the fleet's copy, which lists show while the
+        machine is offline."""
         if (self._state_dir / "fleet").is_dir():
-            self.catalogue.marks.set(session_id, Mark.RENAMED, True)
+            self.catalogue.marks.set(session_id, mark, True)
 
     @in_thread
     def copy(self, session_id: str, owner: str, title: str | None) -> str:
@@ -372,16 +372,12 @@ class SessionLibrary:
             if before is not None:
                 await before()
             else:
-                await self.threads.run(self._note_copy, session_id)
+                await self.threads.run(self._mark_for_fleet, session_id, Mark.COPY_LEFT)
             await self.threads.run(self._remove, session_id)
 
     def record_of(self, session_id: str) -> SessionRecord | None:
         """This machine's record of a session; None if there is none. Blocks on the disk."""
         return self._records.read(session_id)
-
-    def _note_copy(self, session_id: str) -> None:
-        if (self._state_dir / "fleet").is_dir():
-            self.catalogue.marks.set(session_id, Mark.COPY_LEFT, True)
 
     def _remove(self, session_id: str) -> None:
         # The conversation is needed to find the session: if this is interrupted before its removal, the session can be
