@@ -36,7 +36,7 @@ from ...core.model.text import count_of
 from ...hub.client_session import cancel_elicitation
 from ...hub.config_files import HubConfig
 from ...hub.factory import make_hub
-from ...hub.hub import Hub, HubTool
+from ...hub.hub import Hub
 from ...hub.hub_deps import OnNotification, ignore_notification
 from ...hub.servers import ServerStatus
 from .configure import NO_SERVERS, load_configuration, select_servers
@@ -93,24 +93,19 @@ async def call_tool(hub: Hub, server: str, tool: str, texts: Sequence[str], ask:
     Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server
     does not list.
     """
+    schemas = {each.tool.name: each.tool.input_schema for each in await hub.tools(server)}
+    # A server that lists no tools may still have this one: it decides.
+    if schemas and tool not in schemas:
+        raise InvalidArgument(f"{server!r} has no tool {tool!r}; {_those_there(tool, schemas)}")
     # The schema decides how arguments are read: `number=7` is a number only where the tool wants one.
-    schema = _input_schema(await hub.tools(server), server, tool)
+    values = parse_arguments(texts, schemas.get(tool, {}))
     progress = Progress(sys.stderr)
     try:
-        result = dump(await hub.call(server, tool, parse_arguments(texts, schema), on_progress=progress, ask=ask))
+        result = dump(await hub.call(server, tool, values, on_progress=progress, ask=ask))
     finally:
         # Also when the call fails: the message must not stand behind a half-drawn bar.
         progress.done()
     return OperationResult(result, result_text(result), bool(result.get("isError")))
-
-
-def _input_schema(tools: list[HubTool], server: str, name: str) -> dict[str, Any]:
-    schemas = {tool.tool.name: tool.tool.input_schema for tool in tools}
-    if name in schemas:
-        return schemas[name]
-    if not schemas:
-        return {}  # a server that lists no tools may still have this one: it decides
-    raise InvalidArgument(f"{server!r} has no tool {name!r}; {_those_there(name, schemas)}")
 
 
 def resource_lines(resources: Iterable[types.Resource], templates: Iterable[types.ResourceTemplate]) -> list[str]:
@@ -374,7 +369,11 @@ async def _list(arguments: argparse.Namespace) -> int:
     connected = [status.name for status in statuses if status.state == "connected"]
     by_server = {name: [listed.get(name, []) for listed in lists] for name in connected}
     if arguments.json:
-        print_json({name: _list_data(kinds, found) for name, found in by_server.items()})
+        shown: dict[str, Any] = {}
+        for name, found in by_server.items():
+            dumped = {kind: dump_all(items) for kind, items in zip(kinds, found, strict=True)}
+            shown[name] = dumped if len(dumped) > 1 else dumped[kinds[0]]
+        print_json(shown)
     else:
         for name, found in by_server.items():
             counts = (count_of(len(items), kind.removesuffix("s")) for kind, items in zip(kinds, found, strict=True))
@@ -391,11 +390,6 @@ async def _list(arguments: argparse.Namespace) -> int:
     for status in missing:
         print_error(f"{status.name}: {status.state}: {reason_of(status, arguments.timeout)}")
     return 1 if missing or configuration.problems else 0
-
-
-def _list_data(kinds: tuple[str, ...], found: list[list[Any]]) -> Any:
-    dumped = {kind: dump_all(items) for kind, items in zip(kinds, found, strict=True)}
-    return dumped if len(dumped) > 1 else dumped[kinds[0]]
 
 
 # -- one thing of one server ---------------------------------------------------------------------------------------

@@ -323,7 +323,13 @@ def parse_arguments(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str
     Raises InvalidArgument for what is neither.
     """
     if len(texts) == 1 and texts[0].lstrip().startswith(("{", "[", '"')):
-        return _parse_object(texts[0])
+        try:
+            whole = json.loads(texts[0])
+        except ValueError as error:
+            raise InvalidArgument(f"The arguments are not JSON: {error}.") from None
+        if not isinstance(whole, dict):
+            raise InvalidArgument("The arguments must be a JSON object.")
+        return whole
     properties = schema.get("properties")
     fields = properties if isinstance(properties, dict) else {}
     arguments = {}
@@ -333,16 +339,6 @@ def parse_arguments(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str
             raise InvalidArgument(f"Arguments are one JSON object or NAME=VALUE pairs, not {text[:40]!r}.")
         arguments[name] = parse_value(value, fields.get(name) or {})
     return arguments
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"The arguments are not JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument("The arguments must be a JSON object.")
-    return value
 
 
 def parse_value(text: str, schema: Mapping[str, Any]) -> Any:

@@ -204,14 +204,11 @@ def server_arguments(arguments: "Sequence[str]") -> "Iterator[str]":
     skip = False
     for argument in arguments:
         name, joined, _ = argument.partition("=")
-        if not skip and not is_shared_flag(argument) and not _is_config_flag(name):
+        # argparse accepts abbreviated long flags.
+        is_shared_flag = len(argument) > 2 and "--shared".startswith(argument)
+        if not skip and not is_shared_flag and not _is_config_flag(name):
             yield argument
         skip = not skip and _is_config_flag(name) and not joined
-
-
-def is_shared_flag(argument: str) -> bool:
-    """argparse accepts abbreviated long flags."""
-    return len(argument) > 2 and "--shared".startswith(argument)
 
 
 def _is_config_flag(name: str) -> bool:
