@@ -35,7 +35,7 @@ OTHER = "bob-5f0c9d2e7b41a86c3d90-and-more"
 
 
 class Team:
-    """A team's server on another machine, with state and callers of its own."""
+    """A team's server on another machine, with its own state and callers."""
 
     def __init__(self, root: Path, model_url: str) -> None:
         root.mkdir()
@@ -147,9 +147,9 @@ async def test_a_question_is_answered_on_the_team_server(
     kept = sandbox.root / "state" / "terminal-forwarding" / "target.json"
     assert kept.stat().st_mode & 0o077 == 0
     files = [file for place in (sandbox.project, sandbox.home, sandbox.root / "state") for file in place.rglob("*")]
-    told = [file for file in files if file.is_file() and file != kept and TOKEN.encode() in file.read_bytes()]
+    leaks = [file for file in files if file.is_file() and file != kept and TOKEN.encode() in file.read_bytes()]
     assert (sandbox.project / "environment") in files
-    assert told == []
+    assert leaks == []
     assert TOKEN not in team.audit + caplog.text
 
 

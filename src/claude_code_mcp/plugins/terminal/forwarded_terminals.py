@@ -163,7 +163,7 @@ class _Machine:
         self.revision = report.revision
 
     def _own_id(self, session_id: str) -> str:
-        """The id of a session here: an id that the caller has chosen could be that of somebody else's session."""
+        """The id of a session here: an id that the caller chooses could belong to another caller's session."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((self._principal, self._client, session_id))))
 
     async def wait_for_answers(self, seconds: float) -> list[RelayedAnswer]:

@@ -1,6 +1,6 @@
 """Forwards the terminals of this machine to the server that their person has chosen, and answers that come from there.
 
-It watches from beside: a question is open here before it is forwarded, and nothing waits for the other server. An
+It is an observer: a question is open here before it is forwarded, and nothing waits for the other server. An
 answer from there passes `Service.respond` like one from any channel, so that the policy of the local user judges it.
 
 Of several servers that the hooks report to, the one that holds a lock forwards.

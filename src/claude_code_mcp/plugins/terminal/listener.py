@@ -96,7 +96,7 @@ class HookListener:
                 await self._ask(event, reader, writer)
             else:
                 await self._terminals.happened(event)
-        # A hook that is told nothing would wait for the next server.
+        # Without an answer, a hook would wait for the next server.
         except (ValueError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             log.debug("a hook event could not be parsed: %r", error)
             writer.write(_OVER + b"\n")
@@ -114,8 +114,8 @@ class HookListener:
 
     async def _ask(self, event: HookEvent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if event.is_of_subagent:
-            # Claude Code shows the dialog of a subagent in the background only when the hooks have ended: nobody at the
-            # terminal may have to wait for somebody elsewhere.
+            # Claude Code shows the dialog of a subagent in the background only when the hooks have ended: the
+            # person at the terminal must not wait for a person elsewhere.
             writer.write(_OVER + b"\n")
             return
         answered = asyncio.Event()

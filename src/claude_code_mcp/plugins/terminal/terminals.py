@@ -270,7 +270,7 @@ class Terminal:
 
     def _reason_of_auto_mode(self, event: HookEvent) -> str | None:
         """Why auto mode asks: it does so after it has blocked several calls in a row. Claude Code reports the reason of
-        each blocked call, but not that of the call in the dialog."""
+        each blocked call, but not the reason of the call in the dialog."""
         if event.text("permission_mode") != "auto" or kind_of(event.tool) is not QuestionKind.PERMISSION:
             return None
         lines = ["Auto mode needs your confirmation."]

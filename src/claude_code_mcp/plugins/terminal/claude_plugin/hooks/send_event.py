@@ -9,8 +9,8 @@ ends the wait: with a decision, which is printed, or with `over`, because the pe
 server ends without a word, the question is put to the next one that starts. Without a server, it waits a minute for the
 first: Claude Code starts our server together with the session.
 
-Hooks of other events, except the first and last of a session, run beside the terminal (`async` in hooks.json) and stay
-until the servers have looked at them: these believe only processes that the terminal has started.
+Hooks of other events, except the first and last of a session, do not hold up the terminal (`async` in hooks.json). They
+stay until the servers have looked at them, which believe only processes that the terminal has started.
 
     send_event.py EVENT DIRECTORY
 
