@@ -4,7 +4,7 @@ import asyncio
 import uuid
 import zlib
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import get_args
 
 import pytest
 
@@ -17,11 +17,11 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts.cost_table import Grouping
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.handover import SessionTaker
 from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptSecrets
 from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.records import RecordStore
-from claude_code_mcp.plugins.fleet.runner import SessionTaker
 from claude_code_mcp.plugins.fleet.tickets import new_seed
 from claude_code_mcp.plugins.fleet.transcripts import LostSession
 from claude_code_mcp.testing import ScriptedModelThread
@@ -104,7 +104,7 @@ async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goe
         await one.replica.complete(session.id)
         # The machine is gone: another one may have the session.
         ledger.release(session.id)
-        taker = SessionTaker(two.mover, cast("Any", two.holdings), tmp_path / "taken")
+        taker = SessionTaker(two.mover, two.holdings, tmp_path / "taken")
         taken = await taker.take(session.id, LOCAL)
         assert "1 open question" in taken.lost_turn
         assert "Bash" in taken.lost_turn

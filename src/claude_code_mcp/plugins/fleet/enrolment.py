@@ -107,15 +107,17 @@ class Enrolment:
         return {"machine": machine_id}
 
     async def _operate(self, message: Msg) -> None:
-        await _answer(message, self._operated(message.subject.rsplit(".", 1)[1], message.data))
+        async def carried_out() -> dict[str, str]:
+            match message.subject.rsplit(".", 1)[1]:
+                case "ticket":
+                    return {"ticket": str(await self.ticket())}
+                case "remove":
+                    await self.remove(str(json.loads(message.data)["machine"]))
+                    return {}
+                case verb:
+                    raise InvalidArgument(f"Unknown request: {verb!r}.")
 
-    async def _operated(self, verb: str, data: bytes) -> Any:
-        if verb == "ticket":
-            return {"ticket": str(await self.ticket())}
-        if verb == "remove":
-            await self.remove(str(json.loads(data)["machine"]))
-            return {}
-        raise InvalidArgument(f"Unknown request: {verb!r}.")
+        await _answer(message, carried_out())
 
 
 async def _answer(message: Msg, work: Any) -> None:

@@ -288,23 +288,22 @@ class Gateway:
             return self._shared[who]
         if context.session.client_params is None:
             raise MCPError(types.INVALID_PARAMS, "Invalid request parameters", "")  # before the handshake
-        return sdk.once_per_connection(context, lambda: self._new_client(context, who, groups), self._disconnected)
 
-    def _new_client(self, context: Context, who: str, groups: Callable[[], Collection[str]]) -> GatewayClient:
-        connection = sdk.connection_id(context)
-        client = GatewayClient(
-            self._connection.client,
-            who,
-            groups,
-            context,
-            lambda: context.request is None or self.streams.is_open(connection),
-        )
-        self._clients.add(client)
-        return client
+        def made() -> GatewayClient:
+            connection = sdk.connection_id(context)
 
-    def _disconnected(self, client: GatewayClient) -> None:
-        self._clients.discard(client)
-        client.close()
+            def reads_stream() -> bool:
+                return context.request is None or self.streams.is_open(connection)
+
+            client = GatewayClient(self._connection.client, who, groups, context, reads_stream)
+            self._clients.add(client)
+            return client
+
+        def disconnected(client: GatewayClient) -> None:
+            self._clients.discard(client)
+            client.close()
+
+        return sdk.once_per_connection(context, made, disconnected)
 
     def _stream_opened(self, connection: str) -> None:
         for client in self._clients:

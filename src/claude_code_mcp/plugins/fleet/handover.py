@@ -16,11 +16,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, SessionNotFound
 from ...core.git import Git
@@ -37,6 +40,7 @@ from ...core.transcripts.transcript_lines import open_regular
 from ...core.transcripts.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
 from .leases import Holding, Holdings
+from .machine_server import Taken
 from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
 from .session_copy import FleetReplica
 from .transcript_mirror import is_subagent, local_files
@@ -396,3 +400,75 @@ class SessionMover:
             # Shielded: a session that nobody has and everybody is refused would be lost.
             await asyncio.shield(self._holdings.release(holding))
             raise
+
+
+class SessionTaker:
+    """Takes over sessions of offline machines."""
+
+    def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
+        self._mover = mover
+        self._holdings = holdings
+        self._directory = directory
+        self._locks: dict[str, anyio.Lock] = {}
+        self._taken: dict[str, tuple[int, float, Taken]] = {}
+        """The losses of recently taken sessions, with epoch and time: an answer may be lost and requested again."""
+
+    async def take(self, session_id: str, principal: str) -> Taken:
+        """`TakeSession` of `machine_server.py`; for a session that this machine already has, the previous answer."""
+        lock = self._locks.setdefault(session_id, anyio.Lock())
+        try:
+            # One at a time: several messages may have found its machine gone.
+            async with lock:
+                held = self._holdings.held(session_id)
+                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
+                if held is not None:
+                    claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
+                    if claimed.epoch == held.epoch and not claimed.arriving:
+                        epoch, _, taken = self._recently_taken().get(session_id, (0, 0.0, Taken()))
+                        return taken if epoch == held.epoch else Taken()
+                taken = await self._take(session_id, principal)
+                if (held := self._holdings.held(session_id)) is not None:
+                    self._recently_taken()[session_id] = held.epoch, time.monotonic(), taken
+                return taken
+        finally:
+            if not lock.locked():
+                self._locks.pop(session_id, None)
+
+    def _recently_taken(self) -> dict[str, tuple[int, float, Taken]]:
+        oldest = time.monotonic() - _REMEMBERED_SECONDS
+        self._taken = {key: each for key, each in self._taken.items() if each[1] > oldest}
+        return self._taken
+
+    async def _take(self, session_id: str, principal: str) -> Taken:
+        directory = await asyncio.to_thread(_new_directory, self._directory, session_id)
+        try:
+            adopted = await self._mover.take(session_id, principal, str(directory))
+        except BaseException:
+            with suppress(OSError):  # something of the tree is there
+                directory.rmdir()
+            raise
+        log.info("session %s continues here, in %s", session_id, adopted.record.cwd)
+        outcome = adopted.record.outcome
+        lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
+        older = _OLDER_TREE if adopted.tree_behind else ""
+        return Taken(lost, adopted.without_tree or "", older, adopted.setup_failed)
+
+
+_REMEMBERED_SECONDS = 60.0
+"""As long as a gateway may ask for one answer."""
+_OLDER_TREE = (
+    "The previous machine was lost before it saved the files of the last turn: they are as they were before that turn."
+)
+
+
+def _new_directory(parent: Path, session_id: str) -> Path:
+    """An empty, never used directory for the tree of an arriving session. Blocks."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1
+    while True:
+        directory = parent / (session_id if number == 1 else f"{session_id}-{number}")
+        try:
+            os.mkdir(directory, 0o700)
+            return directory
+        except FileExistsError:
+            number += 1

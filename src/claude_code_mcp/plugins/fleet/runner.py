@@ -10,12 +10,10 @@ import asyncio
 import logging
 import math
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
@@ -32,11 +30,11 @@ from ...core.state.session_records import SessionRecord
 from ...core.state.state_directory import database_in
 from ...server.server import McpServer
 from .connection import FleetConnection
-from .handover import Adoption, SessionMover
+from .handover import Adoption, SessionMover, SessionTaker
 from .hooks import NO_HOOKS, Hooks
 from .keeper import MAX_REQUESTED, KeptOwnership, KeptSecrets
 from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
-from .machine_server import MachineServer, Taken
+from .machine_server import MachineServer
 from .machines import Machine, MachineReport
 from .page_link import answer_page
 from .push_receivers import MachinePush
@@ -436,75 +434,3 @@ async def _remove_left_copy(
             await holdings.release(held)
     except (ClaudeCodeError, OSError) as problem:
         log.debug("the copy of session %s, which was deleted here, is not removed yet: %s", session_id, problem)
-
-
-class SessionTaker:
-    """Takes over sessions of offline machines."""
-
-    def __init__(self, mover: SessionMover, holdings: Holdings, directory: Path) -> None:
-        self._mover = mover
-        self._holdings = holdings
-        self._directory = directory
-        self._locks: dict[str, anyio.Lock] = {}
-        self._taken: dict[str, tuple[int, float, Taken]] = {}
-        """The losses of recently taken sessions, with epoch and time: an answer may be lost and requested again."""
-
-    async def take(self, session_id: str, principal: str) -> Taken:
-        """`TakeSession` of `machine_server.py`; for a session that this machine already has, the previous answer."""
-        lock = self._locks.setdefault(session_id, anyio.Lock())
-        try:
-            # One at a time: several messages may have found its machine gone.
-            async with lock:
-                held = self._holdings.held(session_id)
-                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
-                if held is not None:
-                    claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
-                    if claimed.epoch == held.epoch and not claimed.arriving:
-                        epoch, _, taken = self._recently_taken().get(session_id, (0, 0.0, Taken()))
-                        return taken if epoch == held.epoch else Taken()
-                taken = await self._take(session_id, principal)
-                if (held := self._holdings.held(session_id)) is not None:
-                    self._recently_taken()[session_id] = held.epoch, time.monotonic(), taken
-                return taken
-        finally:
-            if not lock.locked():
-                self._locks.pop(session_id, None)
-
-    def _recently_taken(self) -> dict[str, tuple[int, float, Taken]]:
-        oldest = time.monotonic() - _REMEMBERED_SECONDS
-        self._taken = {key: each for key, each in self._taken.items() if each[1] > oldest}
-        return self._taken
-
-    async def _take(self, session_id: str, principal: str) -> Taken:
-        directory = await asyncio.to_thread(_new_directory, self._directory, session_id)
-        try:
-            adopted = await self._mover.take(session_id, principal, str(directory))
-        except BaseException:
-            with suppress(OSError):  # something of the tree is there
-                directory.rmdir()
-            raise
-        log.info("session %s continues here, in %s", session_id, adopted.record.cwd)
-        outcome = adopted.record.outcome
-        lost = outcome.detail if adopted.turn_lost and outcome is not None else ""
-        older = _OLDER_TREE if adopted.tree_behind else ""
-        return Taken(lost, adopted.without_tree or "", older, adopted.setup_failed)
-
-
-_REMEMBERED_SECONDS = 60.0
-"""As long as a gateway may ask for one answer."""
-_OLDER_TREE = (
-    "The previous machine was lost before it saved the files of the last turn: they are as they were before that turn."
-)
-
-
-def _new_directory(parent: Path, session_id: str) -> Path:
-    """An empty, never used directory for the tree of an arriving session. Blocks."""
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    number = 1
-    while True:
-        directory = parent / (session_id if number == 1 else f"{session_id}-{number}")
-        try:
-            os.mkdir(directory, 0o700)
-            return directory
-        except FileExistsError:
-            number += 1
