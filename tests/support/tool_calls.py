@@ -29,7 +29,7 @@ async def finished(client: Client, tool: str, **arguments: Any) -> dict[str, Any
 async def until_finished(client: Client, report: dict[str, Any]) -> dict[str, Any]:
     """The report of a session once its turn is over: on a busy machine that takes longer than a call may wait."""
     async with asyncio.timeout(HANG_SECONDS):
-        while report["status"] == "running":
+        while report.get("status") == "running":
             report |= await call(client, "claude_get_status", sessionId=report["sessionId"], waitSeconds=50)
     return report
 
