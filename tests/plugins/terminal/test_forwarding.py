@@ -120,10 +120,13 @@ def forward(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> An
 
     async def run(*arguments: str) -> str:
         more = [] if "--off" in arguments else ["--token-file", str(tmp_path / "token")]
-        command = ["terminal", "forward", *arguments, *more]
-        done = await asyncio.to_thread(warm_commands.run, command, own, sandbox.project)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+        printed = []
+        for command in (["terminal", "forward", *arguments, *more], ["terminal", "status"]):
+            done = await asyncio.to_thread(warm_commands.run, command, own, sandbox.project)
+            assert done.returncode == 0, done.stderr
+            printed.append(str(done.stdout))
+        assert ("also shown on http://" in printed[1]) == bool(more)
+        return printed[0]
 
     return run
 

@@ -89,7 +89,17 @@ def _status(arguments: argparse.Namespace, installation: Installation) -> int:
     found = installation.status()
     line = "Connected." if found.connected else f"Not connected. Connect with `{_CONNECT}`."
     lines = [line, f"Claude Code {found.version or 'of an unknown version'}: {found.claude}", found.problem or ""]
-    return print_outcome(arguments, asdict(found), "\n".join(lines).rstrip())
+    place = ForwardingPlace(load_settings(file=arguments.config).state_dir)
+    try:
+        target = place.read()
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InvalidArgument(
+            f"{place.file} cannot be read. Run `{_FORWARD}` again, with the server or --off."
+        ) from None
+    if target is not None:
+        lines.append(f"The terminals are also shown on {target.url}.")
+    outcome = {**asdict(found), "forwardedTo": target.url if target is not None else None}
+    return print_outcome(arguments, outcome, "\n".join(filter(None, lines)))
 
 
 def _forward(arguments: argparse.Namespace) -> int:
