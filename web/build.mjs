@@ -80,8 +80,8 @@ async function licences() {
 
 await mkdir(output, { recursive: true });
 await mkdir(dirname(app), { recursive: true });
-await writeFile(app, await page("app.html", "app.ts", "app.css"));
-await writeFile(join(output, "index.html"), await page("index.html", "main.ts", "styles.css"));
+await writeFile(app, await page("app.html", "app.tsx", "app.css"));
+await writeFile(join(output, "index.html"), await page("index.html", "main.tsx", "styles.css"));
 await writeFile(join(output, "highlighter.js"), await bundle("highlighter.ts"));
 await writeFile(join(output, "licences.txt"), await licences());
 for (const name of ["sw.js", "manifest.webmanifest", "icon.svg", "icon-192.png", "icon-512.png"]) {

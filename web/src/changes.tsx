@@ -10,7 +10,7 @@ import { unifiedDiff, type Row } from "./diff";
 import { DiffView } from "./diff_view";
 import { saveViewed, viewedOf } from "./drafts";
 import { byDirectory, FileTree, type ListedFile } from "./file_tree";
-import { below } from "./tool_view";
+import { below } from "./tool_input";
 import { Problem, useFreshId } from "./ui";
 import { Work } from "./work";
 import { count, visible } from "./words";

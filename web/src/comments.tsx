@@ -9,7 +9,7 @@ import type { Row } from "./diff";
 import type { Margin, Placed } from "./diff_view";
 import { draftOf, freshKey, saveDraft } from "./drafts";
 import { findRange, numbersOf, placeWords, rangeOf, type LineRange } from "./line_ranges";
-import { mount, useFreshId } from "./ui";
+import { useFreshId } from "./ui";
 import { count, visible } from "./words";
 
 const MAX_COMMENTS = 50;
@@ -38,7 +38,6 @@ export class Comments {
   private readonly scope: string;
   /** Of a message that may have been sent or not. */
   private messageKey: string | undefined;
-  private bar: HTMLElement | null = null;
 
   /** `say` sends the message with its key; it is called with the same key again where it failed. `isWatched` says
    * whether whoever reads the session may not write to it. */
@@ -47,16 +46,6 @@ export class Comments {
     const draft = draftOf(this.scope);
     this.list = signal(kept(draft.text));
     this.messageKey = draft.key;
-  }
-
-  /** What was written and the button that sends it, for a page that is not made of components. */
-  get element(): HTMLElement {
-    if (this.bar === null) {
-      this.bar = document.createElement("div");
-      this.bar.className = "comments-place";
-      mount(CommentsBar, { comments: this }, this.bar);
-    }
-    return this.bar;
   }
 
   /** Where comments on the lines of a file are written; undefined if they could not be sent. */

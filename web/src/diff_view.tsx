@@ -1,13 +1,13 @@
 // A change to a file, inline or side by side. Every line is there; long unchanged stretches are folded.
 
 import { computed, signal, useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
-import { createElement, type ComponentChildren, type VNode } from "preact";
+import { type ComponentChildren, type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { findParts } from "./code_block";
+import { coloured, findParts } from "./code_block";
 import { changedPart, type Row } from "./diff";
 import type { HighlightPart } from "./highlighter";
 import { linesWords, rangeOf, rowsBetween } from "./line_ranges";
-import { cx, mount } from "./ui";
+import { cx } from "./ui";
 import { count, visible } from "./words";
 
 const CONTEXT = 3;
@@ -78,14 +78,6 @@ export function FileListing({ text, file, line, margin }: { text: string; file: 
       </div>
     </div>
   );
-}
-
-/** For pages that are not made of components. */
-export function diffView(rows: readonly Row[], file: string, margin?: Margin): HTMLElement {
-  const place = document.createElement("div");
-  place.className = "contents";
-  mount(DiffView, { rows, file, margin }, place);
-  return place;
 }
 
 /** A row of the table: one row of the change, or two side by side. */
@@ -315,7 +307,7 @@ function source(row: Row, partner: Row | undefined, parts: readonly HighlightPar
 
 function withColours(text: string, parts: readonly HighlightPart[]): ComponentChildren {
   if (parts.map(([, each]) => each).join("") !== text) return text;
-  return parts.map(([classes, each]) => (classes ? createElement("span", { class: classes }, each) : each));
+  return coloured(parts);
 }
 
 /** The parts between two places. */

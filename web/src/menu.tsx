@@ -5,7 +5,7 @@ import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { messageOf, post, send, get, sessionPath } from "./api";
-import type { Surroundings } from "./conversation_view";
+import type { Surroundings } from "./conversation_state";
 import { MovePart } from "./machines";
 import { modeWords } from "./question";
 import { routeOf } from "./sessions";

@@ -2,15 +2,14 @@
 
 import { signal, useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { FormAddress, FormField, type Part } from "./form";
-import { append } from "./dom";
-import { inlineMarkdown } from "./markdown";
+import { InlineMarkdown } from "./markdown";
 import { LinesLeft, useReading } from "./reading";
 import { COMMANDS } from "./server_types";
-import { inputView, isRecord, toolTitle } from "./tool_view";
+import { isRecord, ToolInput, toolTitle } from "./tool_input";
 import type { Answer, Choice, Form, Question } from "./types";
-import { cx, Nodes, Problem, useFreshId } from "./ui";
+import { cx, Problem, useFreshId } from "./ui";
 import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
@@ -165,8 +164,10 @@ function Permission(body: BodyProps): VNode {
   const why = useSignal(false);
   const edited = useSignal<string | null>(null);
   const command = COMMANDS.has(question.toolName) && typeof question.toolInput["command"] === "string" ? question.toolInput["command"] : null;
-  const { description, command: _, ...rest } = question.toolInput;
-  const shown = command === null ? question.toolInput : rest;
+  const shown = useMemo(() => {
+    const { description, command: _, ...rest } = question.toolInput;
+    return command === null ? question.toolInput : rest;
+  }, [question]);
   const allow = (scope: "once" | "session"): void =>
     answer({ decision: "allow", scope, ...(edited.value === null ? {} : { updatedInput: { ...question.toolInput, command: edited.value } }) });
   const meaning = question.canAllowForSession && body.owner === null ? sessionMeaning(question.sessionRules ?? []) : null;
@@ -178,7 +179,7 @@ function Permission(body: BodyProps): VNode {
             {question.reason && <p class="why" dir="auto">{visible(question.reason)}</p>}
             {question.blockedPath && <p class="why">Path: <code>{visible(question.blockedPath)}</code></p>}
             {command !== null && <Command tool={question.toolName} command={command} edited={edited} mayEdit={body.owner === null} />}
-            <Nodes make={() => [inputView(question.toolName, shown, directory, question)]} from={[question]} />
+            <ToolInput tool={question.toolName} input={shown} directory={directory} before={question} />
             {meaning}
           </>
         }
@@ -200,11 +201,12 @@ function Permission(body: BodyProps): VNode {
 function Command({ tool, command, edited, mayEdit }: { tool: string; command: string; edited: Signal<string | null>; mayEdit: boolean }): VNode {
   const id = useFreshId();
   const field = useRef<HTMLTextAreaElement>(null);
+  const input = useMemo(() => ({ command }), [command]);
   useLayoutEffect(() => field.current?.focus({ preventScroll: true }), [edited.value === null]);
   if (edited.value === null) {
     return (
       <div class="editable">
-        <Nodes make={() => [inputView(tool, { command }, "")]} from={[command]} />
+        <ToolInput tool={tool} input={input} directory="" />
         {mayEdit && <button type="button" class="quiet" onClick={() => (edited.value = command)}>Edit the command</button>}
       </div>
     );
@@ -270,14 +272,18 @@ function Plan(body: BodyProps): VNode {
   const modes = question.modes ?? [];
   const mode = useSignal(modes.includes(question.modeAfter ?? "default") ? (question.modeAfter ?? "default") : (modes[0] ?? ""));
   const plan = question.toolInput["plan"];
-  const { planFilePath, ...input } = question.toolInput;
+  const { planFilePath } = question.toolInput;
+  const input = useMemo(() => {
+    const { planFilePath: _, ...others } = question.toolInput;
+    return others;
+  }, [question]);
   return (
     <>
       <Decision body={body} parts={[question]}
         content={
           <>
             {!(typeof plan === "string" && plan) && <p>Claude wrote no text for this plan.</p>}
-            <Nodes make={() => [inputView(question.toolName, input, directory)]} from={[question]} />
+            <ToolInput tool={question.toolName} input={input} directory={directory} />
             {typeof planFilePath === "string" && <p class="hint">The plan is saved in <code>{visible(planFilePath)}</code>.</p>}
             {modes.length > 1 && body.owner === null && (
               <p class="mode">
@@ -366,7 +372,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
   const rows = free ? [] : [...choice.options.map((option) => ({ value: option.label, ...option })), { value: OTHER, label: "Something else:", description: "" }];
   return (
     <fieldset class="choice" ref={place}>
-      <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <Inline text={choice.question} /></legend>
+      <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <InlineMarkdown text={choice.question} /></legend>
       {choice.several && <p class="hint">You can choose several.</p>}
       {rows.map((row) => (
         <label class="option" key={row.value}>
@@ -377,15 +383,6 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
       <input type="text" class="other" autocomplete="off" dir="auto" ref={other} aria-label={free ? choice.question : "Another answer"} onInput={tickOther} />
     </fieldset>
   );
-}
-
-function Inline({ text }: { text: string }): VNode {
-  const place = useRef<HTMLSpanElement>(null);
-  useLayoutEffect(() => {
-    place.current?.replaceChildren();
-    append(place.current as Node, inlineMarkdown(text));
-  }, [text]);
-  return <span ref={place} dir="auto" />;
 }
 
 // -- words --------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // The report of a session as the tools give it, and the questions in it. Pure.
 
 import type { Choice, Field, Question, QuestionKind } from "./types";
-import { isRecord } from "./tool_view";
+import { isRecord } from "./tool_input";
 
 export interface PendingInput {
   inputId: string;

@@ -4,7 +4,7 @@ import { limitWord } from "./limits";
 import type { SessionRow } from "./types";
 
 const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3, limit: 3 } as const;
-const STATUS_WORDS: Record<string, string> = {
+export const STATUS_WORDS: Record<string, string> = {
   running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
 };
 

@@ -1,7 +1,7 @@
 // What a command has printed, as a terminal would show it: colours, and lines that were written over. Time is linear in
 // the text. Everything that a terminal would be told beside that is dropped, and what stays invisible is shown as a code.
 
-import { h } from "./dom";
+import type { HighlightPart } from "./highlighter";
 import { visible } from "./words";
 
 /** Control sequences: colours and erasing (kept), everything else that begins with an escape (dropped). */
@@ -17,8 +17,8 @@ interface Style {
   colour: string;
 }
 
-/** Nodes for an output; null where it is plain text, so that nothing needs to be made. */
-export function terminalOutput(text: string): { nodes: (Node | string)[]; text: string } | null {
+/** The parts of an output with the classes of their styles, and its text; null where it is plain text. */
+export function terminalOutput(text: string): { parts: HighlightPart[]; text: string } | null {
   if (!/[\u001b\r\b]/.test(text)) return null;
   const screen = new Screen();
   screen.write(text);
@@ -56,10 +56,10 @@ class Screen {
     }
   }
 
-  result(): { nodes: (Node | string)[]; text: string } {
+  result(): { parts: HighlightPart[]; text: string } {
     this.flush();
-    const nodes = this.runs.map(([style, text]) => (style ? h("span", { class: style }, visible(text)) : visible(text)));
-    return { nodes, text: this.runs.map(([, text]) => text).join("") };
+    const parts = this.runs.map(([style, text]): HighlightPart => [style, visible(text)]);
+    return { parts, text: this.runs.map(([, text]) => text).join("") };
   }
 
   private put(character: string): void {

@@ -1,12 +1,15 @@
 // The part of a conversation that is on the page: a window of turns and items that is never larger than a limit. Older
 // ones come back when somebody scrolls up, newer ones when somebody scrolls down, and what is being read stays in place.
+//
+// A page with all items of a long conversation takes seconds to lay out, and every change of it again. Where it is
+// scrolled to is known to the browser alone: so this file reads and sets the position of the scroller, and nothing else of
+// the page.
 
+import { batch, computed, signal } from "@preact/signals";
+import { createRef } from "preact";
 import { get, sessionPath } from "./api";
-import { button, h } from "./dom";
-import type { PromptActs } from "./prompt_view";
-import type { ItemActs } from "./tool_view";
-import { TurnView } from "./turn_view";
-import type { Turn, TurnsPage } from "./types";
+import { TurnState, type ItemState } from "./turn_state";
+import type { Item, Turn, TurnsPage } from "./types";
 
 const PAGE = 8;
 /** More items than that are not on the page at once; what is taken away leaves so many. */
@@ -17,114 +20,129 @@ const CHUNK = 80;
 /** Pixels from an end at which the next part is fetched. */
 const NEAR = 300;
 
+export interface WindowOptions {
+  session(): string;
+  /** Whose conversation it is, if not the session's own. */
+  agent?: string;
+  /** The newest turn is there again: events are to be followed from where they are now. */
+  atTheEnd(): Promise<void>;
+  /** The pictures and documents of a message that this page has sent. */
+  sent?(messageId: string): readonly string[];
+}
+
 export class TurnWindow {
-  readonly element = h("div", { class: "log" });
-  readonly earlier = button("Show earlier turns", () => void this.loadEarlier(), { class: "more", hidden: true });
-  readonly later = button("Show later turns", () => void this.loadLater(), { class: "more", hidden: true });
-  readonly turns: TurnView[] = [];
+  readonly turns = signal<readonly TurnState[]>([]);
+  /** Whether the newest items are not on the page: what happens now is not shown either. */
+  readonly cutEnd = signal(false);
+  readonly hasEarlier = computed(() => {
+    const first = this.turns.value[0];
+    return first !== undefined && (first.turn.value.number > 1 || first.cutStart.value);
+  });
+  /** What scrolls. */
+  readonly scroller = createRef<HTMLDivElement>();
   private loading = false;
 
-  constructor(
-    private readonly session: () => string,
-    private readonly directory: () => string,
-    private readonly acts: ItemActs,
-    private readonly scroller: () => HTMLElement,
-    /** The newest turn is there again: events are to be followed from where they are now. */
-    private readonly atTheEnd: () => Promise<void>,
-    private readonly prompts: PromptActs & {
-      /** The pictures and documents of a message that this page has sent. */
-      sent(messageId: string): readonly string[];
-    },
-    /** Whose conversation it is, if not the session's own. */
-    private readonly agent: string | null = null,
-  ) {}
+  constructor(private readonly options: WindowOptions) {}
 
-  get first(): TurnView | undefined {
-    return this.turns[0];
+  get first(): TurnState | undefined {
+    return this.turns.peek()[0];
   }
 
-  get last(): TurnView | undefined {
-    return this.turns[this.turns.length - 1];
+  get last(): TurnState | undefined {
+    return this.turns.peek().at(-1);
   }
 
-  /** Whether the newest items are not on the page: what happens now is not shown either. */
-  get cutEnd(): boolean {
-    return !this.later.hidden;
+  /** The turn that an item is of. */
+  turnOf(itemId: string): TurnState | undefined {
+    return this.turns.peek().find((turn) => turn.has(itemId));
   }
 
   fetch(query: string): Promise<TurnsPage> {
-    const whose = this.agent === null ? "" : `&agent=${encodeURIComponent(this.agent)}`;
-    return get<TurnsPage>(sessionPath(this.session(), `turns?${query}${whose}`));
+    const { agent } = this.options;
+    return get<TurnsPage>(sessionPath(this.options.session(), `turns?${query}${agent === undefined ? "" : `&agent=${encodeURIComponent(agent)}`}`));
   }
 
   fetchEnd(): Promise<TurnsPage> {
     return this.fetch(`limit=${PAGE}`);
   }
 
+  /** Gets an item of which only a part is here. That it cannot be had now is no problem: the part stays. */
+  async whole(turn: TurnState, state: ItemState): Promise<void> {
+    const { agent } = this.options;
+    const path = sessionPath(this.options.session(), "turns", String(turn.number), "items", encodeURIComponent(state.id));
+    const answer = await get<{ item: Item }>(`${path}${agent === undefined ? "" : `?agent=${encodeURIComponent(agent)}`}`).catch(() => null);
+    if (answer !== null) state.item.value = { ...answer.item, cut: false };
+  }
+
   /** The newest turns as the server has them; those that are here already stay in place. */
   show(page: TurnsPage): void {
-    for (const turn of page.turns) this.put(turn);
-    this.trimStart();
-    this.drawEnds();
+    batch(() => {
+      for (const turn of page.turns) this.put(turn);
+    });
+    this.grown(true);
   }
 
-  /** The view of a turn that may be here already: from the transcript, or from the events. */
-  put(turn: Turn): TurnView {
-    const known = this.turns.find((view) => sameTurn(view.turn, turn));
+  /** A turn that may be here already: from the transcript, or from the events. */
+  put(turn: Turn): TurnState {
+    const known = this.turns.peek().find((one) => sameTurn(one.turn.peek(), turn));
     if (known !== undefined) {
-      known.update({ ...known.turn, ...turn });
+      known.update({ ...known.turn.peek(), ...turn });
       return known;
     }
-    const view = this.make(turn, turn.items.length - KEPT, turn.items.length);
-    this.turns.push(view);
-    this.element.append(view.element);
-    return view;
+    const state = this.make(turn, turn.items.length - KEPT, turn.items.length);
+    this.turns.value = [...this.turns.peek(), state];
+    return state;
   }
 
-  private make(turn: Turn, from: number, to: number): TurnView {
+  private make(turn: Turn, from: number, to: number): TurnState {
     const begin = Math.max(0, from);
-    const view = new TurnView({ ...turn, items: turn.items.slice(begin, to) }, false, this.directory(), this.acts,
-      this.prompts, this.prompts.sent(turn.messageId ?? ""));
-    view.leaveOut([...turn.items.slice(0, begin), ...turn.items.slice(to)]);
-    view.setCut(begin > 0, to < turn.items.length);
-    return view;
+    const state = new TurnState({ ...turn, items: turn.items.slice(begin, to) }, this.options.sent?.(turn.messageId ?? ""));
+    state.leaveOut([...turn.items.slice(0, begin), ...turn.items.slice(to)]);
+    state.cutStart.value = begin > 0;
+    state.cutEnd.value = to < turn.items.length;
+    return state;
   }
 
   /** Something was added at the end: what is too much goes where nobody reads. */
   grown(following: boolean): void {
-    if (following) this.trimStart();
+    if (!this.surplus) return;
+    if (following) this.keepPlace(() => this.trimStart());
     else this.trimEnd();
-    this.drawEnds();
   }
 
   scrolled(): void {
-    const { scrollTop, scrollHeight, clientHeight } = this.scroller();
-    if (scrollTop < NEAR && !this.earlier.hidden) void this.loadEarlier();
-    else if (scrollHeight - scrollTop - clientHeight < NEAR && this.cutEnd) void this.loadLater();
+    const scroller = this.scroller.current;
+    if (scroller === null) return;
+    const { scrollTop, scrollHeight, clientHeight } = scroller;
+    if (scrollTop < NEAR && this.hasEarlier.peek()) void this.loadEarlier();
+    else if (scrollHeight - scrollTop - clientHeight < NEAR && this.cutEnd.peek()) void this.loadLater();
   }
 
-  /** Shows the turns around one, and that one, or an item of it, in the middle of the screen. */
+  /** Shows the turns around one, and that one at the top of the screen, or an item of it in the middle. */
   async jump(number: number, itemId: string | null): Promise<void> {
-    if (!this.turns.some((view) => view.turn.number === number && (itemId === null || view.element.querySelector(`[data-item="${CSS.escape(itemId)}"]`)))) {
+    const shown = (): TurnState | undefined => this.turns.peek().find((turn) => turn.number === number);
+    if (shown() === undefined || (itemId !== null && shown()?.find(itemId) === undefined)) {
       const page = await this.fetch(`limit=${PAGE}&before=${number + 3}`);
-      this.clear();
-      this.later.hidden = (page.turns[page.turns.length - 1]?.number ?? 0) >= page.total;
-      for (const turn of page.turns) this.put(turn);
-      this.drawEnds();
+      batch(() => {
+        this.clear();
+        this.cutEnd.value = (page.turns.at(-1)?.number ?? 0) < page.total;
+        for (const turn of page.turns) this.put(turn);
+      });
     }
-    const view = this.turns.find((one) => one.turn.number === number);
-    const item = itemId === null ? null : view?.element.querySelector<HTMLElement>(`[data-item="${CSS.escape(itemId)}"]`);
-    const place = item ?? view?.element;
-    place?.closest("details.looks")?.setAttribute("open", "");
-    place?.scrollIntoView({ block: item ? "center" : "start" });
-    place?.classList.add("found");
-    setTimeout(() => place?.classList.remove("found"), 3000);
+    const turn = shown();
+    const item = itemId === null ? undefined : turn?.find(itemId);
+    if (item !== undefined) item.markFound();
+    else turn?.markFound();
+    const place = item === undefined ? `[data-turn="${number}"]` : `[data-item="${CSS.escape(item.id)}"]`;
+    whenDrawn(() => this.scroller.current?.querySelector(place)?.scrollIntoView({ block: item === undefined ? "start" : "center" }));
   }
 
   /** Takes everything away, to begin at the end again. */
   clear(): void {
-    for (const view of this.turns.splice(0)) view.element.remove();
-    this.later.hidden = true;
+    batch(() => {
+      this.turns.value = [];
+      this.cutEnd.value = false;
+    });
   }
 
   private async once(work: () => Promise<void>): Promise<void> {
@@ -139,18 +157,17 @@ export class TurnWindow {
     }
   }
 
-  private loadEarlier(): Promise<void> {
+  loadEarlier(): Promise<void> {
     return this.once(async () => {
       const { first } = this;
       if (first === undefined) return;
-      const number = first.turn.number;
-      const page = await this.fetch(first.cutStart ? `limit=1&before=${number + 1}` : `limit=${PAGE}&before=${number}`);
+      const cut = first.cutStart.peek();
+      const page = await this.fetch(cut ? `limit=1&before=${first.number + 1}` : `limit=${PAGE}&before=${first.number}`);
       if (this.first !== first) return;
       this.keepPlace(() => {
-        if (first.cutStart) first.prepend(page.turns[0]?.items ?? [], CHUNK);
+        if (cut) first.prepend(page.turns[0]?.items ?? [], CHUNK);
         else this.prepend(page.turns);
         this.trimEnd();
-        this.drawEnds();
       });
     });
   }
@@ -158,89 +175,87 @@ export class TurnWindow {
   /** The newest of these turns, as many as a chunk has items. */
   private prepend(turns: readonly Turn[]): void {
     let left = CHUNK;
-    for (const turn of [...turns].reverse()) {
+    for (const turn of turns.toReversed()) {
       if (left <= 0) break;
-      const view = this.make(turn, turn.items.length - left, turn.items.length);
-      left -= Math.max(1, view.size);
-      this.turns.unshift(view);
-      this.element.prepend(view.element);
+      const state = this.make(turn, turn.items.length - left, turn.items.length);
+      left -= Math.max(1, state.size);
+      this.turns.value = [state, ...this.turns.peek()];
     }
   }
 
-  private loadLater(): Promise<void> {
+  loadLater(): Promise<void> {
     return this.once(async () => {
       const { last } = this;
-      if (last === undefined) return this.atTheEnd();
-      const { number } = last.turn;
-      const page = await this.fetch(`limit=1&before=${number + (last.cutEnd ? 1 : 2)}`);
+      if (last === undefined) return this.options.atTheEnd();
+      const cut = last.cutEnd.peek();
+      const page = await this.fetch(`limit=1&before=${last.number + (cut ? 1 : 2)}`);
       const [turn] = page.turns;
       if (this.last !== last || turn === undefined) return;
       this.keepPlace(() => {
-        if (last.cutEnd) last.append(turn.items, CHUNK);
-        else if (page.first > number) {
-          const view = this.make(turn, 0, CHUNK);
-          this.turns.push(view);
-          this.element.append(view.element);
-        }
+        if (cut) last.append(turn.items, CHUNK);
+        else if (page.first > last.number) this.turns.value = [...this.turns.peek(), this.make(turn, 0, CHUNK)];
         this.trimStart();
-        this.drawEnds();
       });
-      const whole = this.last !== undefined && !this.last.cutEnd && this.last.turn.number >= page.total;
-      this.later.hidden = whole;
-      if (whole) await this.atTheEnd();
+      const whole = this.last !== undefined && !this.last.cutEnd.peek() && this.last.number >= page.total;
+      this.cutEnd.value = !whole;
+      if (whole) await this.options.atTheEnd();
     });
   }
 
-  private get size(): number {
-    return this.turns.reduce((sum, view) => sum + Math.max(1, view.size), 0);
+  private get surplus(): number {
+    const size = this.turns.peek().reduce((sum, turn) => sum + Math.max(1, turn.size), 0);
+    return size > MAX_ITEMS ? size - KEPT : 0;
   }
 
   private trimStart(): void {
-    let surplus = this.size > MAX_ITEMS ? this.size - KEPT : 0;
-    this.keepPlace(() => {
-      while (surplus > 0 && this.first !== undefined) {
-        const { first } = this;
-        if (this.turns.length > 1 && first.size <= surplus) {
-          surplus -= Math.max(1, first.size);
-          this.turns.shift()?.element.remove();
-        } else {
-          first.dropFirst(surplus);
-          surplus = 0;
-        }
-      }
-    }, surplus > 0);
-  }
-
-  private trimEnd(): void {
-    let surplus = this.size > MAX_ITEMS ? this.size - KEPT : 0;
-    while (surplus > 0 && this.last !== undefined) {
-      const { last } = this;
-      this.later.hidden = false;
-      if (this.turns.length > 1 && last.size <= surplus) {
-        surplus -= Math.max(1, last.size);
-        this.turns.pop()?.element.remove();
+    let { surplus } = this;
+    while (surplus > 0 && this.first !== undefined) {
+      const { first } = this;
+      if (this.turns.peek().length > 1 && first.size <= surplus) {
+        surplus -= Math.max(1, first.size);
+        this.turns.value = this.turns.peek().slice(1);
       } else {
-        last.dropLast(surplus);
+        first.dropFirst(surplus);
         surplus = 0;
       }
     }
   }
 
-  private drawEnds(): void {
-    const { first } = this;
-    this.earlier.hidden = first === undefined || (first.turn.number <= 1 && !first.cutStart);
+  private trimEnd(): void {
+    let { surplus } = this;
+    batch(() => {
+      while (surplus > 0 && this.last !== undefined) {
+        const { last } = this;
+        this.cutEnd.value = true;
+        if (this.turns.peek().length > 1 && last.size <= surplus) {
+          surplus -= Math.max(1, last.size);
+          this.turns.value = this.turns.peek().slice(0, -1);
+        } else {
+          last.dropLast(surplus);
+          surplus = 0;
+        }
+      }
+    });
   }
 
-  /** Changes the page so that what is at the top of the screen stays there. */
-  private keepPlace(change: () => void, needed = true): void {
-    const scroller = this.scroller();
-    const top = scroller.getBoundingClientRect().top;
-    const places = needed ? [...this.element.querySelectorAll<HTMLElement>(".items > *")] : [];
-    const anchor = places.find((place) => place.getBoundingClientRect().bottom > top);
-    const before = anchor?.getBoundingClientRect().top ?? 0;
-    change();
-    if (anchor?.isConnected) scroller.scrollTop += anchor.getBoundingClientRect().top - before;
+  /** Makes a change after which what is at the top of the screen is still there. */
+  private keepPlace(change: () => void): void {
+    const scroller = this.scroller.current;
+    const top = scroller?.getBoundingClientRect().top ?? 0;
+    const read = [...(scroller?.querySelectorAll<HTMLElement>("[data-item]") ?? [])].find((item) => item.getBoundingClientRect().bottom > top);
+    const before = read?.getBoundingClientRect().bottom ?? 0;
+    batch(change);
+    whenDrawn(() => {
+      // Not the element: it may have been made again in a run of calls.
+      const now = read === undefined ? null : scroller?.querySelector(`[data-item="${CSS.escape(read.dataset["item"] ?? "")}"]`);
+      if (scroller && now) scroller.scrollTop += now.getBoundingClientRect().bottom - before;
+    });
   }
+}
+
+/** Acts when the changes of signals are on the page: components are drawn in a microtask that the change has queued. */
+export function whenDrawn(act: () => void): void {
+  queueMicrotask(act);
 }
 
 function sameTurn(one: Turn, other: Turn): boolean {

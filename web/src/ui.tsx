@@ -1,9 +1,8 @@
-// What all components share: where they are mounted, and how nodes that are made elsewhere become part of them.
+// What all components share.
 
 import { createElement, render, type ComponentChildren, type FunctionComponent, type VNode } from "preact";
 import { useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { freshId } from "./dom";
+import { useEffect, useState } from "preact/hooks";
 
 /** Draws a component inside an element that is not one itself; returns what takes it away again. */
 export function mount<Props extends object>(component: FunctionComponent<Props>, props: Props, place: Element): () => void {
@@ -11,16 +10,11 @@ export function mount<Props extends object>(component: FunctionComponent<Props>,
   return () => render(null, place);
 }
 
-/** Nodes that other code makes, such as Markdown and diffs. They are made again only when `from` changes. */
-export function Nodes({ make, from, class: name }: { make: () => readonly (Node | string)[]; from: readonly unknown[]; class?: string | undefined }): VNode {
-  const place = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => place.current?.replaceChildren(...make()), from);
-  return <div class={name} ref={place} />;
-}
+let ids = 0;
 
 /** An id that no other element of the page has; the ids of Preact are those of one mounted tree. */
 export function useFreshId(): string {
-  return useState(() => freshId("id"))[0];
+  return useState(() => `id-${(ids += 1)}`)[0];
 }
 
 /** What went wrong, as it is read out at once. */
@@ -31,6 +25,20 @@ export function Problem({ children }: { children: ComponentChildren }): VNode | 
 /** The names of classes, without those that do not apply. */
 export function cx(...names: (string | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
+}
+
+/** Copies a text; nothing where the browser does not let pages do that, as over plain HTTP. */
+export function CopyButton({ text, label = "Copy", class: name }: { text: () => string; label?: string; class: string }): VNode | null {
+  const done = useSignal("");
+  useEffect(() => {
+    if (!done.value) return;
+    const timer = setTimeout(() => (done.value = ""), 2000);
+    return () => clearTimeout(timer);
+  }, [done.value]);
+  // The types do not know that it may be absent.
+  if (!(navigator.clipboard as Clipboard | undefined)) return null;
+  const copy = (): void => void navigator.clipboard.writeText(text()).then(() => (done.value = "Copied"), () => (done.value = "Not allowed here"));
+  return <button type="button" class={name} onClick={copy}>{done.value || label}</button>;
 }
 
 /** A button that acts on the second press. */

@@ -5,8 +5,8 @@ import { useSignal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { get, messageOf, post, sessionPath } from "./api";
-import { outsideAddress } from "./dom";
 import { freshKey } from "./drafts";
+import { outsideAddress, OutsideLink } from "./links";
 import { Problem, useFreshId } from "./ui";
 import { count, visible } from "./words";
 
@@ -83,7 +83,7 @@ export function Work({ session, done, say }: Props): VNode {
     asked.value = plan.value = null;
     const address = action === "pull_request" ? outsideAddress(answer) : null;
     told.value = address === null ? visible(answer)
-      : <>The {requestNoun(agreed)} is open: <a href={address} title={address} rel="noopener noreferrer nofollow" target="_blank">{answer}</a></>;
+      : <>The {requestNoun(agreed)} is open: <OutsideLink address={address}>{answer}</OutsideLink></>;
     if (action !== "discard") {
       note.value = CHECKING;
       await load();

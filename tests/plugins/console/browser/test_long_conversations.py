@@ -112,13 +112,13 @@ def test_a_turn_of_many_items_keeps_the_newest_on_the_page_while_it_runs(person:
     page = person.page
     seen = numbers(page)
     assert (seen[0] > 1, seen[-1]) == (True, 340)
-    expect(page.locator(".turn .note", has_text="left out")).to_be_visible()
+    expect(page.locator(".turn .note", has_text="Earlier steps")).to_be_visible()
     expect(page.locator(".ending")).to_contain_text("Done")
     while seen[0] > 1:
         page.evaluate(_SCROLL, 0)
         page.evaluate(_UNTIL, {"before": seen[0]})
         seen = numbers(page)
-    expect(page.locator(".turn .note", has_text="left out")).to_be_hidden()
+    expect(page.locator(".turn .note", has_text="Earlier steps")).to_be_hidden()
     page.get_by_role("button", name="Jump to the end").click()
     person.says("This is number 340.")
     page.get_by_label("Message", exact=True).fill("And more?")

@@ -74,7 +74,7 @@ def test_wheel_and_source_distribution_contain_the_pages(tmp_path: Path) -> None
             assert archive.read(f"claude_code_mcp/{name}") == (PACKAGE / name).read_bytes()
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {f"src/claude_code_mcp/{name}" for name in BUILT} | {"web/build.mjs", "web/src/main.ts"} <= names
+    assert {f"src/claude_code_mcp/{name}" for name in BUILT} | {"web/build.mjs", "web/src/main.tsx"} <= names
 
 
 def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> None:

@@ -1,32 +1,31 @@
 // The app inside an MCP client: one session, live, with its questions. It calls the tools that the model has too.
 
 import { signal } from "@preact/signals";
-import { h, replace } from "./dom";
+import { render, type VNode } from "preact";
+import { messageOf } from "./api";
 import { Host, type ToolResult } from "./host";
-import { markdown } from "./markdown";
+import { Markdown } from "./markdown";
 import { QuestionList, Questions } from "./questions";
-import { mount } from "./ui";
 import { question, type PendingInput, type Report } from "./report";
+import { STATUS_WORDS } from "./sessions";
 import type { Answer, Question } from "./types";
+import { Problem } from "./ui";
 import { dollars, visible } from "./words";
 
 const WAIT_SECONDS = 20;
 const PAUSE = 3000;
 const MAX_LINES = 2000;
 const CALL = /^\[(tool|ok|failed|denied)\] /;
-const STATUS_WORDS: Record<string, string> = {
-  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
-};
+const NOBODY = signal<string | null>(null);
 
+/** The session that the app shows, followed by calls of the tools. */
 class SessionApp {
-  private readonly title = h("h1", null, "Claude Code");
-  private readonly badge = h("span", { class: "badge" });
-  private readonly output = h("div", { class: "said" });
-  private readonly asking = h("div", { class: "asking" });
-  private readonly note = h("p", { class: "problem", role: "alert", hidden: true });
-  private readonly spoken = h("p", { class: "spoken", role: "status" });
-  private readonly questions = new Questions();
-  private readonly host: Host;
+  readonly report = signal<Report>({});
+  readonly output = signal<readonly Part[]>([]);
+  readonly problem = signal("");
+  readonly spoken = signal("");
+  readonly questions = new Questions();
+  readonly host: Host;
   private lines: string[] = [];
   private sessionId: string | null = null;
   private cursor = "0";
@@ -34,23 +33,12 @@ class SessionApp {
   private ended = false;
 
   constructor() {
-    document.body.replaceChildren(h("main", { class: "app" },
-      h("header", null, this.title, " ", this.badge), this.output, this.asking, this.note, this.spoken));
-    mount(QuestionList, { questions: this.questions, directory: () => "", owner: signal(null), send: (asked, answer) => this.answer(asked, answer) }, this.asking);
     this.host = new Host({
       input: (given) => this.begin(given["sessionId"]),
       result: (result) => this.take(result),
       teardown: () => (this.ended = true),
     });
-    document.addEventListener("click", (event) => this.openLink(event));
     void this.host.connect("1").catch((error: unknown) => this.complain(error));
-  }
-
-  private openLink(event: MouseEvent): void {
-    const link = event.target instanceof Element ? event.target.closest("a") : null;
-    if (link === null) return;
-    event.preventDefault();
-    this.host.openLink(link.href);
   }
 
   private begin(sessionId: unknown): void {
@@ -65,12 +53,12 @@ class SessionApp {
     const report = (result.structuredContent ?? {}) as Report;
     if (report.sessionId === undefined) {
       const text = result.content?.find((block) => block.type === "text")?.text;
-      if (text) replace(this.output, markdown(text));
+      if (text) this.output.value = [{ kind: "text", text }];
       return;
     }
     this.show({ ...report, recentOutput: [] });
     if (!this.following && !report.recentOutput?.length && report.result && report.status !== "running") {
-      replace(this.output, markdown(report.result));
+      this.output.value = [{ kind: "text", text: report.result }];
     }
     this.begin(report.sessionId);
   }
@@ -82,7 +70,7 @@ class SessionApp {
     while (!this.ended) {
       try {
         const report = await this.status({ cursor: this.cursor, waitSeconds: wait, anyChange: true });
-        this.note.hidden = true;
+        this.problem.value = "";
         await this.update(report);
         const busy = report.status === "running" || report.status === "waiting_for_input";
         wait = report.hasMore ? 0 : WAIT_SECONDS;
@@ -127,15 +115,13 @@ class SessionApp {
   // -- showing ------------------------------------------------------------------------------------------------------
 
   private show(report: Report): void {
-    const status = report.status ?? "running";
-    this.badge.textContent = [STATUS_WORDS[status] ?? status, dollars(report.costUsd)].filter(Boolean).join(" · ");
-    this.badge.dataset["status"] = status === "waiting_for_input" ? "question" : status;
+    this.report.value = report;
     if (report.recentOutput?.length) {
       this.lines = [...this.lines, ...report.recentOutput].slice(-MAX_LINES);
-      this.output.replaceChildren(...blocks(this.lines));
+      this.output.value = partsOf(this.lines);
     }
     if (report.pendingInputs !== undefined) this.showQuestions(report.pendingInputs);
-    if (report.error && status !== "running") this.complain(new Error(report.error.message));
+    if (report.error && report.status !== "running") this.complain(new Error(report.error.message));
   }
 
   private showQuestions(pending: readonly PendingInput[]): void {
@@ -144,52 +130,78 @@ class SessionApp {
     for (const one of pending) {
       if (this.questions.find(one.inputId) || this.sessionId === null) continue;
       this.questions.show(question(this.sessionId, one), false);
-      this.spoken.textContent = `Claude asks: ${one.description}`;
+      this.spoken.value = `Claude asks: ${one.description}`;
     }
   }
 
-  private async answer(asked: Question, answer: Answer): Promise<void> {
+  async answer(asked: Question, answer: Answer): Promise<void> {
     const result = await this.host.callTool("claude_respond", { sessionId: this.sessionId, inputId: asked.questionId, ...answer });
     if (result.isError) throw new Error(result.content?.[0]?.text ?? "The answer was not accepted.");
     this.questions.drop(asked.questionId, "");
   }
 
   private complain(error: unknown): void {
-    this.note.textContent = error instanceof Error ? error.message : String(error);
-    this.note.hidden = false;
+    this.problem.value = messageOf(error);
   }
 }
 
-/** Lines of output: text as Markdown, each call as a row that shows its outcome as soon as there is one. */
-function blocks(lines: readonly string[]): Node[] {
-  const nodes: Node[] = [];
-  const open: { about: string; row: HTMLElement }[] = [];
+/** Text as Markdown, or a call with its outcome as soon as there is one. */
+type Part = { kind: "text"; text: string } | { kind: "tool" | "ok" | "failed" | "denied"; text: string };
+
+/** The parts that lines of output make. */
+function partsOf(lines: readonly string[]): Part[] {
+  const parts: Part[] = [];
+  const open: Part[] = [];
   let text: string[] = [];
   const flush = (): void => {
-    if (text.length) nodes.push(h("div", { class: "markdown" }, markdown(text.join("\n"))));
+    if (text.length) parts.push({ kind: "text", text: text.join("\n") });
     text = [];
   };
   for (const line of lines) {
-    const [mark, kind] = CALL.exec(line) ?? [];
-    if (mark === undefined || kind === undefined) {
+    const found = CALL.exec(line);
+    if (found === null) {
       text.push(line);
       continue;
     }
     flush();
-    const about = line.slice(mark.length);
-    const begun = kind === "tool" ? -1 : open.findIndex((call) => about.startsWith(call.about));
-    const row = begun < 0 ? h("p", { class: "step" }) : (open.splice(begun, 1)[0]?.row as HTMLElement);
-    row.dataset["status"] = kind;
-    row.textContent = visible(about);
-    if (begun < 0) nodes.push(row);
-    if (kind === "tool") open.push({ about, row });
+    const call = { kind: found[1], text: line.slice(found[0].length) } as Part;
+    const begun = call.kind === "tool" ? -1 : open.findIndex((one) => call.text.startsWith(one.text));
+    if (begun >= 0) Object.assign(open.splice(begun, 1)[0] as Part, call);
+    else parts.push(call);
+    if (call.kind === "tool") open.push(call);
   }
   flush();
-  return nodes;
+  return parts;
 }
 
 function pause(milliseconds: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-new SessionApp();
+function App({ app }: { app: SessionApp }): VNode {
+  const { status = "running", costUsd } = app.report.value;
+  return (
+    <main class="app">
+      <header>
+        <h1>Claude Code</h1>{" "}
+        <span class="badge" data-status={status === "waiting_for_input" ? "question" : status}>{[STATUS_WORDS[status] ?? status, dollars(costUsd)].filter(Boolean).join(" · ")}</span>
+      </header>
+      <div class="said">
+        {app.output.value.map((part, at) => (part.kind === "text" ? <Markdown key={at} text={part.text} /> : <p key={at} class="step" data-status={part.kind}>{visible(part.text)}</p>))}
+      </div>
+      <div class="asking"><QuestionList questions={app.questions} directory={() => ""} owner={NOBODY} send={(asked, answer) => app.answer(asked, answer)} /></div>
+      <Problem>{app.problem.value}</Problem>
+      <p class="spoken" role="status">{app.spoken.value}</p>
+    </main>
+  );
+}
+
+const app = new SessionApp();
+document.addEventListener("click", (event) => {
+  const link = event.target instanceof Element ? event.target.closest("a") : null;
+  if (link === null) return;
+  event.preventDefault();
+  app.host.openLink(link.href);
+});
+document.body.replaceChildren();
+render(<App app={app} />, document.body);

@@ -1,0 +1,255 @@
+// The console of somebody who is signed in: which page is shown, the list of sessions beside it, and the state of the
+// connection.
+
+import { signal, useSignal, type Signal } from "@preact/signals";
+import { type VNode } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { AgentPage } from "./agent";
+import { post, sessionPath } from "./api";
+import { ChangesPage } from "./changes";
+import { Comments } from "./comments";
+import { ConversationPage } from "./conversation";
+import type { Surroundings } from "./conversation_state";
+import { Costs } from "./costs";
+import { Design } from "./design";
+import { noteSent } from "./drafts";
+import { FilePage } from "./file";
+import { Home } from "./home";
+import { fileRoute } from "./links";
+import { NeedsPill, SessionList, SessionNav } from "./list";
+import { Live } from "./live";
+import { NewSession } from "./new";
+import { Servers } from "./servers";
+import { isWatched, routeOf } from "./sessions";
+import { Settings } from "./settings";
+import { below } from "./tool_input";
+import type { Me } from "./types";
+
+/** Milliseconds without the server after which it is said how to start one. */
+const NO_SERVER = 10_000;
+/** Milliseconds for which a new question takes no answer by a key. */
+const TOO_SOON = 800;
+const LINE_WORDS = { connecting: "Connecting…", live: "", offline: "Offline: trying again", refused: "" } as const;
+export const START_WORDS = "To start it, type “claude-code-mcp web” on the machine where it ran.";
+const PAGES = [["/new", "New"], ["/costs", "Costs"], ["/servers", "Servers"], ["/settings", "Settings"]] as const;
+
+/** What the address of the page leads to: an area and, of a session, a part of it. */
+interface Route {
+  /** The whole of it: another one is another page. */
+  key: string;
+  area: string;
+  session: string | null;
+  part: string;
+  what: string;
+  line: number;
+}
+
+/** What the components of the page share. */
+class ConsoleState {
+  readonly live: Live;
+  readonly list: SessionList;
+  readonly route: Signal<Route>;
+  /** What was said to people who do not see the screen. With another number the same text is said again. */
+  readonly announced = signal({ text: "", number: 0 });
+  readonly around: Surroundings;
+  /** The session that was left last. */
+  left: string | null = null;
+
+  constructor(readonly me: Me, readonly signedOut: () => void) {
+    this.live = new Live(signedOut, me.machines);
+    this.list = new SessionList(this.live);
+    this.route = signal(readRoute());
+    this.around = {
+      live: this.live, go: this.go, modes: me.modes,
+      announce: (text) => (this.announced.value = { text, number: this.announced.peek().number + 1 }), name: (title) => (this.list.title.value = title),
+    };
+    this.arrive();
+    void this.list.load();
+  }
+
+  readonly go = (route: string): void => {
+    location.hash = `#${route}`;
+  };
+
+  /** The address has changed. */
+  readonly follow = (): void => {
+    if (location.hash.startsWith("#ticket=")) return;
+    this.left = this.route.peek().session;
+    this.route.value = readRoute();
+    this.arrive();
+  };
+
+  private arrive(): void {
+    const { area, session, part } = this.route.peek();
+    // Before the page is drawn: some of it measures itself, and what there is room for depends on this.
+    document.body.dataset["area"] = area;
+    this.list.current.value = session;
+    fileRoute.value = session === null ? null : (path, line) => this.routeOfFile(session, path, line);
+    if (session === null) this.list.title.value = "";
+    // A conversation follows its session itself, as soon as it is read.
+    if (session === null || part === "changes" || part === "file") this.live.follow(null, null, null);
+  }
+
+  /** Files below the session's directory can be shown; whether one is there is told by the server. */
+  private routeOfFile(session: string, path: string, line: number): string | null {
+    const inside = below(path, this.live.rows.get(session)?.directory ?? "");
+    if (/^([/\\]|[A-Za-z]:)/.test(inside) || inside.split(/[/\\]/).includes("..")) return null;
+    return `${routeOf(session)}/file/${encodeURIComponent(inside)}/${line}`;
+  }
+
+  /** Sends a message to a session, and goes there. */
+  async say(id: string, text: string, key: string): Promise<void> {
+    const { sessionId, messageId } = await post<{ sessionId: string; messageId: string }>(sessionPath(id, "messages"), { message: text, messageKey: key });
+    noteSent(sessionId, { messageId, text });
+    this.go(routeOf(sessionId));
+  }
+
+  close(): void {
+    this.list.close();
+    this.live.stop();
+  }
+}
+
+/** The route that the address names. One whose parts cannot be decoded leads to an area that does not exist. */
+function readRoute(): Route {
+  const key = location.hash.replace(/^#/, "") || "/";
+  let parts: string[];
+  try {
+    parts = key.split("/").map(decodeURIComponent);
+  } catch {
+    parts = ["", "not-found"];
+  }
+  const [, area = "", id = "", part = "", what = "", line = ""] = parts;
+  return { key, area: area || "list", session: area === "sessions" && id ? id : null, part, what, line: Number(line) || 0 };
+}
+
+export function Console({ me, signedOut }: { me: Me; signedOut: () => void }): VNode {
+  const state = useMemo(() => new ConsoleState(me, signedOut), []);
+  const main = useRef<HTMLElement>(null);
+  const nav = useRef<HTMLDivElement>(null);
+  const route = state.route.value;
+  const announced = state.announced.value;
+  useLayoutEffect(() => {
+    const key = (event: KeyboardEvent): void => press(event, state, main.current, nav.current);
+    addEventListener("hashchange", state.follow);
+    document.addEventListener("keydown", key);
+    return () => {
+      removeEventListener("hashchange", state.follow);
+      document.removeEventListener("keydown", key);
+      state.close();
+    };
+  }, []);
+  useLayoutEffect(() => {
+    // Who comes back to the list goes on where they left it. A conversation takes the focus itself.
+    if (route.area !== "list") main.current?.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
+    else if (state.left !== null) nav.current?.querySelector<HTMLElement>(`[data-key="${CSS.escape(state.left)}"] a`)?.focus();
+  }, [route.key]);
+  const skip = (event: Event): void => {
+    event.preventDefault();
+    main.current?.querySelector<HTMLElement>("h1")?.focus();
+  };
+  return (
+    <>
+      <a class="skip" href="#main" onClick={skip}>Skip to the content</a>
+      <header class="bar">
+        <a class="brand" href="#/">Claude Code</a>
+        <div class="pill-place"><NeedsPill live={state.live} /></div>
+        <nav class="pages" aria-label="Pages">
+          {PAGES.map(([page, label]) => <a key={page} href={`#${page}`} aria-current={page === `/${route.area}` ? "page" : undefined}>{label}</a>)}
+        </nav>
+        <Line live={state.live} />
+      </header>
+      <div class="layout">
+        <div class="place" ref={nav}><SessionNav list={state.list} /></div>
+        <main id="main" ref={main}><Page key={route.key} route={route} state={state} /></main>
+      </div>
+      <p class="spoken" role="status" aria-live="polite"><span key={announced.number}>{announced.text}</span></p>
+    </>
+  );
+}
+
+function Page({ route, state }: { route: Route; state: ConsoleState }): VNode {
+  const { me, live, go, signedOut } = state;
+  const { area, session } = route;
+  if (session !== null) return <SessionPage id={session} route={route} state={state} />;
+  switch (area) {
+    case "new":
+      return <NewSession me={me} live={live} go={go} />;
+    case "costs":
+      return <Costs me={me} live={live} />;
+    case "servers":
+      return <Servers live={live} />;
+    case "settings":
+      return <Settings me={me} live={live} signedOut={signedOut} />;
+    case "design":
+      return <Design />;
+    case "list":
+      return <Home live={live} />;
+    default:
+      return (
+        <div class="welcome">
+          <h1 tabIndex={-1}>Not found</h1>
+          <p>There is no such page. Go to <a href="#/">all sessions</a> or <a href="#/new">start a new one</a>.</p>
+        </div>
+      );
+  }
+}
+
+function SessionPage({ id, route, state }: { id: string; route: Route; state: ConsoleState }): VNode {
+  const { part, what } = route;
+  if (part === "changes" || part === "file") return <Review id={id} route={route} state={state} />;
+  if (part === "agents" && what) return <AgentPage session={id} agent={what} live={state.live} />;
+  const isSearch = part === "find";
+  return <ConversationPage id={id} around={state.around} wanted={isSearch ? null : what || null} sought={isSearch ? what : null} />;
+}
+
+/** The changes of a session or one of its files, with comments that are sent as a message. */
+function Review({ id, route: { part, what, line }, state }: { id: string; route: Route; state: ConsoleState }): VNode {
+  const say = (text: string, key: string): Promise<void> => state.say(id, text, key);
+  const comments = useMemo(() => new Comments(id, say, () => isWatched(state.live.rows.get(id) ?? { sessionId: id })), []);
+  if (part === "changes") return <ChangesPage id={id} comments={comments} say={say} />;
+  return <FilePage session={id} path={what} line={line} comments={comments} />;
+}
+
+/** The state of the connection, and how a server is started that does not come back. */
+function Line({ live }: { live: Live }): VNode {
+  const now = useSignal(0);
+  void live.version.value;
+  void now.value;
+  const { state, lostSince } = live;
+  const left = lostSince ? NO_SERVER - (Date.now() - lostSince) : NO_SERVER;
+  // Between two attempts it is connecting, which takes nothing back.
+  const none = lostSince > 0 && left <= 0 && navigator.onLine;
+  useEffect(() => {
+    if (!lostSince || left <= 0) return;
+    const timer = setTimeout(() => (now.value += 1), left);
+    return () => clearTimeout(timer);
+  }, [lostSince]);
+  useEffect(() => {
+    document.body.classList.toggle("no-server", none);
+    return () => document.body.classList.remove("no-server");
+  }, [none]);
+  return <p class="line" role="status" data-state={none ? "offline" : state}>{none ? `The server does not respond. ${START_WORDS}` : LINE_WORDS[state]}</p>;
+}
+
+/** What a key does where nobody types. */
+function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | null, nav: HTMLElement | null): void {
+  const typing = (event.target as HTMLElement).matches("input, textarea, select");
+  if (event.key === "Escape" && !typing) go("/");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") nav?.querySelector("input")?.focus();
+  else if (event.key === "n") go("/new");
+  else if (event.repeat || !answerBy(event.key, main)) return;
+  event.preventDefault();
+}
+
+/** Answers the first open question by the key of a button; before all of it was on screen, an allowance reads on. What
+ * the button does is up to the question: so it is pressed, as by a person. */
+function answerBy(key: string, main: HTMLElement | null): boolean {
+  if (!["a", "s", "d"].includes(key)) return false;
+  const asked = main?.querySelector<HTMLElement>(".question.permission:not(.closed), .question.plan_review:not(.closed)");
+  const button = asked?.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked?.querySelector<HTMLElement>(".lines-left"));
+  // A key that was meant for the question before is not an answer to the one that has taken its place.
+  if (performance.now() - Number(asked?.dataset["since"] ?? 0) > TOO_SOON) button?.click();
+  return Boolean(button);
+}

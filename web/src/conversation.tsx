@@ -1,0 +1,128 @@
+// One session: what was said and done, what happens now, the questions that wait, and the next message.
+
+import { type ComponentChildren, type VNode } from "preact";
+import { useLayoutEffect, useMemo } from "preact/hooks";
+import { Activity } from "./activity";
+import { messageOf } from "./api";
+import { CommentsBar } from "./comments";
+import { ComposerBox } from "./composer";
+import { Conversation, type Surroundings } from "./conversation_state";
+import { FindBar } from "./find";
+import { planWords } from "./limits";
+import { NeedsPill } from "./list";
+import { GoneNotice } from "./machines";
+import { ModeAndModel, SessionMenu } from "./menu";
+import { Notices } from "./notices";
+import { QuestionList } from "./questions";
+import { QueueList } from "./queue";
+import { isWatched, routeOf, statusWord, titleOf } from "./sessions";
+import { ContextRing, Todos } from "./todo";
+import { Turns } from "./turn";
+import { cx } from "./ui";
+import { costOf, place } from "./words";
+
+interface Props {
+  id: string;
+  around: Surroundings;
+  /** A question that is to be shown. */
+  wanted: string | null;
+  /** A text that is to be found. */
+  sought: string | null;
+}
+
+export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
+  const session = useMemo(() => new Conversation(id, around, wanted, sought), []);
+  const { row, missing } = session;
+  useLayoutEffect(() => {
+    void session.open();
+    return () => session.close();
+  }, []);
+  useLayoutEffect(() => {
+    // The room for the conversation changes: who reads its end goes on to do so.
+    const resized = new ResizeObserver(() => session.keepEnd());
+    if (session.shown.scroller.current !== null) resized.observe(session.shown.scroller.current);
+    return () => resized.disconnect();
+  }, []);
+  return (
+    <div class={cx("conversation", missing.value && "missing", row.value.sharedBy && "borrowed", isWatched(row.value) && "watched")}>
+      <Head session={session} around={around} />
+      <FindBar find={session.find} />
+      <Todos list={session.todo} />
+      <div class="scroller" tabIndex={0} role="region" aria-label="Conversation" ref={session.shown.scroller} onScroll={() => session.scrolled()}>
+        <Turns shown={session.shown} acts={session.acts} />
+        <Gone session={session} around={around} />
+        <div class="notices"><Notices row={row} say={session.sayPlain} /></div>
+        <div class="asking">
+          <QuestionList questions={session.questions} directory={session.acts.directory} owner={session.owner} send={session.answer} />
+        </div>
+        <QueueList queue={session.queue} acts={session.queueActs} />
+        <p class="note" role="status">{missing.value ? <>There is no such session, or it is not yours. <a href="#/">All sessions</a></> : session.note.value}</p>
+      </div>
+      <div class="newest-place">
+        {/* It never covers the answers to a question. */}
+        {!session.following.value && !session.isAsked.value && <button type="button" class="newest" onClick={() => void session.toNewest()}>Jump to the end</button>}
+      </div>
+      <div class="comments-place"><CommentsBar comments={session.comments} /></div>
+      <Activity live={around.live} row={row} doing={session.doing} />
+      <Watching session={session} />
+      <ComposerBox composer={session.composer} label="Message" placeholder="Message Claude" send="Send" stop={session.interrupt}>
+        <ModeAndModel row={row} around={around} />
+      </ComposerBox>
+    </div>
+  );
+}
+
+function Head({ session, around }: { session: Conversation; around: Surroundings }): VNode {
+  const row = session.row.value;
+  const missing = session.missing.value;
+  return (
+    <header class="view-head">
+      <a class="back" href="#/" aria-label="All sessions">‹</a>
+      <div class="heading">
+        <h1 tabIndex={-1} dir="auto" ref={session.heading}>{missing ? "Not found" : titleOf(row)}</h1>
+        {!missing && <About session={session} />}
+      </div>
+      <div class="pill-place"><NeedsPill live={around.live} except={session.id.value} /></div>
+      {!missing && <a class="quiet changes-link" href={`#${routeOf(session.id.value)}/changes`}>Changes</a>}
+      <button type="button" class="quiet find-open" aria-label="Find in this conversation" onClick={() => session.find.toggle()} />
+      {!missing && <SessionMenu row={session.row} around={around} moved={(id, words) => void session.goneOn(id, words)} jump={(turn) => void session.jump(turn, null)} />}
+    </header>
+  );
+}
+
+/** What there is to know of the session: its state, where it is, and what it has cost. */
+function About({ session }: { session: Conversation }): VNode {
+  const row = session.row.value;
+  const status = statusWord(row);
+  const more: readonly ComponentChildren[] = [
+    row.inTerminal && "in a terminal", row.archived && "archived", row.machine && `on ${row.machine}`, row.sharedBy && `shared by ${row.sharedBy}`,
+    row.branch, row.model, row.permissionMode !== "default" && row.permissionMode, costOf(row), planWords(row.planUsage) && `plan: ${planWords(row.planUsage)}`,
+    row.queued, row.retrying,
+  ];
+  return (
+    <p class="about">
+      {status && <span class="badge" data-status={row.needs ?? row.status ?? ""}>{status}</span>} <ContextRing row={session.row} />
+      <span title={row.directory ?? undefined}>{place(row.directory)}</span>
+      {more.filter(Boolean).map((one) => ` · ${one}`)}
+    </p>
+  );
+}
+
+/** What there is to be done while the machine of the session is gone. */
+function Gone({ session, around }: { session: Conversation; around: Surroundings }): VNode | null {
+  void around.live.version.value;
+  const lost = session.lostMachine.value;
+  if (lost === null) return null;
+  return (
+    <GoneNotice id={session.id.value} lost={lost} machines={around.live.machines} fail={(error) => (session.note.value = messageOf(error))}
+      moved={({ sessionId, message, notices }) => void session.goneOn(sessionId, [message, ...(notices ?? [])].join(" "))} />
+  );
+}
+
+/** In place of the next message, for who may only watch. */
+function Watching({ session }: { session: Conversation }): VNode | null {
+  const row = session.row.value;
+  if (isWatched(row)) return <p class="watching hint">You are watching. {row.sharedBy ?? ""} has shared this session with you.</p>;
+  if (!row.inTerminal) return null;
+  return <p class="watching hint">This session is open in a terminal. You can answer its questions here, and send messages after it is closed there.</p>;
+}

@@ -1,0 +1,137 @@
+// One turn: the prompt, what happened, what is being written right now, and how it ended.
+
+import { useSignal } from "@preact/signals";
+import { type VNode } from "preact";
+import { messageOf } from "./api";
+import type { Margin } from "./diff_view";
+import { ItemView } from "./item";
+import { WrittenMarkdown } from "./markdown";
+import { Prompt } from "./prompt";
+import { Looks } from "./tool";
+import { ItemState, type Ending, type TurnState } from "./turn_state";
+import type { TurnWindow } from "./turn_window";
+import type { Turn } from "./types";
+import { CopyButton, cx } from "./ui";
+import { dollars, duration } from "./words";
+
+/** After these another attempt may succeed. */
+const PASSING = new Set(["api_error", "timeout", "crashed", "start_failed", "execution_error", "not_saved", "machine_lost"]);
+const ENDINGS: Record<string, string> = {
+  completed: "Done",
+  interrupted: "Interrupted",
+  cancelled: "Cancelled",
+  timeout: "Stopped at the time limit",
+  max_turns: "Stopped at the turn limit",
+  max_budget: "Stopped at the budget limit",
+  api_error: "The API failed",
+  crashed: "Claude Code ended unexpectedly",
+  start_failed: "Claude Code could not be started",
+};
+
+/** What can be done in a turn, where it is shown. */
+export interface TurnActs {
+  /** Where the session works; files below it are named from there. */
+  directory(): string;
+  /** Gets an item of which only a part is here. */
+  whole(turn: TurnState, state: ItemState): Promise<void>;
+  /** A picture that went with the prompt of a turn, as a `data:` URL. */
+  image(turn: number, number: number): Promise<string>;
+  /** Where comments on the lines of a file are written. */
+  margin?(file: string): Margin | undefined;
+  /** Where the conversation of a subagent is shown. */
+  agentRoute?(agent: string): string;
+  /** Writes the message of a turn anew; absent where that cannot be done. */
+  edit?(turn: Turn): void;
+  /** Has a turn that failed done again; `begun` says whether Claude had answered anything. Absent where that cannot be done. */
+  again?(turn: Turn, begun: boolean): Promise<void>;
+}
+
+/** The turns that are on the page, and what leads to the others. */
+export function Turns({ shown, acts }: { shown: TurnWindow; acts: TurnActs }): VNode {
+  return (
+    <>
+      {shown.hasEarlier.value && <button type="button" class="more" onClick={() => void shown.loadEarlier()}>Show earlier turns</button>}
+      <div class="log">{shown.turns.value.map((turn) => <TurnView key={turn.key} state={turn} acts={acts} />)}</div>
+      {shown.cutEnd.value && <button type="button" class="more" onClick={() => void shown.loadLater()}>Show later turns</button>}
+    </>
+  );
+}
+
+function TurnView({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
+  const { prompt } = state.turn.value;
+  return (
+    <article class={cx("turn", state.found.value && "found")} data-turn={state.number}>
+      {/* By which a screen reader goes from turn to turn. Whose message it is, is not told: others may write to a shared session. */}
+      <h2 class="spoken">{prompt ? `Message: ${prompt.slice(0, 80)}` : "Claude"}</h2>
+      <Prompt state={state} acts={acts} />
+      {state.cutStart.value && <p class="note">Earlier steps of this turn are not shown.</p>}
+      <Items state={state} acts={acts} />
+      <Foot state={state} acts={acts} />
+      {state.warnings.value.length > 0 && <p class="note budget-warning">{state.warnings.value.join(" ")}</p>}
+    </article>
+  );
+}
+
+function Items({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
+  return (
+    <div class="items">
+      {state.rows.value.map((row) => (row instanceof ItemState ? <ItemView key={row.id} state={row} turn={state} acts={acts} />
+        : <Looks key={`looks ${row[0]?.id}`} run={row} turn={state} acts={acts} />))}
+      <Now state={state} />
+    </div>
+  );
+}
+
+/** What is being thought or written. */
+function Now({ state }: { state: TurnState }): VNode {
+  const writing = state.writing.value;
+  const thought = state.thought.value;
+  return (
+    <>
+      {writing !== null && <div class="said writing"><WrittenMarkdown {...writing} /></div>}
+      {thought !== null && <div class="thinking-now"><p class="note busy">Thinking…</p><p class="thought">{thought}</p></div>}
+    </>
+  );
+}
+
+function Foot({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
+  const busy = useSignal(false);
+  const problem = useSignal("");
+  const again = useSignal(true);
+  const ending = state.ending.value;
+  const answer = state.answer.value;
+  const tryAgain = async (): Promise<void> => {
+    busy.value = true;
+    try {
+      await acts.again?.(state.turn.peek(), state.size > 0);
+      again.value = false;
+    } catch (error) {
+      problem.value = messageOf(error);
+    }
+    busy.value = false;
+  };
+  return (
+    <div class="turn-foot">
+      {ending !== null && !state.cutEnd.value && <p class={cx("ending", isBad(ending) && "bad")}>{problem.value || endingWords(ending, lastWords(state))}</p>}
+      {ending !== null && acts.again && again.value && PASSING.has(ending.code) && <button type="button" class="again" disabled={busy.value} onClick={() => void tryAgain()}>Try again</button>}
+      {!state.live.value && answer && <CopyButton text={() => answer} label="Copy answer" class="quiet copy-answer" />}
+    </div>
+  );
+}
+
+function isBad({ code }: Ending): boolean {
+  return !["completed", "interrupted"].includes(code);
+}
+
+/** What was said last in a turn. */
+function lastWords(state: TurnState): string {
+  return state.items.value.findLast(({ item }) => item.value.kind === "text")?.item.value.text?.trim() ?? "";
+}
+
+/** How a turn has ended. `last` is what was said in it: an error of the API is said already. */
+function endingWords(ending: Ending, last: string): string {
+  const { code, durationMs, costUsd } = ending;
+  const detail = ending.detail ?? "";
+  const said = last && detail && (detail.includes(last) || last.includes(detail));
+  return [ENDINGS[code] ?? code.replace(/_/g, " "), isBad(ending) && !said ? detail : "", durationMs ? duration(durationMs) : "", dollars(costUsd)].filter(Boolean).join(" · ");
+}
