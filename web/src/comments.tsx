@@ -6,7 +6,7 @@ import { type VNode } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { ApiError, messageOf } from "./api";
 import type { Row } from "./diff";
-import type { Margin, Placed } from "./diff_view";
+import type { Margin, Placed } from "./line_selection";
 import { draftOf, freshKey, saveDraft } from "./drafts";
 import { findRange, numbersOf, placeWords, rangeOf, type LineRange } from "./line_ranges";
 import { useFreshId } from "./ui";

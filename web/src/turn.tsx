@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { messageOf } from "./api";
-import type { Margin } from "./diff_view";
+import type { Margin } from "./line_selection";
 import { ItemView } from "./item";
 import { WrittenMarkdown } from "./markdown";
 import { Prompt } from "./prompt";

@@ -1,14 +1,8 @@
 // What all components share.
 
-import { createElement, render, type ComponentChildren, type FunctionComponent, type VNode } from "preact";
+import { type ComponentChildren, type VNode } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-
-/** Draws a component inside an element that is not one itself; returns what takes it away again. */
-export function mount<Props extends object>(component: FunctionComponent<Props>, props: Props, place: Element): () => void {
-  render(createElement(component as FunctionComponent, props), place);
-  return () => render(null, place);
-}
 
 let ids = 0;
 
