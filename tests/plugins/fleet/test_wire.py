@@ -106,11 +106,16 @@ async def test_a_reader_that_stops_holds_its_writer_back(engine: Running) -> Non
                     await one.drain()
 
             writing = asyncio.ensure_future(write_on())
+            await until(lambda: one._sent - one._acknowledged_by_peer >= wire.WINDOW)
+            await until(lambda: len(one._outgoing) > wire._BUFFERED)
             before = -1
-            # Until two beats have passed without progress: also signs of life open no window that is full.
-            while before != sent:
+            while before != sent:  # signs of life open no window that is full
                 before = sent
-                await asyncio.sleep(2 * wire.BEAT)
+                for side in (other, one):
+                    side._send_sign()
+                    await until(lambda side=side: not side._sign_due)  # type: ignore[misc]
+                    for each in (one, other, one):  # it has arrived, and what the other side answers
+                        await each._client.flush()
             held = sent * len(line)
             assert wire.WINDOW <= held <= wire.WINDOW + (2 << 20)
             assert not one.ended
