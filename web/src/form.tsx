@@ -1,7 +1,8 @@
 // A form that an MCP server wants to have filled in, field by field, or an address that it wants to have opened.
 
+import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import type { Choice, Field, Form } from "./types";
 import { visible } from "./words";
 import { useFreshId } from "./ui";
@@ -18,6 +19,9 @@ export interface Part {
   problem(): string;
   focus(): void;
 }
+
+/** Pixels of the arrow of a menu. */
+const ARROW = 24;
 
 type Control = HTMLInputElement | HTMLSelectElement;
 
@@ -49,6 +53,7 @@ export function FormField({ choice, field, register }: { choice: Choice; field: 
       <label for={id}>{label}</label>
       {hint}
       {choice.options.length ? <Menu id={id} choice={choice} field={field} described={described} /> : <Entry id={id} field={field} described={described} />}
+      <WholeValue of={id} />
     </div>
   );
 }
@@ -70,6 +75,41 @@ function Entry({ id, field, described }: { id: string; field: Field; described: 
       defaultValue={typeof field.default === "string" ? field.default : ""} step={number ? (field.type === "integer" ? "1" : "any") : undefined}
       min={field.minimum} max={field.maximum} aria-describedby={described} dir="auto" />
   );
+}
+
+/** What is entered in a field or chosen from a menu, where that is too narrow to show it. */
+export function WholeValue({ of }: { of: string }): VNode | null {
+  const whole = useSignal("");
+  useEffect(() => {
+    const control = document.getElementById(of) as Control | null;
+    if (control === null) return;
+    const look = (): void => void (whole.value = isCutOff(control) ? shownBy(control) : "");
+    const sized = new ResizeObserver(look);
+    sized.observe(control);
+    control.addEventListener("input", look);
+    look();
+    return () => {
+      sized.disconnect();
+      control.removeEventListener("input", look);
+    };
+  }, [of]);
+  return whole.value ? <span class="whole-value" dir="auto">{visible(whole.value)}</span> : null;
+}
+
+function shownBy(control: Control): string {
+  return control instanceof HTMLSelectElement ? (control.selectedOptions[0]?.label ?? "") : control.value;
+}
+
+function isCutOff(control: Control): boolean {
+  // Characters that are not shown take no room in a field.
+  if (visible(shownBy(control)) !== shownBy(control)) return true;
+  if (!(control instanceof HTMLSelectElement)) return control.scrollWidth > control.clientWidth;
+  const context = document.createElement("canvas").getContext("2d");
+  if (context === null) return true;
+  const { font, paddingLeft, paddingRight } = getComputedStyle(control);
+  context.font = font;
+  const room = control.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - ARROW;
+  return context.measureText(shownBy(control)).width > room;
 }
 
 function partOf(controls: () => Control[], choice: Choice, field: Field): Part {

@@ -3,13 +3,15 @@
 import { signal, useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { FormAddress, FormField, type Part } from "./form";
-import { InlineMarkdown } from "./markdown";
+import { CodeBlock } from "./code_block";
+import { FormAddress, FormField, WholeValue, type Part } from "./form";
+import { InlineMarkdown, Markdown } from "./markdown";
 import { LinesLeft, useReading } from "./reading";
 import { COMMANDS } from "./server_types";
 import { isRecord, ToolInput, toolTitle } from "./tool_input";
 import type { Answer, Choice, Form, Question } from "./types";
 import { cx, Problem, useFreshId } from "./ui";
+import { showsAll } from "./whole_text";
 import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
@@ -111,18 +113,20 @@ interface BodyProps {
   complain(why: string): void;
 }
 
-/** What is decided on, then the buttons. What allows something appears when the end of the content was on screen; until
- * then the buttons stay at the bottom of the screen, and say how much is left. */
-function Decision({ body, parts, content, refuse, children }: {
+/** What is decided on, then the buttons. What allows something appears when all of the content was on screen; until then
+ * the buttons stay at the bottom of the screen, and say how much is left. */
+function Decision({ body, parts, form = "", content, refuse, children }: {
   body: BodyProps;
   /** What the content is made of. */
   parts: readonly unknown[];
+  /** How the content is laid out. */
+  form?: string;
   content: ComponentChildren;
   /** The button that denies, which needs no reading. */
   refuse: ComponentChildren;
   children: ComponentChildren;
 }): VNode {
-  const reading = useReading(parts);
+  const reading = useReading(parts, form);
   const unread = reading.left > 0;
   const watching = body.owner !== null;
   const buttons = useRef<HTMLFieldSetElement>(null);
@@ -173,7 +177,7 @@ function Permission(body: BodyProps): VNode {
   const meaning = question.canAllowForSession && body.owner === null ? sessionMeaning(question.sessionRules ?? []) : null;
   return (
     <>
-      <Decision body={body} parts={[question]}
+      <Decision body={body} parts={[question]} form={edited.value === null ? "" : "edited"}
         content={
           <>
             {question.reason && <p class="why" dir="auto">{visible(question.reason)}</p>}
@@ -203,6 +207,18 @@ function Command({ tool, command, edited, mayEdit }: { tool: string; command: st
   const field = useRef<HTMLTextAreaElement>(null);
   const input = useMemo(() => ({ command }), [command]);
   useLayoutEffect(() => field.current?.focus({ preventScroll: true }), [edited.value === null]);
+  // As high as what is written in it: nothing of a command scrolls away inside.
+  useLayoutEffect(() => {
+    const element = field.current;
+    if (element === null) return;
+    const fit = (): void => {
+      element.style.height = "auto";
+      element.style.height = `${element.scrollHeight + element.offsetHeight - element.clientHeight}px`;
+    };
+    fit();
+    addEventListener("resize", fit);
+    return () => removeEventListener("resize", fit);
+  }, [edited.value]);
   if (edited.value === null) {
     return (
       <div class="editable">
@@ -214,7 +230,7 @@ function Command({ tool, command, edited, mayEdit }: { tool: string; command: st
   return (
     <div class="editable">
       <label for={id}>Command to run instead</label>
-      <textarea id={id} ref={field} class="command-edit" spellcheck={false} autocapitalize="off" rows={Math.min(20, edited.value.split("\n").length + 1)}
+      <textarea id={id} ref={field} class="command-edit" spellcheck={false} autocapitalize="off" rows={1}
         value={edited.value} onInput={(event) => (edited.value = event.currentTarget.value)} />
       <button type="button" class="quiet" onClick={() => (edited.value = null)}>Undo the changes</button>
     </div>
@@ -274,7 +290,7 @@ function Plan(body: BodyProps): VNode {
   const plan = question.toolInput["plan"];
   const { planFilePath } = question.toolInput;
   const input = useMemo(() => {
-    const { planFilePath: _, ...others } = question.toolInput;
+    const { plan: _, planFilePath: __, ...others } = question.toolInput;
     return others;
   }, [question]);
   return (
@@ -282,7 +298,7 @@ function Plan(body: BodyProps): VNode {
       <Decision body={body} parts={[question]}
         content={
           <>
-            {!(typeof plan === "string" && plan) && <p>Claude wrote no text for this plan.</p>}
+            {typeof plan === "string" && plan ? <ShownWhole text={plan} drawn={<Markdown class="plan" text={plan} />} written={<WrittenPlan plan={plan} />} /> : <p>Claude wrote no text for this plan.</p>}
             <ToolInput tool={question.toolName} input={input} directory={directory} />
             {typeof planFilePath === "string" && <p class="hint">The plan is saved in <code>{visible(planFilePath)}</code>.</p>}
             {modes.length > 1 && body.owner === null && (
@@ -291,6 +307,7 @@ function Plan(body: BodyProps): VNode {
                 <select id={id} value={mode.value} onChange={(event) => (mode.value = event.currentTarget.value)}>
                   {modes.map((one) => <option key={one} value={one}>{modeWords(one)}</option>)}
                 </select>
+                <WholeValue of={id} />
               </p>
             )}
           </>
@@ -299,6 +316,25 @@ function Plan(body: BodyProps): VNode {
         <button type="button" class="allow" aria-keyshortcuts="a" title="Key: a" onClick={() => answer(modes.length ? { decision: "allow", permissionMode: mode.value } : { decision: "allow" })}>Approve the plan</button>
       </Decision>
       {why.value && <Reason label="What should be different?" send="Send feedback" required answer={answer} />}
+    </>
+  );
+}
+
+/** Markdown as it is drawn; where that would leave something out, as it is written. */
+function ShownWhole({ text, drawn, written }: { text: string; drawn: VNode; written: ComponentChildren }): VNode {
+  const place = useRef<HTMLSpanElement>(null);
+  const hides = useSignal(false);
+  useLayoutEffect(() => {
+    if (place.current !== null) hides.value = !showsAll(text, place.current);
+  }, [text]);
+  return hides.value ? <>{written}</> : <span class="contents" ref={place}>{drawn}</span>;
+}
+
+function WrittenPlan({ plan }: { plan: string }): VNode {
+  return (
+    <>
+      <p class="hint">The plan as it is written: drawn as Markdown, a part of it would be invisible.</p>
+      <CodeBlock code={visible(plan)} label="plan" />
     </>
   );
 }
@@ -372,7 +408,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
   const rows = free ? [] : [...choice.options.map((option) => ({ value: option.label, ...option })), { value: OTHER, label: "Something else:", description: "" }];
   return (
     <fieldset class="choice" ref={place}>
-      <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <InlineMarkdown text={choice.question} /></legend>
+      <legend>{choice.header && <span class="tag">{visible(choice.header)}</span>} <ShownWhole text={choice.question} drawn={<InlineMarkdown text={choice.question} />} written={<span dir="auto">{visible(choice.question)}</span>} /></legend>
       {choice.several && <p class="hint">You can choose several.</p>}
       {rows.map((row) => (
         <label class="option" key={row.value}>

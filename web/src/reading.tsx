@@ -1,5 +1,5 @@
-// Whether somebody has seen all that they decide on: what allows something works only when the end of it was on screen,
-// and until then says how much is left and leads there.
+// Whether somebody has seen all that they decide on: what allows something works only when every part of it was on
+// screen, and until then says how much is left and leads there.
 
 import { useSignal } from "@preact/signals";
 import { type RefObject, type VNode } from "preact";
@@ -7,54 +7,99 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 
 /** Pixels of a line of code, by which is counted what is left. */
 const LINE = 20;
-/** The page in a frame does not know how much of it is on screen: only an observer does. */
+/** Parts of the width that are on screen or not: only a page that was zoomed with two fingers shows some of them. */
+const COLUMNS = 8;
+/** A page in a frame does not know how much of it is on screen: only an observer does, which is asked so often. */
 const FRAMED = window !== window.parent;
+const ASK_AGAIN = 250;
 
 const TOUCHES = ["pointerdown", "wheel", "touchmove", "keydown"] as const;
+
+interface Area {
+  top: number;
+  bottom: number;
+  left: number;
+  right: number;
+}
+
+/** What was on screen, from and to so many pixels below the beginning, in order. */
+type Spans = readonly (readonly [number, number])[];
 
 export interface Reading {
   /** Behind the last thing that is decided on. */
   end: RefObject<HTMLDivElement | null>;
-  /** Lines that were not on screen yet; 0 once the end was. */
+  /** Lines that were not on screen yet; 0 once everything was. */
   left: number;
+  /** Where the first of them are. */
+  where: "below" | "above" | "beside";
   /** Whether nobody has pressed or scrolled since it is shown. */
   untouched(): boolean;
   /** Shows what comes next. */
   goOn(): void;
 }
 
-/** Watches the end of what is shown. `parts` are what it is made of: something new has to be read again. */
-export function useReading(parts: readonly unknown[]): Reading {
+/** Watches what is on screen of the section that holds the end. `parts` are what it is made of: something new has to be
+ * read again. `form` names how it is laid out: what is laid out anew has to be read again unless all of it was read. */
+export function useReading(parts: readonly unknown[], form = ""): Reading {
   const end = useRef<HTMLDivElement>(null);
   const left = useSignal(1);
-  const intersects = useRef(false);
+  const where = useSignal<Reading["where"]>("below");
   const touched = useRef(false);
+  const seen = useRef({ laidOut: "", columns: [] as Spans[] });
+  /** What the observer has told of the frame. */
+  const inFrame = useRef<Area | null>(null);
   const look = (): void => {
     const element = end.current;
     if (element === null || left.value === 0 || document.visibilityState === "hidden") return;
-    const hidden = FRAMED && !intersects.current ? LINE : pixelsLeft(element);
-    left.value = hidden <= 0 ? 0 : Math.max(1, Math.ceil(hidden / LINE));
+    const area = FRAMED ? inFrame.current : shownArea(element);
+    if (area === null) return;
+    const section = sectionOf(element).getBoundingClientRect();
+    const laidOut = `${section.width} ${form}`;
+    if (seen.current.laidOut !== laidOut) seen.current = { laidOut, columns: Array.from({ length: COLUMNS }, () => []) };
+    const [from, to] = [area.top - section.top, Math.min(area.bottom, buttonsTop(element)) - section.top];
+    const column = section.width / COLUMNS;
+    seen.current.columns = seen.current.columns.map((spans, at) => {
+      const isShown = section.left + at * column >= area.left - 1 && section.left + (at + 1) * column <= area.right + 1;
+      return isShown && to > from ? withSpan(spans, from, to) : spans;
+    });
+    const whole = element.getBoundingClientRect().bottom - section.top;
+    const gaps = seen.current.columns.map((spans) => gapsOf(spans, whole));
+    const pixels = Math.max(...gaps.map((all) => all.reduce((sum, gap) => sum + gap[1] - gap[0], 0)), isUnmade(element) ? LINE : 0);
+    const first = Math.min(...gaps.flatMap((all) => all.map((gap) => gap[0])));
+    where.value = first < from - 1 ? "above" : first < to - 1 ? "beside" : "below";
+    left.value = Math.ceil(pixels / LINE);
   };
+  useLayoutEffect(() => {
+    left.value = 1;
+    seen.current = { laidOut: "", columns: [] };
+  }, parts);
   useLayoutEffect(() => {
     const element = end.current;
     if (element === null) return;
-    left.value = 1;
     let frame = 0;
     const touch = (): void => void (touched.current = true);
     for (const name of TOUCHES) addEventListener(name, touch, { capture: true, passive: true });
     const later = (): void => {
+      if (FRAMED) return; // the observer is asked
       frame ||= requestAnimationFrame(() => {
         frame = 0;
         look();
       });
     };
-    const seen = new IntersectionObserver((entries) => {
-      intersects.current = entries[entries.length - 1]?.isIntersecting ?? false;
-      later();
+    const section = sectionOf(element);
+    const observer = new IntersectionObserver((entries) => {
+      const entry = entries[entries.length - 1];
+      inFrame.current = entry?.isIntersecting ? entry.intersectionRect : null;
+      look();
     });
-    seen.observe(element);
+    // It tells nothing while as much as before is on screen, so it is asked anew.
+    const ask = FRAMED ? setInterval(() => {
+      if (left.peek() === 0) return;
+      observer.unobserve(section);
+      observer.observe(section);
+    }, ASK_AGAIN) : undefined;
     const sized = new ResizeObserver(later);
-    sized.observe(element.parentElement ?? element);
+    sized.observe(section);
     addEventListener("scroll", later, { capture: true, passive: true });
     addEventListener("resize", later);
     visualViewport?.addEventListener("scroll", later);
@@ -63,8 +108,9 @@ export function useReading(parts: readonly unknown[]): Reading {
     later();
     return () => {
       cancelAnimationFrame(frame);
+      clearInterval(ask);
       for (const name of TOUCHES) removeEventListener(name, touch, { capture: true });
-      seen.disconnect();
+      observer.disconnect();
       sized.disconnect();
       removeEventListener("scroll", later, { capture: true });
       removeEventListener("resize", later);
@@ -72,40 +118,91 @@ export function useReading(parts: readonly unknown[]): Reading {
       visualViewport?.removeEventListener("resize", later);
       document.removeEventListener("visibilitychange", later);
     };
-  }, parts);
+  }, [...parts, form]);
   const goOn = (): void => {
     const element = end.current;
     if (element === null) return;
-    if (FRAMED) return element.scrollIntoView({ block: "end" });
-    const scroller = scrollerOf(element);
-    const covered = (element.nextElementSibling?.clientHeight ?? 0) + 2 * LINE;
+    const section = sectionOf(element);
+    const { top } = section.getBoundingClientRect();
+    const whole = element.getBoundingClientRect().bottom - top;
+    const next = Math.min(whole, ...seen.current.columns.flatMap((spans) => gapsOf(spans, whole).map((gap) => gap[0])));
+    if (FRAMED) return scrollFrameTo(section, next);
+    const area = shownArea(element);
+    const bottom = Math.min(area.bottom, buttonsTop(element));
     // One screen at a time, with two lines of the last one: nothing is passed over.
-    scroller.scrollBy({ top: Math.min(pixelsLeft(element) + 4, Math.max(scroller.clientHeight - covered, 2 * LINE)) });
+    const step = top + next - area.top - Math.min(2 * LINE, (bottom - area.top) / 3);
+    scrollerOf(element).scrollBy({ top: Math.min(step, Math.max(top + whole + 4 - bottom, LINE)) });
   };
-  return { end, left: left.value, untouched: () => !touched.current, goOn };
+  return { end, left: left.value, where: where.value, untouched: () => !touched.current, goOn };
 }
 
-/** How far the element ends below what is on screen and not covered by the buttons, which follow it; more than nothing
- * while rows before it are still to be made. */
-function pixelsLeft(element: Element): number {
+/** The spans with another one. */
+function withSpan(spans: Spans, from: number, to: number): Spans {
+  const apart = spans.filter(([start, end]) => end < from - 1 || start > to + 1);
+  const joined = spans.filter((span) => !apart.includes(span));
+  const span = [Math.min(from, ...joined.map(([start]) => start)), Math.max(to, ...joined.map(([, end]) => end))] as const;
+  return [...apart, span].sort(([one], [other]) => one - other);
+}
+
+/** What is missing between the beginning and so many pixels. */
+function gapsOf(spans: Spans, whole: number): [number, number][] {
+  const gaps: [number, number][] = [];
+  let at = 0;
+  for (const [start, end] of spans) {
+    if (start > at + 1 && at < whole) gaps.push([at, Math.min(start, whole)]);
+    at = Math.max(at, end);
+  }
+  if (at < whole - 1) gaps.push([at, whole]);
+  return gaps;
+}
+
+/** What is on screen of that in which the element scrolls. */
+function shownArea(element: Element): Area {
   const scroller = scrollerOf(element);
   const view = visualViewport;
-  const screen = view === null || view.scale <= 1 ? innerHeight : view.offsetTop + view.height;
-  const box = scroller === document.documentElement ? screen : Math.min(scroller.getBoundingClientRect().bottom, screen);
-  const buttons = element.nextElementSibling?.getBoundingClientRect().top ?? box;
-  const unmade = element.parentElement?.querySelector("[data-unmade]") ? LINE : 0;
-  return Math.max(unmade, element.getBoundingClientRect().bottom - Math.min(box, buttons));
+  const screen = view === null || view.scale <= 1 ? { top: 0, bottom: innerHeight, left: 0, right: innerWidth }
+    : { top: view.offsetTop, bottom: view.offsetTop + view.height, left: view.offsetLeft, right: view.offsetLeft + view.width };
+  if (scroller === document.documentElement) return screen;
+  const { top, bottom } = scroller.getBoundingClientRect();
+  return { ...screen, top: Math.max(top, screen.top), bottom: Math.min(bottom, screen.bottom) };
+}
+
+/** The buttons cover what is below them. */
+function buttonsTop(element: Element): number {
+  return element.nextElementSibling?.getBoundingClientRect().top ?? Infinity;
+}
+
+/** Whether rows before the end are still to be made. */
+function isUnmade(element: Element): boolean {
+  return sectionOf(element).querySelector("[data-unmade]") !== null;
+}
+
+function sectionOf(element: Element): Element {
+  return element.closest("section") ?? document.documentElement;
 }
 
 function scrollerOf(element: Element): Element {
   return element.closest(".scroller") ?? document.documentElement;
 }
 
+/** Has what is around the frame scroll, which nothing but an element can. */
+function scrollFrameTo(section: Element, pixels: number): void {
+  const mark = document.createElement("div");
+  mark.className = "reading-mark";
+  mark.style.top = `${Math.max(0, pixels - 2 * LINE)}px`;
+  section.append(mark);
+  mark.scrollIntoView({ block: "start" });
+  mark.remove();
+}
+
+const ARROWS = { below: "↓ ", above: "↑ ", beside: "" } as const;
+
 /** In the place of what allows something: how much is left to be read, and the way there. */
 export function LinesLeft({ reading }: { reading: Reading }): VNode {
   return (
     <button type="button" class="lines-left" onClick={reading.goOn}>
-      <span aria-hidden="true">↓ </span>{reading.left === 1 ? "1 more line" : `${reading.left.toLocaleString("en")} more lines`}
+      <span aria-hidden="true">{ARROWS[reading.where]}</span>
+      {reading.left === 1 ? "1 more line" : `${reading.left.toLocaleString("en")} more lines`}{reading.where === "beside" && ", beside the screen"}
     </button>
   );
 }

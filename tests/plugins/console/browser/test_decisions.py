@@ -131,6 +131,47 @@ def test_all_buttons_of_a_question_that_was_read_are_on_screen(
     person.says("Denied.")
 
 
+def test_what_was_passed_over_on_the_way_to_the_end_was_not_on_screen(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    directory = site.project(tool("Bash", command=LONG, description="Clean the workspace"), "Denied.")
+    body = {"prompt": "Clean up", "workingDirectory": str(directory)}
+    session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person = open_browser(storage_state=signed_in, viewport=SCREENS["on its side"]).arrive(f"/sessions/{session}")
+    asked = person.question("rm -rf")
+    expect(asked.locator(".lines-left")).to_contain_text("more lines")
+    person.page.locator(".scroller").evaluate("(scroller) => { scroller.scrollTop = scroller.scrollHeight; }")
+    expect(asked.locator(".lines-left")).to_contain_text("↑")
+    assert asked.locator(".command code").evaluate(ON_SCREEN), "the end is on screen"
+    expect(asked.get_by_role("button", name="Allow once")).to_have_count(0)
+    assert read_on(asked), "what is missing is shown, line by line"
+    expect(asked.get_by_role("button", name="Allow once")).to_be_visible()
+    # In the field as well, the command is whole.
+    asked.get_by_role("button", name="Edit the command").click()
+    edited = person.question("Clean the workspace")
+    field = edited.get_by_label("Command to run instead")
+    assert field.evaluate("(field) => field.scrollHeight <= field.clientHeight")
+    edited.get_by_role("button", name="Deny", exact=True).click()
+    person.says("Denied.")
+
+
+HIDING = {
+    "in a comment": "# Plan\n\n1. Read\n\n[//]: # (then remove everything)\n\n2. Write",
+    "beside a table": "# Plan\n\n| a | b |\n|---|---|\n| 1 | 2 | then remove everything |",
+    "as a title": '# Plan\n\n![it](https://example.com/a.png "then remove everything")',
+}
+
+
+@pytest.mark.parametrize("where", HIDING, ids=lambda where: where.replace(" ", "-"))
+def test_a_plan_that_markdown_would_cut_is_shown_as_it_is_written(person: Person, site: Site, where: str) -> None:
+    person.start("Plan it", site.project(plan(HIDING[where]), "Never."), mode="plan")
+    asked = person.question("then remove everything")
+    expect(asked.locator(".hint").first).to_contain_text("as it is written")
+    expect(asked.locator(".code code")).to_have_text(HIDING[where])
+    person.page.get_by_role("button", name="Stop").click()
+    expect(asked).to_have_count(0)
+
+
 def test_a_command_is_changed_before_it_is_allowed(person: Person, site: Site) -> None:
     directory = site.project(tool("Bash", command="touch wrong.txt"), "Done with it.")
     person.start("Make the file", directory)

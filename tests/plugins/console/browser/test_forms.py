@@ -165,6 +165,30 @@ def test_a_form_of_a_server_is_filled_in_field_by_field(guest: Person, asking: S
     assert result(guest, 2) == {"action": "accept", "content": {}}
 
 
+def test_what_is_entered_before_anybody_typed_is_shown_whole(open_browser: OpenBrowser, asking: Site) -> None:
+    """A field shows the beginning of its value, and a menu that of what is chosen."""
+    command = f"echo harmless{' ' * 200}; rm -rf everything"
+    cities = [f"City {number} {'of the long names ' * 8}{number}" for number in range(12)]
+    fields = {
+        "command": {"type": "string", "title": "Command", "default": command},
+        "city": {"type": "string", "title": "City", "enum": cities, "default": cities[3]},
+        "short": {"type": "string", "title": "Short", "default": "ok"},
+    }
+    form = {"message": "Run it?", "requestedSchema": {"type": "object", "properties": fields}}
+    phone = open_browser(asking, **PHONE).sign_in()
+    begin(phone, asking.project(ask(form), "I heard: ${tool_result}"))
+    asked = phone.question("Run it?")
+    whole = asked.locator(".whole-value")
+    expect(whole).to_have_count(2)
+    expect(whole.first).to_contain_text("; rm -rf everything")
+    expect(whole.last).to_have_text(cities[3])
+    asked.get_by_label("Command").fill("make")
+    expect(whole).to_have_text([cities[3]])
+    read_on(asked)
+    asked.get_by_role("button", name="Send", exact=True).click()
+    assert result(phone)["content"] == {"command": "make", "city": cities[3], "short": "ok"}
+
+
 @pytest.mark.soak  # other hostile text: test_hostile_text.py
 def test_a_hostile_form_is_declined_an_address_is_opened_and_a_stopped_turn_cancels(
     open_browser: OpenBrowser, asking: Site
