@@ -12,7 +12,8 @@ export interface CostBar {
 }
 
 export interface BudgetLine {
-  usd: number;
+  /** What may be spent in a period. */
+  of(name: string): number;
   words: string;
 }
 
@@ -33,12 +34,14 @@ export function CostBars({ lines, names, per, split, limit }: {
   const bars = names.map((name) => together(name, lines.filter((line) => line.name === name)));
   const series = ranked(bars);
   const highest = Math.max(...bars.map((bar) => bar.usd), 0.000001);
-  const drawn = limit !== undefined && limit.usd <= highest * MAX_LIMIT_RATIO ? limit : undefined;
-  const most = Math.max(highest, drawn?.usd ?? 0);
+  const limits = limit === undefined ? [] : names.map((name) => limit.of(name));
+  const limitNow = limits.at(-1) ?? 0;
+  const isDrawn = limit !== undefined && Math.max(...limits) <= highest * MAX_LIMIT_RATIO;
+  const most = Math.max(highest, ...(isDrawn ? limits : []));
   const height = (usd: number): number => (MAX_HEIGHT * usd) / most;
   const width = names.length * 10;
   const said = bars.filter((bar) => bar.usd > 0).map((bar) => `${bar.name}: ${dollars(bar.usd)}${inParts(bar, series)}`).join("; ");
-  const title = `Costs by ${per}${split ? ` and ${split}` : ""}: ${said || "nothing"}${limit ? `. ${limit.words}: ${dollars(limit.usd)}` : ""}`;
+  const title = `Costs by ${per}${split ? ` and ${split}` : ""}: ${said || "nothing"}${limit ? `. ${limit.words}: ${dollars(limitNow)}` : ""}`;
   return (
     <figure class="cost-bars">
       <div class="axis" aria-hidden="true"><span>{dollars(most)}</span></div>
@@ -55,7 +58,7 @@ export function CostBars({ lines, names, per, split, limit }: {
             );
           });
         })}
-        {drawn !== undefined && <line x1="0" x2={width} y1={48 - height(drawn.usd)} y2={48 - height(drawn.usd)} class="limit-line"><title>{`${drawn.words}: ${dollars(drawn.usd)}`}</title></line>}
+        {isDrawn && <path d={limits.map((usd, at) => `${at ? "L" : "M"}${at * 10} ${48 - height(usd)}H${at * 10 + 10}`).join("")} class="limit-line"><title>{`${limit.words}: ${dollars(limitNow)}`}</title></path>}
         <line x1="0" x2={width} y1="48.5" y2="48.5" class="base-line" />
       </svg>
       <div class="axis" aria-hidden="true"><span>{names[0]}</span>{names.length > 1 && <span>{names.at(-1)}</span>}</div>
@@ -65,7 +68,7 @@ export function CostBars({ lines, names, per, split, limit }: {
             <li key={part} title={visible(part)}><span class={`legend-mark ${colour(series, part)}`} aria-hidden="true" />{`${partName(part)} ${dollars(bars.reduce((sum, bar) => sum + (bar.parts[part] ?? 0), 0))}`}</li>
           ))}
           {limit !== undefined && (
-            <li>{drawn !== undefined && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limit.usd)}${drawn === undefined ? ", far above these bars" : ""}`}</li>
+            <li>{isDrawn && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limitNow)}${isDrawn ? "" : ", far above these bars"}`}</li>
           )}
         </ul>
       )}

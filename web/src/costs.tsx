@@ -144,10 +144,22 @@ function periods(lines: readonly Line[], by: string, days: number): string[] {
   return lastDays(days || Math.min(MAX_BARS, Math.max(1, all)));
 }
 
-/** The budget of whoever the costs are of, for one bar: of a group or of another person it says nothing here. */
+/** The budget of whoever the costs are of, for one bar: of a group or of another person it says nothing here. Where there
+ * is only one for a month, a day has its share of it, and a month has that of its days. */
 function budgetOf(budgets: readonly Budget[], by: string): BudgetLine | undefined {
-  const own = budgets.find((one) => one.period === by && !one.group && !one.caller && !one.machine);
-  return own && { usd: own.limitUsd, words: `Budget for a ${by}` };
+  const own = budgets.filter((one) => !one.group && !one.caller && !one.machine);
+  const [exact] = own.filter((one) => one.period === by);
+  if (exact !== undefined) return { of: () => exact.limitUsd, words: `Budget for a ${by}` };
+  const [other] = own;
+  if (other === undefined) return undefined;
+  if (by === "day") return { of: (name) => other.limitUsd / daysOfMonth(name), words: "Budget for a month, for each day of it" };
+  return { of: (name) => other.limitUsd * daysOfMonth(name), words: "Budget for a day, for each day of a month" };
+}
+
+/** How many days the month of a day or month has. */
+function daysOfMonth(name: string): number {
+  const [year = 0, month = 1] = name.split("-").map(Number);
+  return new Date(Date.UTC(year, month, 0)).getUTCDate();
 }
 
 /** What has a time comes newest first. */

@@ -63,7 +63,7 @@ export function Design(): VNode {
         </section>
         <section>
           <h2>Charts</h2>
-          <CostBars names={lastDays(14)} per="day" split="model" limit={{ usd: 12, words: "Budget for a day" }}
+          <CostBars names={lastDays(14)} per="day" split="model" limit={{ of: () => 12, words: "Budget for a day" }}
             lines={lastDays(14).map((name, at) => ({ name, usd: (at * 7) % 10, parts: Object.fromEntries(SERIES.map((part) => [part, ((at * 7) % 10) / SERIES.length])) }))} />
           <p><Ring part={0.3} words="context 30 %" /> <Ring part={0.9} words="context 90 %" /></p>
         </section>
