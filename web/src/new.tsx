@@ -6,6 +6,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { post } from "./api";
 import { started } from "./attachments";
 import { Composer, ComposerBox } from "./composer";
+import { DirectoryChooser } from "./directories";
 import { dollarAmount } from "./numbers";
 import { modeWords } from "./question";
 import type { Live } from "./live";
@@ -26,6 +27,8 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
   const model = useSignal("");
   const budget = useSignal("");
   const worktree = useSignal(false);
+  const choosing = useSignal(false);
+  const place = useRef<HTMLSpanElement>(null);
   const machine = useSignal("");
   const amount = useRef<HTMLInputElement>(null);
   const composer = useMemo(() => new Composer({
@@ -64,8 +67,16 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
           <div class="chips">
             {machines.length > 0 && <span class="chip"><label for={`${id}-machine`}>Machine</label>
               <MachineSelect id={`${id}-machine`} machines={machines} any="Any machine" value={machine.value} usable={takes} choose={(one) => (machine.value = one)} /></span>}
-            <span class="chip wide"><label for={`${id}-directory`}>Directory</label>
-              <input id={`${id}-directory`} type="text" list={`${id}-directories`} autocomplete="off" spellcheck={false} value={directory.value} onInput={(event) => (directory.value = event.currentTarget.value)} /></span>
+            <span class="chip wide" ref={place}><label for={`${id}-directory`}>Directory</label>
+              <span class="chip-row">
+                <input id={`${id}-directory`} type="text" list={`${id}-directories`} autocomplete="off" autocapitalize="off" spellcheck={false} value={directory.value} onInput={(event) => (directory.value = event.currentTarget.value)} />
+                {!machines.length && <button type="button" aria-expanded={choosing.value} onClick={() => (choosing.value = !choosing.value)}>Choose…</button>}
+              </span></span>
+            {choosing.value && <DirectoryChooser choose={(path) => {
+              directory.value = path;
+              choosing.value = false;
+              place.current?.scrollIntoView({ block: "nearest" });
+            }} />}
             <datalist id={`${id}-directories`}>{me.directories.map((path) => <option key={path} value={path} />)}</datalist>
             <span class="chip mode-chip"><label for={`${id}-mode`}>Permissions</label>
               <select id={`${id}-mode`} value={mode.value} onChange={(event) => (mode.value = event.currentTarget.value)}>

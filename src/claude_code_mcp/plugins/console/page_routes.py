@@ -16,6 +16,7 @@ from ...core.service import Service
 from ...server.api_parts import ApiPart, Handler, Handlers
 from ...server.web_answers import BodyRoom, RequestRefused, guarded
 from .change_routes import ChangeRoutes
+from .directory_routes import DirectoryRoutes
 from .feeds import Feeds, Streams
 from .guard import WebUser
 from .session_routes import QUESTIONS, OverviewRoutes, QuestionRoutes, SessionRoutes, SharingRoutes
@@ -82,6 +83,7 @@ class ServiceRoutes:
             ("GET", f"{path}/find", sessions.find),
             ("GET", f"{path}/commands", sessions.commands),
             ("POST", f"{path}/export", sessions.export),
+            ("GET", "/directories", DirectoryRoutes(service).list),
             ("GET", f"{path}/files", sessions.files),
             ("GET", path + "/turns/{turn}/items/{item}", sessions.item),
             ("GET", path + "/turns/{turn}/images/{image}", sessions.image),

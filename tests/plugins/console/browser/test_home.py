@@ -2,6 +2,7 @@
 
 import math
 import re
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -103,6 +104,49 @@ def test_a_session_is_started_with_a_picture_and_a_completed_file_in_a_worktree(
     page.goto(f"{site.url}/#/new")
     expect(page.get_by_label("Task")).to_have_value("")
     expect(page.locator(".attachment")).to_have_count(0)
+
+
+def test_a_directory_is_chosen_on_a_phone_without_typing(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, axe: str
+) -> None:
+    used = site.project("Begun.", name="used-before")
+    begin(site, "Use it", used)
+    place = site.sandbox.root / "many"
+    names = [f"project {number:03}" for number in range(230)]
+    hostile = "<img src=x onerror=window.hit=1>\u202efdp."
+    for name in (*names, f"a {hostile}"):
+        (place / name).mkdir(parents=True)
+    person = open_browser(storage_state=signed_in, **{**PHONE, "viewport": {"width": 320, "height": 640}})
+    page = person.arrive("/new").page
+    field = page.get_by_label("Directory")
+    page.get_by_role("button", name="Choose…").tap()
+    chooser = page.locator(".directories")
+    chooser.get_by_role("button", name=str(used), exact=True).tap()
+    expect(field).to_have_value(str(used))
+    expect(chooser).to_have_count(0)
+    # Below the directories that the policy allows, as deep as somebody goes.
+    page.get_by_role("button", name="Choose…").tap()
+    page.route(
+        re.compile(r"/api/directories\??$"), lambda route: route.fulfill(json={"recent": [], "roots": [str(place)]})
+    )
+    page.get_by_role("button", name="Choose…").tap()
+    page.get_by_role("button", name="Choose…").tap()
+    chooser.get_by_role("button", name=str(place)).tap()
+    shown = chooser.get_by_role("listitem")
+    expect(shown).to_have_count(200)
+    expect(shown.first).to_contain_text("a <img src=x onerror=window.hit=1>⟨U+202E⟩fdp.")
+    expect(chooser).to_contain_text("There are more")
+    page.evaluate(axe)
+    assert page.evaluate("axe.run().then(result => result.violations.map(one => one.id))") == []
+    excess = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert excess == 0
+    chooser.get_by_role("searchbox", name="Search these names").fill("ct 229")
+    expect(shown).to_have_count(1)
+    shown.first.get_by_role("button").tap()
+    expect(chooser.get_by_role("heading")).to_have_text(str(place / names[229]))
+    chooser.get_by_role("button", name="Work here").tap()
+    expect(field).to_have_value(str(place / names[229]))
+    assert page.evaluate("window.hit") is None
 
 
 def test_a_small_screen_says_on_every_page_who_waits_and_cuts_no_line_of_a_session(
@@ -242,7 +286,9 @@ def test_costs_are_bars_of_parts_with_a_legend_and_the_line_of_the_budget(
     assert heights[f"{before}, opus: $2.00"] == pytest.approx(2 * heights[f"{today}, opus: $1.00"])
     assert heights[f"{before}, haiku: $1.50"] == pytest.approx(3 * heights[f"{before}, other: $0.50"])
     top = min(float(bar.get_attribute("y") or 0) for bar in picture.locator("rect").all())
-    assert float(picture.locator(".limit-line").get_attribute("y1") or 0) < top, "the budget is above what was spent"
+    first = re.match(r"M0 ([\d.]+)H10", picture.locator(".limit-line").get_attribute("d") or "")
+    assert first is not None
+    assert float(first[1]) < top, "the budget is above what was spent"
     page.get_by_label("split by").select_option("project")
     expect(page.get_by_role("img", name="Costs by day and project")).to_be_visible()
     assert ["split=model" in asked[0], "split=project" in asked[-1]] == [True, True]
@@ -252,6 +298,12 @@ def test_costs_are_bars_of_parts_with_a_legend_and_the_line_of_the_budget(
     page.get_by_label("split by").select_option("model")
     expect(legend).to_have_text(["opus $5.00", "Budget for a month: $9000.00, far above these bars"])
     expect(page.locator(".limit-line")).to_have_count(0)
+    # A budget of another period is drawn for its share.
+    budgets[:] = [{"period": "day", "limitUsd": 0.2, "spentUsd": 0.1}]
+    page.get_by_label("split by").select_option("project")
+    share = 0.2 * monthrange(today.year, today.month)[1]
+    expect(legend.last).to_have_text(f"Budget for a day, for each day of a month: ${share:.2f}")
+    expect(page.locator(".limit-line")).to_be_attached()
     page.get_by_label("By", exact=True).select_option("project")
     expect(page.get_by_label("split by")).to_have_count(0)
     expect(page.locator(".figures")).to_be_visible()

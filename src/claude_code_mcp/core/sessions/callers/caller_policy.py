@@ -90,6 +90,11 @@ class CallerPolicy:
         """Whether this caller's sessions may work in a directory. Blocks on the disk."""
         return self._enforcer.may_work_in(path, self._principal)
 
+    def working_directory(self, path: str) -> str:
+        """The directory with links resolved. PermissionDenied if this caller's sessions may not work in it,
+        InvalidArgument if it is not a usable path. Blocks on the disk."""
+        return self._enforcer.working_directory(path, self._principal)
+
     @property
     def needs_person(self) -> bool:
         """Whether only a person may allow the requests of this caller's sessions."""

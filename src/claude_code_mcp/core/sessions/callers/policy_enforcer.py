@@ -176,10 +176,15 @@ class PolicyEnforcer:
         roots = self._policy.profile(principal).roots
         return [self._resolve(self._root(root)) for root in ((".",) if roots is None else roots)]
 
+    def working_directory(self, path: str, principal: str) -> str:
+        """A directory with links resolved. PermissionDenied outside of the principal's roots, InvalidArgument if it is
+        not a usable path."""
+        return self.admission(principal).inside("cwd", path, self._default_directory)
+
     def may_work_in(self, path: str, principal: str) -> bool:
         """Whether a directory is within the principal's roots after resolving links."""
         try:
-            self.admission(principal).inside("cwd", path, self._default_directory)
+            self.working_directory(path, principal)
         except ClaudeCodeError:
             return False
         return True

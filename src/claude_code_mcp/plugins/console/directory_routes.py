@@ -1,0 +1,103 @@
+"""The route by which a person chooses where a new session works: where they worked last, and what is below the
+directories that their sessions may use."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.errors import ClaudeCodeError, InvalidArgument
+from ...core.private_files import folders_at
+from ...core.service import Service
+from ...core.sessions.callers.caller_policy import CallerPolicy
+from ...server.web_answers import answer, text_of
+from .guard import WebUser
+
+_MAX_NAMES = 200
+_MAX_RECENT = 8
+_LOOKED_AT = 200
+"""Sessions, the last used first, whose directories are looked at."""
+_MAX_LINKS = 1000
+"""Links of a directory that are followed to see where they lead."""
+_MAX_PATH = 4096
+
+
+class DirectoryRoutes:
+    """The handler."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, request: Request, user: WebUser) -> Response:
+        """The directories below one, or, without a path, the roots and where the caller worked last."""
+        path, text = text_of(request, "path", _MAX_PATH), text_of(request, "text")
+        policy = self._service.policy_for(user.caller)
+        if path is not None:
+            found = await asyncio.to_thread(_below, policy, path, text or "")
+        else:
+            rows, _ = await self._service.stored.page(caller=user.caller, limit=_LOOKED_AT)
+            # A shared session is somebody else's project.
+            stored = [row.project_directory for row in rows if row.project_directory and row.access is None]
+            # One that has just been started is not on the disk yet.
+            known = self._service.sessions(principal=user.principal)
+            running = [session.cwd for session in known if session.owner == user.principal]
+            used = [*running, *stored]
+            found = await asyncio.to_thread(_beginning, policy, used)
+        return answer(self._service.redaction.data(found))
+
+
+def _beginning(policy: CallerPolicy, used: Iterable[str]) -> dict[str, Any]:
+    recent: list[str] = []
+    for path in dict.fromkeys(used):
+        if len(recent) < _MAX_RECENT and _is_text(path) and policy.may_work_in(path) and os.path.isdir(path):
+            recent.append(path)
+    return {"recent": recent, "roots": [root for root in policy.directories() if _is_text(root)]}
+
+
+def _below(policy: CallerPolicy, path: str, text: str) -> dict[str, Any]:
+    resolved = policy.working_directory(path)
+    try:
+        # Without following links: a session may put one in the place of the directory that was just checked.
+        folders, links = folders_at(resolved)
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.", field="path") from None
+    wanted = text.casefold()
+    links = sorted(links)[:_MAX_LINKS]
+    names = [name for name in (*folders, *links) if wanted in name.casefold() and _is_text(name)]
+    # Those of tools come last.
+    names.sort(key=lambda name: (name.startswith("."), name.casefold(), name))
+    linked = frozenset(links)
+    shown: list[str] = []
+    for name in names:
+        if name in linked and not _leads_to_directory(policy, os.path.join(resolved, name)):
+            continue
+        if len(shown) == _MAX_NAMES:
+            return _listed(policy, resolved, shown, cut=True)
+        shown.append(name)
+    return _listed(policy, resolved, shown, cut=False)
+
+
+def _listed(policy: CallerPolicy, resolved: str, names: list[str], *, cut: bool) -> dict[str, Any]:
+    parent = os.path.dirname(resolved)
+    is_inside = parent != resolved and policy.may_work_in(parent)
+    return {"path": resolved, "parent": parent if is_inside else None, "names": names, "cut": cut}
+
+
+def _leads_to_directory(policy: CallerPolicy, path: str) -> bool:
+    """Whether a link leads to a directory that the caller's sessions may use."""
+    try:
+        return os.path.isdir(policy.working_directory(path))
+    except ClaudeCodeError:
+        return False
+
+
+def _is_text(path: str) -> bool:
+    """Whether a name can be written in an answer, and sent back as it was."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
