@@ -361,7 +361,7 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
     with Terminal.ours(["answer", session_id[:8]], place.environment, place.sandbox.project) as terminal:
         terminal.until("[d]eny REASON?")
         terminal.type("session\n")
-        terminal.until("Answered: allow.")
+        terminal.until("Answered: allow for this session.")
         assert terminal.end() == 0
     assert process.finished()[0] == 0
 
