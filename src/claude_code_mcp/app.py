@@ -51,12 +51,17 @@ async def running_service(
     shared: str | None = None,
     over_http: bool = False,
 ) -> "AsyncIterator[tuple[Service, HubProvider, RunningServer]]":
-    """A running service with its hub, policy, observers and plug-ins; `policy` may be the name of the profile for
-    callers that have no other; `others` than the `principals` may call too. Plug-ins end first, then the service, then
-    the hubs that its sessions use; the audit trail is closed last, and is complete by then; it names the `machine` of a
-    fleet. `shared` is the name of the shared server."""
+    """Runs the service with its hub, policy, observers and plug-ins.
+
+    `policy` is a policy, or the name of the profile for callers that have no other profile. `others` means that callers
+    besides the `principals` may call too. The audit trail records `machine`, the machine of a fleet. `shared` is the
+    name of the shared server.
+
+    At the end, the plug-ins end first, then the service, then the hubs that its sessions use. The audit trail is closed
+    last, so it is complete.
+    """
     plugins = await asyncio.to_thread(enabled_plugins, settings)
-    # The bundled ones also if they are disabled: a configuration file may be used with and without them.
+    # Includes disabled bundled plug-ins: the same configuration file may be used with and without them.
     sections = {*sections_of(bundled_plugins()), *sections_of(plugins)}
     settings.check_sections(sections)
     for name, meant in unknown_variables(os.environ, sections).items():
@@ -109,21 +114,21 @@ async def running_service(
         finally:
             await hosting.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
-            # The audit trail last: it is complete by then.
+            # The audit trail is closed last, when it is complete.
             for observer in [*closing, *([audit] if audit is not None else [])]:
                 await asyncio.to_thread(observer.close)
 
 
 @runtime_checkable
 class Closing(Protocol):
-    """An observer that is closed in the end."""
+    """An observer with a `close` method, which is called after the service has ended."""
 
     def close(self) -> None: ...
 
 
 @asynccontextmanager
 async def _started_plugin(plugin: Plugin, server: RunningServer, closing: list[Closing]) -> AsyncIterator[None]:
-    """A plug-in with its observers and channels at work. Adds the observers that are to be closed."""
+    """Runs a plug-in with its observers and channels. Appends the observers that must be closed to `closing`."""
     async with AsyncExitStack() as stack:
         with _naming(plugin):
             await stack.enter_async_context(plugin.running(server))
@@ -133,14 +138,14 @@ async def _started_plugin(plugin: Plugin, server: RunningServer, closing: list[C
                     closing.append(observer)
             for channel in plugin.channels(server):
                 server.service.broker.add_channel(channel)
-                # Before `running` ends: a channel that is closed is offered nothing.
+                # Before `running` ends: a closed channel gets no more questions.
                 stack.callback(server.service.broker.remove_channel, channel)
         yield
 
 
 @contextmanager
 def _naming(plugin: Plugin) -> Iterator[None]:
-    """What a plug-in raises at the start says which one it was."""
+    """Adds the name of the plug-in to errors that it raises at the start."""
     try:
         yield
     except ClaudeCodeError:
@@ -154,8 +159,8 @@ def _naming(plugin: Plugin) -> Iterator[None]:
 
 
 def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> dict[str, str | None]:
-    """What the audit trail says of a start. Whoever is not named in a policy file has the profile that it names itself,
-    unless the settings name one."""
+    """The fields of the audit entry for a start. A caller that no policy file names has the profile that it names
+    itself, unless the settings name one."""
     fallback = policy if isinstance(policy, str) else "remote" if over_http else "shared"
     file = settings.policy_file
     return {
@@ -168,7 +173,7 @@ def _started(settings: Settings, policy: Policy | str, *, over_http: bool) -> di
 def open_audit(
     settings: Settings, default: Path | None, plugins: Sequence[Plugin], machine: str | None = None
 ) -> Audit | None:
-    """The audit trail of the settings, in the file `default` if they name none; None if there is to be none.
+    """The audit trail of the settings, or in the file `default` if they name none; None if auditing is off.
     InvalidArgument if it cannot be written."""
     path = default if settings.audit_file is None else settings.audit_file
     if path == "off":
@@ -182,7 +187,7 @@ def open_audit(
         with ExitStack() as opened:
             trail = RotatingJsonl(path, most, sinks=sinks)
             opened.callback(trail.close)
-            # A pipe has no file to keep: its reader does.
+            # A pipe is not a file to rotate: its reader keeps the lines.
             essential = RotatingJsonl(essential_path(path), most) if path.is_file() else None
             opened.pop_all()
     except OSError as error:
@@ -192,7 +197,7 @@ def open_audit(
 
 
 def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, Tool[Any]]:
-    """The tools of the chosen toolsets and of plug-ins. InvalidArgument if two have the same name."""
+    """The tools of the chosen toolsets and of the plug-ins. InvalidArgument if two have the same name."""
     tools = dict(tools_of(settings))
     for plugin in plugins:
         with _naming(plugin):
@@ -204,7 +209,7 @@ def tools_with(plugins: Sequence[Plugin], settings: Settings) -> Mapping[str, To
 
 
 def authenticators(settings: Settings) -> "Sequence[Authenticator]":
-    """Those of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
+    """The authenticators of all plug-ins. InvalidArgument if their settings cannot be used. Blocks on the disk."""
     found: list[Authenticator] = []
     for plugin in enabled_plugins(settings):
         with _naming(plugin):
@@ -214,11 +219,11 @@ def authenticators(settings: Settings) -> "Sequence[Authenticator]":
 
 _Part = TypeVar("_Part")
 _OWN_QUERIES = ("sessions", "hub")
-"""What commands ask the shared server for without any plug-in."""
+"""The queries that the shared server answers without any plug-in."""
 
 
 def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], _Part | None]) -> _Part | None:
-    """The part that one plug-in provides; InvalidArgument if two do."""
+    """The part that a single plug-in provides; InvalidArgument if two provide it."""
     found = {}
     for plugin in plugins:
         with _naming(plugin):
@@ -231,7 +236,7 @@ def only_part(plugins: Sequence[Plugin], what: str, part_of: Callable[[Plugin], 
 
 
 def queries_of(plugins: Sequence[Plugin], server: RunningServer) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    """The queries that plug-ins answer at the shared server. InvalidArgument if two have the same name."""
+    """The queries that plug-ins answer on the shared server. InvalidArgument if two have the same name."""
     found: dict[str, Callable[[], Awaitable[Any]]] = {}
     for plugin in plugins:
         with _naming(plugin):

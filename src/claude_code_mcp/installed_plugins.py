@@ -1,7 +1,7 @@
 """Finds the installed plug-ins: the bundled ones by their directories, others by their entry points.
 
-Looking for entry points takes tens of milliseconds. A server on stdio does it after its first answers, and of the
-commands only those that a plug-in may extend.
+Looking up entry points takes tens of milliseconds. A server on stdio does it after its first answers, and only those
+commands do it that a plug-in may extend.
 """
 
 import logging
@@ -27,10 +27,10 @@ _BUNDLED = Path(__file__).parent / "plugins"
 
 
 def enabled_plugins(settings: "Settings") -> list[Plugin]:
-    """A new object of each plug-in that the settings do not disable, in the order of their names. Blocks on the disk.
+    """Creates an object of each plug-in that the settings do not disable, ordered by name. Blocks on the disk.
 
-    InvalidArgument if a plug-in cannot be loaded, two have the same name, or the settings disable one that is not
-    installed: a server without a plug-in that its operator relies on could be less careful than expected.
+    InvalidArgument if a plug-in cannot be loaded, if two have the same name, or if the settings disable one that is not
+    installed: a server without a plug-in that its operator relies on could be less strict than expected.
     """
     off, bundled, others = frozenset(settings.plugins_off), _bundled_names(), _entry_points()
     unknown = sorted(off - {*bundled, *others})
@@ -49,8 +49,8 @@ def enabled_plugins(settings: "Settings") -> list[Plugin]:
 
 
 def distributions_of(plugins: Iterable[Plugin]) -> dict[str, str]:
-    """The distributions that plug-ins are from, except for ours, by the names of their directories, and the version of
-    each. Blocks on the disk."""
+    """Maps the directory names of distributions to their versions, for the distributions that provide these plug-ins,
+    except ours. Blocks on the disk."""
     points, found = _entry_points(), {}
     for plugin in plugins:
         point = points.get(plugin.name)
@@ -60,13 +60,13 @@ def distributions_of(plugins: Iterable[Plugin]) -> dict[str, str]:
 
 
 def sections_of(plugins: Iterable[Plugin]) -> "list[type[Section]]":
-    """The settings that plug-ins have."""
+    """The settings sections of the plug-ins."""
     return [section for plugin in plugins if (section := plugin.section()) is not None]
 
 
 def all_plugins() -> list[Plugin]:
-    """A new object of each installed plug-in, whatever the settings say; what cannot be loaded is logged. For commands
-    and checks. Blocks on the disk."""
+    """Creates an object of each installed plug-in, regardless of the settings; a plug-in that cannot be loaded is
+    logged. For commands and checks. Blocks on the disk."""
     found = bundled_plugins()
     for name, point in _entry_points().items():
         try:
@@ -77,7 +77,7 @@ def all_plugins() -> list[Plugin]:
 
 
 def bundled_plugins() -> list[Plugin]:
-    """A new object of each bundled plug-in whose directory is there."""
+    """Creates an object of each bundled plug-in whose directory exists."""
     return [_bundled(name) for name in _bundled_names()]
 
 

@@ -6,15 +6,15 @@ point group `claude_code_mcp.plugins`:
     [project.entry-points."claude_code_mcp.plugins"]
     slack = "claude_code_mcp_slack:SlackPlugin"
 
-The bundled plug-ins in `plugins/` come in through the same methods. Each is a directory with a module `plugin.py` that
-names its class `PLUGIN`. They also import modules of the core that are not part of the public API.
+The bundled plug-ins in `plugins/` use the same methods. Each is a directory with a module `plugin.py` that assigns its
+class to `PLUGIN`. They also import modules of the core that are not part of the public API.
 
-Installed plug-ins are enabled unless `CLAUDE_CODE_MCP_PLUGINS_OFF` names them. One object belongs to one server; a
-command, a check and `authenticators` use an object of their own. The module of a plug-in is imported by every server
-and command that asks for its extensions, so it must be light: import the rest inside the methods.
+Installed plug-ins are enabled unless `CLAUDE_CODE_MCP_PLUGINS_OFF` names them. Each server creates one object per
+plug-in; commands, checks and `authenticators` create separate objects. Every server and command that uses the
+extensions of a plug-in imports its module, so the module must be light: import the rest inside the methods.
 
-A method that raises stops the start of the server, with the name of the plug-in. While the server runs, a failing
-observer or channel is logged and does not affect the others, and a failing `judge` denies the call.
+A method that raises stops the start of the server with an error that names the plug-in. While the server runs, a
+failing observer or channel is logged and does not affect the others, and a failing `judge` denies the call.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -53,10 +53,10 @@ class Command:
     """A command of `claude-code-mcp`."""
 
     name: str
-    """One word, or two for a command below one of ours, such as `sessions share`."""
+    """One word, or two for a subcommand of one of our commands, such as `sessions share`."""
     add: str
     """`package.module:function`: the function takes the subparsers of argparse and adds the command to them. The module
-    is imported when the command, or a list of commands, is asked for."""
+    is imported when the command, or a list of commands, is requested."""
 
 
 class Finding(NamedTuple):
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
     detail: str
     fix: str = ""
     is_tried: bool = True
-    """False if the check was skipped because nobody agreed to it."""
+    """False if the check was skipped because the user did not agree to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,15 +76,15 @@ class RunningServer:
 
     service: "Service"
     find_hub: "Callable[[], Hub | None]"
-    """The hub of clients without an environment of their own; None while no MCP server is configured."""
+    """The hub of clients without a separate environment; None while no MCP server is configured."""
     plugins: "Sequence[Plugin]" = ()
     """All plug-ins of the server."""
     connections: "Callable[[], Iterable[tuple[str, str]]]" = tuple
-    """The connections to MCP servers: the server and the state of each."""
+    """The connections to MCP servers, as pairs of server and state."""
     shared: str | None = None
-    """The name of the shared server, which differs for each set of settings; None for another server."""
+    """The name of the shared server, which differs for each set of settings; None if this server is not shared."""
     over_http: bool = False
-    """Whether it serves clients over HTTP."""
+    """Whether the server accepts clients over HTTP."""
     _parts: "list[ApiPart]" = field(default_factory=list)
 
     @property
@@ -92,7 +92,7 @@ class RunningServer:
         return self.service.settings
 
     def api_parts(self) -> "Sequence[ApiPart]":
-        """The parts of the API of all plug-ins, made when they are first asked for, on the event loop."""
+        """The API parts of all plug-ins, created on the event loop at the first call."""
         if not self._parts:
             self._parts.extend(part for plugin in self.plugins for part in plugin.api(self))
         return self._parts
@@ -105,11 +105,11 @@ class HttpPort:
     address: "Address"
     callers: "Callers"
     by_socket: bool = False
-    """Whether the user of the shared server is a caller too, who asks for links through its socket."""
+    """Whether the user of the shared server is a caller too and requests sign-in links through its socket."""
 
 
 class WebPage(Protocol):
-    """A page for people, on which they sign in: a `SignInPage` with its routes."""
+    """The sign-in page for people: a `SignInPage` with its routes."""
 
     @property
     def url(self) -> str: ...
@@ -124,7 +124,7 @@ class WebPage(Protocol):
 
 
 class Plugin:
-    """Override the methods that you need; each does nothing by default."""
+    """Override the methods that you need; by default each does nothing."""
 
     name: ClassVar[str] = ""
     """Lower case, unique among the installed plug-ins."""
@@ -157,22 +157,23 @@ class Plugin:
         return None
 
     def access(self, settings: "Settings", policy: "Policy") -> "SessionAccess | None":
-        """Who may use sessions of others; None leaves each session to its owner alone. One plug-in may say it."""
+        """Who may use sessions of other owners; with None, only its owner can use a session. One plug-in may provide
+        it."""
         return None
 
     def isolation(self) -> "type[Isolation] | None":
-        """How callers and their sessions are kept apart from one another and from the user of the server; None isolates
+        """How callers and their sessions are isolated from one another and from the user of the server; None isolates
         nothing. One plug-in may provide it."""
         return None
 
     def workplaces(self) -> "Workplaces | None":
-        """Makes checkouts for sessions that ask for one of their own (`worktree`). One plug-in may provide it."""
+        """Creates the checkouts for sessions that request a separate one (`worktree`). One plug-in may provide it."""
         return None
 
     @asynccontextmanager
     async def deleting(self, settings: "Settings", sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
-        """Around the deletion of a session by the command line, at the `yield`: raise before it to refuse the deletion,
-        and remove what the plug-in stores of the session after it."""
+        """Context around the deletion of a session by the command line, which happens at the `yield`: raise before it
+        to refuse the deletion, and remove the plug-in's data about the session after it."""
         yield
 
     # -- people -----------------------------------------------------------------------------------------------
@@ -183,24 +184,24 @@ class Plugin:
         return ()
 
     def observers(self, server: RunningServer) -> "Iterable[Observer]":
-        """Objects that are told of every event and every audited act. One that has a method `close` is closed when the
-        service has ended, in a thread."""
+        """Objects that receive every event and every audited act. If one has a method `close`, it is called in a thread
+        after the service has ended."""
         return ()
 
     def audit_sinks(self, settings: "Settings", *, stdout: bool) -> "Iterable[LineSink]":
-        """Destinations for the lines of the audit trail besides its file. `stdout` tells whether the server may write
-        to standard output."""
+        """Destinations for the lines of the audit trail in addition to its file. `stdout` is whether the server may
+        write to standard output."""
         return ()
 
     # -- HTTP -------------------------------------------------------------------------------------------------
 
     def authenticators(self, settings: "Settings") -> "Iterable[Authenticator]":
-        """Ways to authenticate over HTTP besides the operator's tokens. Raise InvalidArgument if the settings cannot be
-        used."""
+        """Ways to authenticate over HTTP in addition to the operator's tokens. Raise InvalidArgument if the settings
+        cannot be used."""
         return ()
 
     def page(self, server: RunningServer, port: HttpPort) -> "WebPage | None":
-        """The page on this port. One plug-in may provide it. Blocks on the disk."""
+        """The sign-in page for this port. One plug-in may provide it. Blocks on the disk."""
         return None
 
     def api(self, server: RunningServer) -> "Iterable[ApiPart]":
@@ -214,28 +215,28 @@ class Plugin:
     # -- clients ----------------------------------------------------------------------------------------------
 
     def tools(self, settings: "Settings") -> "Iterable[Tool[Any]]":
-        """MCP tools to offer besides ours."""
+        """MCP tools to offer in addition to ours."""
         return ()
 
     def queries(self, server: RunningServer) -> "Mapping[str, Callable[[], Awaitable[Any]]]":
-        """Queries that commands can send to the shared server of this user, by name; each returns JSON."""
+        """Queries that commands can send to this user's shared server, by name; each returns JSON."""
         return {}
 
     def status(self) -> "Mapping[str, Any]":
-        """Fields for the status of the shared server of this user."""
+        """Fields for the status of this user's shared server."""
         return {}
 
     # -- life of the server -----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def running(self, server: RunningServer) -> AsyncIterator[None]:
-        """Around the life of the server: open connections and start tasks before the `yield`, close them after it.
-        Plug-ins start in the order of their names and end in reverse order, before the service closes."""
+        """Context around the life of the server: open connections and start tasks before the `yield`, close them after
+        it. Plug-ins start ordered by name and end in reverse order, before the service closes."""
         yield
 
     async def is_needed(self, idle: float) -> bool:
-        """Whether the shared server must not end, although it has had no client for `idle` seconds."""
+        """Whether the shared server must keep running although it has had no client for `idle` seconds."""
         return False
 
     def stop(self) -> None:
-        """The server has been asked to stop: end what clients wait for, such as streams."""
+        """The server is stopping: end everything that clients wait for, such as streams."""

@@ -53,7 +53,8 @@ _HANDOVER_PAUSE = 0.5
 
 
 async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> None:
-    """Serves one client on stdin and stdout until it goes away or a signal comes; `greeted` is what it sent before."""
+    """Serves one client on stdin and stdout until it disconnects or a signal arrives; `greeted` holds what it has
+    already sent."""
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415 - each transport is loaded where it is used
 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
@@ -64,15 +65,16 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
         ):
             server = McpServer(
                 service, "keep", hosting.shared_hub, tools_with(running.plugins, settings)
-            ).server()  # the server ends with its one client: see below
+            ).server()  # the server ends with its only client: see below
             manifest = _renewed_manifest(server, greeted, running.plugins, outbox)
             if manifest is not None:
                 service.start_task(manifest)
             with serving:
-                # In a task of its own: a message wakes the protocol's loop alone, not all that it was started from.
+                # In a separate task: a message then wakes only the protocol's loop, not everything above it in the call
+                # stack.
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
-                # Within the scope: a signal ends this wait too.
+                # Inside the scope: a signal ends this wait too.
                 await _finish_turns(service, settings.on_disconnect or "stop")
 
 
@@ -82,7 +84,8 @@ def _renewed_manifest(
     plugins: Sequence[Plugin],
     outbox: "SendStream[SessionMessage] | None" = None,
 ) -> "Coroutine[Any, Any, None] | None":
-    """What leaves a manifest for the next start; None if this server says what every one with its settings says."""
+    """The coroutine that writes a manifest for the next start; None if this server answers like every server with its
+    settings."""
     with_tools = [plugin for plugin in plugins if type(plugin).tools is not Plugin.tools]
     used = greeted.manifest
     if greeted.leave_manifest is None and not with_tools and (used is None or not used.with_plugins):
@@ -97,8 +100,8 @@ def _renewed_manifest(
 
 
 async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
-    """Answers every call of the client on stdin and stdout with the reason why there is no server, until it goes away
-    or a signal comes."""
+    """Answers every call of the client on stdin and stdout with the reason why there is no server, until the client
+    disconnects or a signal arrives."""
     from .server.server import refusing_server  # noqa: PLC0415
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
@@ -110,7 +113,8 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
 
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
-    """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
+    """The only client has disconnected: lets running turns finish (`keep`) or interrupts them. The service closes
+    afterwards in both cases."""
     running = [session for session in service.sessions(principal=None) if session.busy]
     if on_disconnect == "keep":
         log.info("the client disconnected; waiting for %d turns to end", len(running))
@@ -120,7 +124,7 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 
 
 async def run_http(settings: Settings, address: str) -> None:
-    """Serves any number of clients over HTTP until a signal comes."""
+    """Serves any number of clients over HTTP until a signal arrives."""
     from .server.transports import systemd  # noqa: PLC0415
     from .server.transports.callers import Callers  # noqa: PLC0415
     from .server.transports.http import Address, check_exposure, read_address  # noqa: PLC0415
@@ -131,13 +135,13 @@ async def run_http(settings: Settings, address: str) -> None:
     bind = read_address(address) if listener is None else Address(*listener.getsockname()[:2])
     policy, audit_file = read_policy(settings, "remote"), settings.state_dir / "audit.jsonl"
     callers = await asyncio.to_thread(partial(Callers, settings, authenticators=authenticators(settings)))
-    # Before anything is started: nobody must be able to reach it, not for a moment.
+    # Before anything starts: the server must not be exposed even for a moment.
     check_exposure(bind, callers, settings)
     announcement = ""
     if not callers.required and policy.needs_token:
         token, is_new = await asyncio.to_thread(created_token, settings.state_dir)
         settings = settings.model_copy(update={"http_token": SecretStr(token)})
-        # Its holder is the user of this server, as every caller of a server without a token is.
+        # The holder of the token is the user of this server, like every caller of a server without a token.
         callers = await asyncio.to_thread(Callers, settings, LOCAL, callers.authenticators)
         announcement = _announcement(settings.state_dir / TOKEN_FILE, token if is_new else None)
     serving_at, principals = (bind.host, bind.port), callers.names
@@ -153,9 +157,9 @@ async def run_http(settings: Settings, address: str) -> None:
             async with _http_server(bind, mcp_server, callers, running, listener) as server:
                 stopping = service.start_task(_stop_when_requested(server, running.plugins, stop_requested))
                 try:
-                    # Not by the log, which hides tokens and may be kept.
+                    # Not through the log: it hides tokens, and may be kept.
                     sys.stderr.write(announcement)
-                    # Before the first request is answered: whoever comes from now on waits at the socket.
+                    # Before the first request is answered: from now on, clients that connect wait at the socket.
                     systemd_manager.send("READY=1", f"STATUS=serves MCP on {server.url}")
                     await server.serve()
                 finally:
@@ -164,7 +168,8 @@ async def run_http(settings: Settings, address: str) -> None:
 
 
 def _announcement(file: Path, created: str | None) -> str:
-    """Which token clients need that the operator has not configured; the token itself only if it was created now."""
+    """The message about the token that clients need and the operator has not configured. It shows the token itself only
+    if it was created now."""
     if created is None:
         return f"Clients need the token in {file}.\n"
     return (
@@ -181,8 +186,8 @@ async def _http_server(
     running: RunningServer,
     listener: "socket.socket | None" = None,
 ) -> "AsyncIterator[HttpServer]":
-    """A server over HTTP, which the block has to `serve`: the MCP server, the page and the routes of plug-ins. It
-    listens already, and requests wait. Until the end of the block the callers are followed."""
+    """An HTTP server for the MCP server, the page and the routes of plug-ins; the block must call `serve`. It already
+    listens, and requests wait until then. Changes of the callers are followed until the end of the block."""
     from .server.transports.http import HttpServer, http_app  # noqa: PLC0415
 
     service, plugins = running.service, running.plugins
@@ -198,7 +203,7 @@ async def _http_server(
         return http_app(mcp_server, service.settings, at, callers, routes)
 
     server = HttpServer(bind, make_app, settings=service.settings, callers=callers, listener=listener)
-    # Before anything is served: a session that begins must not call back to this very server.
+    # Before anything is served: a new session must not connect back to this server.
     service.own_addresses.extend(server.own_addresses)
     following = service.start_task(callers.follow(service))
     try:
@@ -218,11 +223,11 @@ async def _stop_when_requested(server: "HttpServer", plugins: Sequence[Plugin], 
 
 
 async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
-    """Serves every client that connects to the socket, and over HTTP if there is an address, until a signal comes,
-    somebody stops it, a newer version wants to take over and nothing is at work, or nobody has used it for a while.
+    """Serves every client that connects to the socket, and HTTP clients if there is an address. Ends on a signal, on a
+    request to stop, when a newer version wants to take over and no work is running, or after a while without use.
 
-    `settings_of` makes the settings from the hello of the first client. Where they, or what they name, cannot be used,
-    every client is told so and this raises ClaudeCodeError.
+    `settings_of` makes the settings from the hello of the first client. If the settings, or what they refer to, cannot
+    be used, every client gets the error and this raises ClaudeCodeError.
     """
     from .server.transports.unix_socket import STOPPING  # noqa: PLC0415
 
@@ -237,7 +242,7 @@ async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Set
                 await shared.refuse(problem.message)
                 raise
             finally:
-                # In any case: the task group waits for `run`, which ends only then.
+                # On every path: the task group waits for `run`, which ends only after this.
                 shared.end(STOPPING)
 
 
@@ -257,7 +262,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     ) as (service, hosting, running):
         plugins = running.plugins
         server = McpServer(service, settings.on_disconnect or "keep", hosting.shared_hub, tools_with(plugins, settings))
-        # Its own tools are not known to the front, which greets.
+        # The front sends the first answers and does not know the tools of this server's plug-ins.
         greeted = GreetedInput(leave_manifest=first.manifest, argv=first.arguments)
         manifest = _renewed_manifest(server.server(), greeted, plugins)
         if manifest is not None:
@@ -295,8 +300,8 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
 
 
 def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
-    """Callers over HTTP; with the token of the settings, the user. One is required even on loopback, where other users
-    of the machine could come in. Blocks on the disk."""
+    """Callers over HTTP; the token of the settings identifies the user. A token is required even on loopback, which
+    other users of the machine can reach. Blocks on the disk."""
     if http is None:
         return None
     from .server.transports.callers import Callers  # noqa: PLC0415
@@ -311,7 +316,7 @@ def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
 
 
 def shared_policy(settings: Settings, http: str | None) -> Policy:
-    """What the user may do on stdio, and what callers over HTTP may do, if there are any."""
+    """The policy for the user on stdio and for callers over HTTP, if there are any."""
     local = read_policy(settings, "local")
     if http is None:
         return local
@@ -326,7 +331,7 @@ async def _http_beside(
     callers: "Callers | None",
     running: RunningServer,
 ) -> "AsyncIterator[str | None]":
-    """Serves over HTTP meanwhile, if there is an address; yields where."""
+    """Serves over HTTP as well during the block, if there is an address; yields the URL, or None."""
     if http is None or callers is None:
         yield None
         return
@@ -348,7 +353,7 @@ async def _states(service: Service) -> dict[str, str]:
 
 
 async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
-    """How the servers of the hub stand, after each had the time to connect; None without a hub."""
+    """The status of each server of the hub, after each had time to connect; None without a hub."""
     if hosting.hub is None:
         return None
     await hosting.hub.tools()
@@ -360,7 +365,7 @@ def _at_work(service: Service) -> bool:
 
 
 async def _is_needed(plugin: Plugin, idle: float) -> bool:
-    """A plug-in that cannot say it may be in use: the server stays."""
+    """Whether a plug-in needs the server. If the plug-in raises, it may be in use, so the answer is yes."""
     try:
         return await plugin.is_needed(idle)
     except Exception:
@@ -371,12 +376,12 @@ async def _is_needed(plugin: Plugin, idle: float) -> bool:
 async def _until_dispensable(
     shared: "SharedSocket", service: Service, idle: float, in_use: Callable[[float], Awaitable[bool]]
 ) -> None:
-    """Returns when the server is to end, whatever the reason; the clients have been told then. While a plug-in is
-    `in_use` it does not end by itself."""
+    """Returns when the server must end, for any reason; its clients have been notified by then. While a plug-in is
+    `in_use`, the server does not end for lack of use."""
     async with anyio.create_task_group() as reasons:
 
         async def needed() -> bool:
-            # In this order: what is at work is looked at last, with nothing awaited behind it.
+            # This order matters: running work is checked last, with no await after it.
             return await in_use(idle) or service.waits_for_limits or _at_work(service)
 
         async def unused() -> None:
@@ -386,12 +391,12 @@ async def _until_dispensable(
 
         async def handed_over() -> None:
             await shared.handover_wanted.wait()
-            # Looked at again after each pause, with nothing awaited before the end: what came meanwhile is not cut off.
+            # Checked again after each pause, with no await between the check and the end: new work is not cut off.
             while _at_work(service) or not shared.idle:
                 busy = [session for session in service.sessions(principal=None) if session.busy]
                 await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
                 await shared.none_working()
-                await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may go on
+                await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may continue
             log.info("stopping: version %s takes over", shared.wanted_version)
             shared.end_for(shared.wanted_version)
 
@@ -403,7 +408,7 @@ async def _until_dispensable(
 
 @contextmanager
 def on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP call `stop`, and do no more than that: closing down is not to be cut short."""
+    """Makes SIGINT, SIGTERM and SIGHUP call `stop` and do nothing else, so that they cannot cut the shutdown short."""
     loop = asyncio.get_running_loop()
     signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:

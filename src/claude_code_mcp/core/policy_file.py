@@ -6,8 +6,8 @@ from .policy.policy import Policy, built_in, parse_policy
 
 
 def read_policy(settings: Settings, fallback: str) -> Policy:
-    """The policy of the settings; callers that it does not name have the profile `fallback`, unless the settings name
-    one. InvalidArgument says in one line what is wrong with it. Blocks on the disk."""
+    """The policy of the settings. Callers that it does not name have the profile `fallback`, unless the settings name
+    one. Raises InvalidArgument with the problem in one line. Blocks on the disk."""
     if settings.policy_file is None:
         return built_in(settings.profile or fallback)
     try:

@@ -1,10 +1,10 @@
 """Programs that run no other program and write no file, whatever their arguments.
 
-If rules deny commands, a line runs without a question only if every command in it is one of these; `doubt_about` names
-the first that is not. If rules deny reading files, each command must also read only the files that the line names:
-`doubt_about_reading`. A program belongs here if none of its options, in any common implementation, runs a program,
-writes a file or takes a script. `grep` is an exception: Claude Code replaces it with ugrep, which has options that run
-programs, so its harmless options are listed. All other programs cause a question.
+If rules deny commands, a line runs without a question only if every command in it is one of these programs;
+`doubt_about` names the first that is not. If rules deny reading files, each command must also read only the files that
+the line names: `doubt_about_reading`. A program belongs here if none of its options, in any common implementation, runs
+a program, writes a file or takes a script. `grep` is an exception: Claude Code replaces it with ugrep, which has
+options that run programs, so its harmless options are listed. All other programs cause a question.
 """
 
 import re

@@ -401,7 +401,7 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
     """Parse the policy in a TOML text. `where` names the text in errors.
 
     The profile for callers without an entry is `default`, otherwise the one that the text names, otherwise `fallback`.
-    Raises InvalidArgument, which names the wrong entry in one line.
+    Raises InvalidArgument with a single line that names the invalid entry.
     """
     import tomllib  # noqa: PLC0415 - most servers have no policy file
 

@@ -326,7 +326,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
     if commands is None:
         return TOO_LONG if isinstance(command, str) and len(command) > MAX_COMMAND else UNREADABLE
-    # The commands before it can change what it does: its directory, its input.
+    # Earlier commands in the line can change its effect through its directory or its input.
     spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
     unclear = commands[spelled_out:]
     names = [_expected(pattern)[0] for pattern in denied]

@@ -51,7 +51,7 @@ class MessageAcceptance:
         # Before anything is reserved or stored for it.
         for admission in admissions:
             admission.check_prompt("prompt", prompt, session.cwd)
-        # Before its first event: what is logged from here on is redacted.
+        # Before its first event: everything logged from here on is redacted.
         self.learn_secrets(session)
         # No await between the count and `room`, so that two simultaneous messages count each other.
         # A session works while a turn runs, or while background work uses the model.

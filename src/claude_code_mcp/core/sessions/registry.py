@@ -151,7 +151,7 @@ class Sessions:
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
         session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
-        # Unwritten changes of this server would be missing from what is read.
+        # Otherwise the state read from disk would lack this server's unwritten changes.
         await deps.stores.recorder.saved(session_id)
         found = await deps.stores.threads.run(read_session, session_id, deps.stores, deps.directory)
         if found is None:

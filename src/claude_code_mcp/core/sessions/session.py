@@ -635,7 +635,7 @@ class Session:
         )
 
     def restore(self, found: OnDisk) -> None:
-        """Apply what was read from disk; called once, before anything else happens to the session."""
+        """Apply the state read from disk; called once, before anything else happens to the session."""
         self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
         # Not a move: nothing happens now, and no event is due.
         self.state_tracker.state = found.state

@@ -65,7 +65,7 @@ class TrafficLedger:
 
 
 def _scaled(claimed: Usage, cost: float) -> Usage:
-    """The claim with its dollars reduced to what was not charged before it came."""
+    """The claim with its dollars reduced to the part that was not charged before."""
     if not claimed.cost_usd or cost == claimed.cost_usd:
         return claimed
     share = cost / claimed.cost_usd

@@ -134,7 +134,7 @@ class TurnRunner:
         self.current = turn = Turn(self.count, message_id, question_only, continues=continues)
         session.activity.retrying = None
         session.activity.rate_limited = False
-        # A turn started by background work has no time limit of its own; the session's limit applies.
+        # A turn started by background work has no separate time limit; the session's limit applies.
         timeout = message.timeout if message is not None else session.options.turn_timeout
         if timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(timeout, self.time_out, turn)

@@ -113,7 +113,7 @@ def _within_limit(places: list[LineRange]) -> tuple[list[LineRange], int]:
     room, first = _MAX_TURN_BYTES, len(places)
     while first > 1 and (room := room - (places[first - 1].end - places[first - 1].start)) >= 0:
         first -= 1
-    # At least the last one, however long: no line is read beyond a limit of its own.
+    # At least the last one, however long: no line is read beyond the limit for one line.
     first = min(first, max(1, len(places) - 1))
     return [*places[:1], *places[first:]], max(0, first - 1)
 
@@ -265,7 +265,7 @@ def started_agent(frame: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     agent, call = frame.get("task_id"), frame.get("tool_use_id")
     if frame.get("task_type") != "local_agent" or not isinstance(call, str):
-        return None  # a command has an id of its own, and no conversation
+        return None  # a command has its own id, and no conversation
     return (_call_id(call), agent) if isinstance(agent, str) and is_agent_id(agent) else None
 
 

@@ -1,8 +1,8 @@
 """A conversation in pages, read backwards.
 
 A position in a conversation is `7`, before the seventh turn, or `7.3`, before the third item of that turn; the prompt
-is before `7.1`. Texts are redacted before they are shortened, and shortened texts say so. Only the content of a page is
-parsed completely. Linear in what is read; blocks on the disk.
+is before `7.1`. Texts are redacted before they are shortened, and shortened texts are marked. Only the content of a
+page is parsed completely. Linear in the input; blocks on the disk.
 """
 
 import json

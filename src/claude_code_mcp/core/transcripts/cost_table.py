@@ -1,16 +1,17 @@
 """What sessions have cost by day and model, kept in the index and reported.
 
-The dollars are those that Claude Code wrote down when its processes ended or, for sessions that this product ran, what
-their records have where that is more: a killed process writes nothing, and a session can remove what it has written. A
-transcript of a caller other than the local user is written by that caller's sessions alone: there it says on which days
-something was spent, and the record says how much. What was used and never priced is counted in
-tokens alone. All of it is for people to read: limits are kept to by what the server itself has counted, elsewhere.
+The dollars are those that Claude Code wrote when its processes ended. For sessions that this product ran, the amount in
+their record counts if it is larger: a killed process writes nothing, and a session can remove what it has written. The
+transcript of a caller other than the local user is written only by that caller's sessions: there the transcript
+determines the days of the costs, and the record the amount. Usage without a price is counted in tokens only. All of
+this is for people to read: limits are enforced with the server's own counts, elsewhere.
 
-`CostTable` is the tables: what is kept of each session, and the sums. `CostLedger` keeps them up to date: a session is
-counted again only when its transcript or its record has changed, so that a report reads no transcript that it has read
-before. Each session has a `basis` beside its costs, which names what they were counted from; sessions are compared by
-it when a process first asks, and whenever another process has written to the index. A transcript that cannot be read
-now keeps the costs that it had, and is counted at the next call. All functions block on the disk.
+`CostTable` is the tables: the stored data of each session, and the sums. `CostLedger` keeps them up to date: it counts
+a session again only when its transcript or its record has changed, so that a report does not reread unchanged
+transcripts. A session's `basis`, stored with its costs, names the data that they were counted from. Sessions are
+compared by it when a process makes its first report, and whenever another process has written to the index. A
+transcript that cannot be read now keeps its previous costs and is counted at the next call. All functions block on the
+disk.
 """
 
 import math
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Row = [0.0] * 5
 _MAX_AMOUNT = 1e15
-"""Anybody can write transcripts: one must not make the total infinite."""
+"""Any program can write transcripts: a single one must not make the total infinite."""
 Grouping = Literal["session", "project", "model", "day", "month"]
 Split = Literal["model", "project"]
 
@@ -136,7 +137,7 @@ def _missing(recorded: Mapping[str, Row], known: Mapping[str, Row]) -> dict[str,
     missing = {}
     for model, row in recorded.items():
         counted = known.get(model, _NOTHING)
-        # Both are sums of the same amounts in another order, and may differ in the last digits.
+        # Both are sums of the same amounts in different orders, so their last digits may differ.
         if row[4] > counted[4] * (1 + 1e-9):
             missing[model] = [max(0.0, new - old) for new, old in zip(row, counted, strict=True)]
     return missing
@@ -240,7 +241,7 @@ class CostTable:
             for spent, owner, basis in sessions:
                 values = (spent.session_id, basis, owner, storable(spent.project), storable(spent.title))
                 db.execute("INSERT INTO spent_sessions VALUES (?, ?, ?, ?, ?)", values)
-                # Names of models that differ only in what no database takes are one.
+                # Names of models are merged if they differ only in parts that no database accepts.
                 rows = ((row[0], row[1], storable(row[2]), *row[3:]) for row in daily_costs(spent))
                 db.executemany("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             return True
@@ -251,7 +252,7 @@ class CostTable:
         """The totals, from the tables only."""
         projects = None
         if query.project is not None:
-            # The sessions of an owner could have written any directory, and must not learn which ones there are.
+            # The sessions of an owner could have written any directory, and must not learn which ones exist.
             place: Callable[[str], str] = os.path.realpath if query.owner is None else normalised
             wanted = place(query.project)
             known = self._index.run(lambda db: db.execute("SELECT DISTINCT project FROM spent_sessions").fetchall())
@@ -260,7 +261,7 @@ class CostTable:
 
 
 def _report(db: "sqlite3.Connection", query: CostQuery, projects: list[str] | None) -> Costs:
-    db.execute("BEGIN")  # lines and total are of one moment
+    db.execute("BEGIN")  # lines and total are from the same moment
     if projects is not None:
         db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted_projects (project TEXT PRIMARY KEY)")
         db.execute("DELETE FROM wanted_projects")
@@ -419,7 +420,7 @@ class CostLedger:
         sessions to their successors."""
         costs = self._counted_report(records, moved, query)
         if costs is None:
-            # Another process keeps the index locked, or its disk is full: all is counted in memory, this once.
+            # Another process keeps the index locked, or its disk is full: count everything in memory this time.
             self._table, self._version = CostTable(FileIndex(None)), None
             costs = self._counted_report(records, moved, query)
             self._table, self._version = CostTable(self._catalogue.index), None
@@ -435,17 +436,17 @@ class CostLedger:
             costs = self._answers.get(query) or self._table.report(query)
             version = self._table.version()
             if version is not None and self._version is not None and version[0] == self._version[0]:
-                # Which directory is meant by a path may change with nothing else.
+                # The directory that a path refers to may change without any other change.
                 if costs is not None and query.project is None and len(self._answers) < _MAX_ANSWERS:
                     self._answers[query] = costs
                 return costs
-            self._version = None  # it was damaged meanwhile and begun anew: all is counted again
+            self._version = None  # it was damaged and has been recreated: count everything again
         return None
 
     def _update(self, inputs: "_Inputs") -> bool:
-        """Counts what has changed; False if it cannot be stored."""
-        # Taken first: what another process writes while this counts makes it
-        # another version at the next call. Our own writes do not change it.
+        """Counts the changed sessions again; False if the result cannot be stored."""
+        # Read first: a write of another process during the count gives the next call a different version. Our own
+        # writes do not change it.
         version, before = self._table.version(), self._inputs
         if version is None:
             return False
@@ -466,7 +467,7 @@ class CostLedger:
                 return False
             stale = [name for name, source in sources.items() if basis.get(name) != source.basis]
             gone = basis.keys() - sources.keys()
-        # Before the counting: if that fails half way, the tables have changed all the same.
+        # Before the count: if that fails half way, the tables have changed nevertheless.
         self._answers.clear()
         unread = self._count(sources, stale, gone)
         if unread is None:
@@ -474,13 +475,13 @@ class CostLedger:
             return False
         for name in unread:
             del sources[name]
-        # Those that could not be read are found by their basis, as in a new process, at the next call.
+        # The next call finds the unreadable ones by their basis, as in a new process.
         self._counted, self._version, self._inputs = sources, version, inputs if not unread else None
         return True
 
     def _count(self, sources: Mapping[str, _Source], stale: list[str], gone: Iterable[str]) -> list[str] | None:
-        """Counts sessions again, some hundred at a time. Returns those that could not be read, or None if counts cannot
-        be stored."""
+        """Counts sessions again, a few hundred at a time. Returns those that could not be read, or None if counts
+        cannot be stored."""
         unread: list[str] = []
         if gone and self._table.put((), gone) is None:
             return None

@@ -180,8 +180,7 @@ class EventLog:
     def subscribe(self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20) -> "Subscription":
         """A live view of the events after `after` (or from now on). Use it as a context manager."""
         subscription = Subscription(self, capacity, max_bytes)
-        # Nothing is awaited from here to the registration: no event
-        # can fall between what is replayed and what comes live.
+        # No await from here to the registration: no event can fall between the replayed and the live events.
         for event in self.after(after) if after is not None else ():
             subscription._offer(event)
         if self._closed:

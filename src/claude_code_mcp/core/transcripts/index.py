@@ -1,20 +1,20 @@
-"""What is known of files between runs, and which have changed since they were looked at.
+"""Facts about files that are kept between runs, and which files have changed since they were last read.
 
-`FileTable` scans its directories once. On Linux the kernel then notes every change (inotify): the next look takes only
-these, and it misses nothing that happened before it, since the kernel notes a change before the write returns. Where
-the kernel cannot be asked, or has lost count, everything is scanned again; once a minute that is done anyway, because
-a network file system does not report what other machines do. A directory that cannot be read just now (no descriptor
-is free, the disk fails) has the files that it had, is named in `unread`, and is scanned again at the next look. All
-functions block on the disk; any thread may call.
+`FileTable` scans its directories once. On Linux the kernel then reports every change (inotify), and the next call
+handles only the reported changes. It misses no earlier change, because the kernel queues the report before the write
+returns. If the kernel's reports are not available, or some were lost, everything is scanned again; this also happens
+once a minute, because a network file system does not report the changes of other machines. A directory that cannot be
+read now (no free descriptor, a disk error) keeps its previous files, is named in `unread`, and is scanned again at the
+next call. All functions block on the disk and may be called from any thread.
 
-`cost_table.py` keeps what sessions cost in the same file.
+`cost_table.py` stores the costs of sessions in the same file.
 
-It is a cache and nothing else, which may be deleted at any time. Each version of its contents has a file of its own
-(`file_name`), so that servers of several versions do not spoil each other's; one that no server has written to for a
-month is removed. One that is damaged is removed and built anew; where none can be written, everything is known for this
-process alone. One that another process keeps locked knows nothing for a moment, and notes nothing: callers read the
-files instead. Several threads and several processes may use one file. It has the beginnings of prompts in it, so it is
-for its owner alone. All functions block on the disk.
+`FileIndex` is only a cache and may be deleted at any time. Each version of its contents has a separate file
+(`file_name`), so that servers of different versions do not overwrite each other's; a file that no server has written to
+for a month is removed. A damaged file is removed and rebuilt. If no file can be written, the facts are kept in this
+process only. While another process keeps the file locked, the index returns and stores nothing: callers read the files
+instead. Several threads and several processes may use one file. It contains the beginnings of prompts, so only its
+owner can read it. All functions block on the disk.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
 
 
 def _read_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
-    """In one pass, because a first listing spends most of its time here: creates nothing but the entry of each file."""
+    """In one pass, because a first listing spends most of its time here: creates only the entry of each file."""
     prefix = f"{directory}{os.sep}"
     with scanned(directory) as entries:
         return [
@@ -130,7 +130,7 @@ class FileTable:
             changed = None
             if self._watch is not None and time.monotonic() - self._scanned_at < _RESCAN_AFTER:
                 changed = self._watch.take()
-            # If the root itself was moved or removed, what is watched is not what lies at the path now.
+            # If the root itself was moved or removed, the watched directory is no longer the one at the path.
             if changed is None or (self._root, "") in changed or not self._apply(changed):
                 self._scan()
             if self._snapshot_version != self.version:
@@ -147,7 +147,7 @@ class FileTable:
                 if self._wanted(name):
                     self._update(os.path.join(directory, name))
         except OSError:
-            return False  # what was noted is gone from the kernel's queue: a scan finds it
+            return False  # the reports have left the kernel's queue: a scan finds the changes
         return True
 
     def _update(self, path: str) -> None:
@@ -177,7 +177,7 @@ class FileTable:
                 self.unread[folder] = error.strerror or str(error)
                 self._files.update({path: file for path, file in before.items() if os.path.dirname(path) == folder})
         if (self.unread or not watched) and self._watch is not None:
-            # Without a watch, the next look is a scan.
+            # Without a watch, the next call scans again.
             self._watch.close()
             self._watch = None
         self._scanned_at = time.monotonic()
@@ -339,14 +339,14 @@ class FileIndex:
         with self._lock:
             if time.monotonic() < self._rests_until:
                 return None
-            # Twice: one that is damaged is removed by the first try and made anew by the second.
+            # Two attempts: the first removes a damaged file, the second creates a new one.
             for _ in range(2):
                 try:
                     connection = self._connection = self._connection or self._open()
                     with connection:
                         return work(connection)
-                # Before its parent class below: a database that is only locked must not be removed as damaged.
-                except sqlite3.OperationalError as error:  # locked by another process, or a disk that is full
+                # Before its parent class below: a database that is merely locked must not be removed as damaged.
+                except sqlite3.OperationalError as error:  # locked by another process, or the disk is full
                     log.debug("the index is not used: %s", error)
                     self._drop()
                     self._rests_until = time.monotonic() + _REST_SECONDS
@@ -383,7 +383,7 @@ class FileIndex:
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = OFF")  # what a crash costs is read again
+            connection.execute("PRAGMA synchronous = OFF")  # data lost in a crash is read again
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, VERSION):
                 for table in _TABLES:
@@ -400,12 +400,12 @@ class FileIndex:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # it is given up, whatever is wrong with it
+            with contextlib.suppress(Exception):  # it is abandoned, whatever is wrong with it
                 connection.close()
 
     def _remove(self) -> None:
         self._drop()
-        # With the log: beside a new file SQLite would apply the changes of the old one to it.
+        # Together with its log: SQLite would apply an old log to a new file of the same name.
         for beside in ("", "-wal", "-shm"):
             if self._path is not None:
                 with contextlib.suppress(OSError):

@@ -1,17 +1,17 @@
-"""All sessions on this machine, ours or not, for listings and searches: what transcripts and prompt history say.
+"""All sessions on this machine, ours or not, for listings and searches, from transcripts and the prompt history.
 
-Read from files alone, without a running server. What was read of a transcript is kept in an index on disk until the
-file changes, and of one that has grown only the rest is read. A listing opens only the transcripts that it shows; the
-first search opens all. `history.jsonl` holds what was typed into Claude Code by hand, in all projects (`-p` runs do not
-appear in it). A session that only the history knows has no transcript any more: it cannot be resumed, and is not
-listed.
+Only files are read; no server needs to run. The facts read from a transcript are kept in an index on disk until the
+file changes; of a transcript that has grown, only the new part is read. A listing opens only the transcripts that it
+shows; the first search opens all. `history.jsonl` contains the prompts that people typed into Claude Code, in all
+projects (`-p` runs do not appear in it). A session that is only in the history no longer has a transcript: it cannot be
+resumed and is not listed.
 
-A session was last used when its last message was written. The file may be younger: Claude Code appends the costs when
-its process ends, and a copied file may be as old as the copy.
+A session was last used when its last message was written. The file may be newer: Claude Code appends the costs when its
+process ends, and a copied file has the time of the copy.
 
-Files that hold something else are passed over. A file that cannot be read now (no descriptor is free, the disk fails)
-is no such file: nothing is noted of it, it is listed with what was known before, `unread` tells of it, and the next
-call reads it again. All functions block on the disk; any thread may call them.
+Files with other contents are skipped. A file that cannot be read now (no free descriptor, a disk error) is not such a
+file: nothing is stored about it, it is listed with the previously known facts, `unread` reports it, and the next call
+reads it again. All functions block on the disk; any thread may call them.
 """
 
 import heapq
@@ -55,7 +55,7 @@ _NAME = 36 + _EXTENSION
 _MAX_CACHED = 4096
 _WRITTEN_AT_ONCE = 200
 _SORTED_AFTER = 500
-"""The list is sorted anew when so many more transcripts have been opened."""
+"""The list is sorted again when this many more transcripts have been opened."""
 _HISTORY_BYTES = 1 << 20
 """How much of the end of the history is read."""
 _LATEST_MS = 10**14
@@ -138,7 +138,7 @@ class Catalogue:
         self._table = FileTable(self._projects.path, is_transcript, below=True, linked=self._projects.linked)
         self._summaries: OrderedDict[str, tuple[File, TranscriptSummary]] = OrderedDict()
         self._lock = threading.Lock()
-        # Apart from the other: the first search reads all transcripts, and listings must not wait for that.
+        # Separate from the other index: the first search reads all transcripts, and listings must not wait for that.
         self._indexing = threading.Lock()
         self._indexed: object = None
         """The files at the time when all of them were last in the index."""
@@ -257,7 +257,7 @@ class Catalogue:
         """A generator, so that no more files are opened than the caller takes entries."""
         files, history, marked = self._files(), self._history(), self.marks.read()
         named = self._named(text, history) if text is not None else None
-        # What can be decided without opening the transcript comes first: most of them are never opened.
+        # First the checks that do not need the transcript: most transcripts are never opened.
         wanted = (
             (latest, session_id)
             for latest, session_id in self._by_latest_use(files, history, marked)
@@ -274,7 +274,7 @@ class Catalogue:
                 if mention is None:
                     continue
             entry = self._entry(session_id, file, past, marked)
-            # Of one that cannot be read, the directory may not be known: then its folder alone must do.
+            # The directory of an unreadable transcript may be unknown: then only its folder is compared.
             if entry is not None and (directory is None or not entry.project or directory.is_same(entry.project)):
                 yield replace(entry, mention=mention) if mention is not None else entry
 
@@ -310,7 +310,7 @@ class Catalogue:
         opened: list[tuple[bool, float, str]] = []
         for latest, session_id in wanted:
             not_pinned = session_id not in marked.pinned
-            # Not at the same time: sessions of one time are in the order of their ids, whatever was opened before.
+            # Strictly later: sessions with equal times are ordered by id, whichever were opened before.
             while opened and opened[0][:2] < (not_pinned, -latest):
                 yield heapq.heappop(opened)[2]
             file = files[session_id]
@@ -322,9 +322,9 @@ class Catalogue:
     def _by_latest_use(
         self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
     ) -> Iterable[tuple[float, str]]:
-        """Pinned sessions first, then by the latest time at which they can have been used: that of the last message if
-        the transcript was opened, else that of the file, which is never older. (In a copied home directory all files
-        are younger.) Cached while all three inputs are the same objects. Does not check for changes: files added since
+        """Pinned sessions first, then by the latest possible time of last use: the time of the last message if the
+        transcript was opened, otherwise the file's time, which is never earlier. (In a copied home directory all files
+        are newer.) Cached while all three inputs are the same objects. Does not check for changes: files added since
         would be sorted into an order without them."""
         with self._lock:
             order = self._order
@@ -402,7 +402,7 @@ class Catalogue:
         self._last_history = history
         return history
 
-    # -- what is known of transcripts -----------------------------------------------------------------------------
+    # -- the facts about transcripts ------------------------------------------------------------------------------
 
     def _summary(self, file: File) -> TranscriptSummary | None:
         """From memory, the index or the file, of which only the changed part is read. If it cannot be read, the facts
@@ -412,8 +412,8 @@ class Catalogue:
             if cached is not None and cached[0] == file:
                 self._summaries.move_to_end(file.path)
                 return cached[1]
-        # Not under the lock: a large transcript would hold up everybody.
-        # Two threads may read the same file and find the same.
+        # Not under the lock: a large transcript would block all other callers. Two threads may read the same file and
+        # get the same result.
         summary = load(self.index.known((file,)).get(file.path, ""))
         if summary is None:
             summary = self._fresh(file)
@@ -437,12 +437,11 @@ class Catalogue:
         """Raises OSError if it cannot be read."""
         size, facts = self.index.earlier((file,)).get(file.path, (0, ""))
         earlier = load(facts)
-        # Transcripts only grow: one that is as long as before or
-        # shorter was written anew, and nothing known of it holds.
+        # Transcripts only grow: one that is not longer than before was rewritten, and its known facts are invalid.
         return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
 
     def _index_all(self) -> Sequence[File]:
-        """Updates the index for every transcript, some hundred at a time; returns those that could not be read or
+        """Updates the index for every transcript, a few hundred at a time; returns those that could not be read or
         stored."""
         with self._indexing:
             files = self._table.files()
@@ -457,9 +456,9 @@ class Catalogue:
                 noted = self.index.note(rows)
                 if not noted or len(rows) < len(some):
                     unnoted += some
-            if not self._table.unread:  # what could not be listed is not gone
+            if not self._table.unread:  # files that could not be listed may still exist
                 self.index.forget(self.index.paths() - files.keys())
-            # Not if something is missing: the next search tries again, although no file has changed.
+            # Not if something is missing: the next search tries again although no file has changed.
             self._indexed = None if unnoted else files
             return unnoted
 

@@ -1,9 +1,9 @@
 """When the turns of a conversation ran, and when they waited for a person.
 
-The times of turns are those of the lines of the transcript, which are claims: what is no time, or ends before it
-begins, is left out. The exact times of questions are in the event log. Of older ones, only questions of the model and
-plans are known, from the time of the call and of its result: the transcript does not say which other calls waited.
-Linear in what is read; blocks on the disk.
+The times of turns come from the lines of the transcript, which are claims: a value that is not a time, or an end before
+its beginning, is ignored. The exact times of questions are in the event log. Of older questions, only those of the
+model and plans are known, with the times of the call and of its result: the transcript does not say which other calls
+waited. Linear in the input; blocks on the disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -111,5 +111,5 @@ def turn_time(
     waits = {call: WaitTime(at, until) for call, at, until in islice(both, _MAX_WAITS) if at <= until}
     if start is None:
         return None, waits
-    # Redact first: of a secret that is cut in half nothing would be recognised.
+    # Redact first: half of a secret would not be recognised.
     return TurnTime(number, start, end, clip_line(str(redact(prompt or "")), _MAX_PROMPT)), waits

@@ -1,8 +1,8 @@
 """A conversation as text, Markdown, or one HTML page.
 
-Linear in what is written. Only `read_page` reads a file and blocks on the disk. In HTML, everything from the transcript
-is escaped, including invisible characters, and the page forbids itself to load or run anything. The model's text is
-rendered as Markdown (`markdown_html.py`).
+Linear in the output. Only `read_page` reads a file and blocks on the disk. In HTML, everything from the transcript is
+escaped, including invisible characters, and the page's own policy forbids loading or running anything. The model's text
+is rendered as Markdown (`markdown_html.py`).
 """
 
 import json

@@ -1,9 +1,9 @@
 """Reading of JSON Lines files that others write, in particular Claude Code's transcripts, and of the prompts in them.
 
-The files may be unfinished, damaged or huge: what cannot be parsed is ignored, and contents never raise. A file that
-cannot be read raises OSError: it is not an empty file. Links on the way to a file are not followed
+The files may be unfinished, damaged or huge: parts that cannot be parsed are ignored, and contents never raise. A file
+that cannot be read raises OSError: it is not an empty file. Links on the way to a file are not followed
 (`private_files.py`). Prompts are returned as the person typed them (`typed`, `unwrapped`), without the CLI's additions.
-Everything is linear in what is read. Functions that take a path block on the disk.
+Everything is linear in the input. Functions that take a path block on the disk.
 """
 
 import errno

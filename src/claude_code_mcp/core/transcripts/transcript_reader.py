@@ -1,7 +1,7 @@
-"""One transcript for people: its end as lines of text, what was added, and the first mention of a text.
+"""One transcript for people: its last lines as text, new lines, and the first mention of a text.
 
-Reads at most a fixed number of bytes from the end. Lines that cannot be parsed and those of subagents are passed over.
-What cannot be read now raises TranscriptUnreadable, or OSError where that is said. Blocks on the disk.
+Reads at most a fixed number of bytes from the end. Lines that cannot be parsed and the lines of subagents are skipped.
+A transcript that cannot be read now raises TranscriptUnreadable, or OSError where documented. Blocks on the disk.
 """
 
 import json
@@ -45,7 +45,7 @@ def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
 
 
 def grown_messages(path: str, offset: int) -> tuple[list[Mapping[str, Any]], int]:
-    """The same as messages, subagents' own left out."""
+    """Like `grown_lines`, but as messages, without those of subagents."""
     lines, reached = _grown(path, offset)
     return [line for line in map(parse, lines) if line is not None and is_message(line)], reached
 
@@ -55,8 +55,8 @@ def _grown(path: str, offset: int) -> tuple[list[bytes], int]:
     with open(path, "rb", opener=open_at) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
-    # A line that is still being written would be lost: its first
-    # half cannot be parsed, nor can the rest at the next call.
+    # A line that is still being written would be lost: neither its first half nor the rest at the next call can be
+    # parsed.
     whole = written[: written.rfind(b"\n") + 1]
     return whole.split(b"\n"), offset + len(whole)
 
@@ -100,7 +100,7 @@ def first_mention(path: str, text: str) -> str | None:
     needle = json.dumps(text, ensure_ascii=False)[1:-1]
     raw = needle.encode("utf-8", "replace")
     for line, _ in lines_from(path):
-        # Most lines are ruled out as bytes; what is left is looked at as it would be read.
+        # Most lines are excluded by their bytes; only the remaining ones are parsed.
         if needle.isascii():
             may_contain = raw in line.lower()
         else:  # letters beyond ASCII may also be written as escapes

@@ -202,7 +202,7 @@ class TranscriptSummary:
     def _take_costs(self, line: Mapping[str, Any]) -> None:
         if not isinstance(line.get("modelUsage"), dict):
             return
-        # The line says totals of the whole session: only what is new in them belongs to this process.
+        # The line has totals of the whole session: only their increase belongs to this process.
         totals = _written(self._by_model_name(read_usage(line["modelUsage"])))
         new = Totals(read_usage(self.totals)).used_by({"modelUsage": totals})
         began = read_number(line, "startTime")
@@ -301,13 +301,13 @@ def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> 
         summary.feed(first.split(b"\n")[:-1])
         summary.feed(last.split(b"\n")[1:])
         return summary
-    # The size alone does not show that a transcript was written anew and has become longer since.
+    # The size alone does not show that a transcript was rewritten and has become longer since.
     goes_on = before is not None and before.whole and before.before_offset == _checksum(path, before.offset)
     summary = before if before is not None and goes_on else TranscriptSummary(_folder_of_file(path))
     for line, offset in lines_from(path, summary.offset):
         summary.feed((line,))
         summary.offset = offset
-    # After the reading, of the bytes that were read last: the file may have grown meanwhile, which does no harm.
+    # After reading, from the bytes that were read last: the file may have grown since, which is harmless.
     summary.before_offset = _checksum(path, summary.offset)
     return summary
 

@@ -1,17 +1,17 @@
-"""Claude Code's own transcripts on disk: where they lie, and changes to the files of one session.
+"""Claude Code's own transcripts on disk: their location, and changes to the files of one session.
 
-`projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
-directory. They are read and never written, but for the end of a line that was cut off, and for a conversation that
-comes from another machine (`SessionFiles.put`). What cannot be read now (no
-descriptor is free, the disk fails) raises TranscriptUnreadable: that is not a session without a transcript. All
-functions block on the disk: call them from a thread.
+They are at `projects/<directory with all characters except letters and digits replaced by ->/<id>.jsonl` below the
+CLI's configuration directory. They are only read, with two exceptions: completing a truncated last line, and adding a
+conversation from another machine (`SessionFiles.put`). A transcript that cannot be read now (no free descriptor, a disk
+error) raises TranscriptUnreadable, which is different from a session without a transcript. All functions block on the
+disk: call them from a thread.
 
-Sessions write there themselves, so no link is followed below the root: see `ProjectFolders` for what that is.
+Sessions themselves write to these directories, so no link is followed below the root, see `ProjectFolders`.
 
-A title and a tag are lines at the end of the transcript, as Claude Code writes them itself, so that its own list of
-sessions shows them; a process that has the session open takes them over. Nothing else in a transcript is ever changed.
-Who calls makes sure that nobody runs a session that is removed. No link that a session may have made is followed. All
-functions block on the disk and raise OSError where it refuses.
+A title and a tag are lines at the end of the transcript, in Claude Code's own format, so that its list of sessions
+shows them; a process that has the session open adopts them. Nothing else in a transcript is ever changed. Before a
+session is removed, the caller ensures that no process runs it. No link that a session may have created is followed. All
+functions block on the disk and raise OSError if an operation fails.
 """
 
 import contextlib
@@ -86,13 +86,14 @@ class ProjectFolders:
 
     @classmethod
     def below(cls, config_dir: str, *, own: bool = False, linked: bool = False) -> "ProjectFolders":
-        """Where the operator's links end and a session's could begin.
+        """The folders of a configuration directory, with links resolved only as far as no session could have created
+        them.
 
-        Of the directory of a principal alone (`own`) sessions can write everything but its own name, so nothing in it
-        is followed. In that of the server's user, `projects` may be a link, which is the user's own: a sandbox shows
-        it as it is and cannot move it. A folder in it is a session's to make; only where all sessions run as the user
-        and without a sandbox (`linked`) may it be a link, as people make them for a project that has moved: there a
-        session could read what it leads to by itself.
+        In a principal's separate directory (`own`), sessions can write everything except its name, so no link in it is
+        followed. In the directory of the server's user, `projects` may be a link, which the user created: a sandbox
+        shows it unchanged and cannot move it. A session can create the folders in `projects`. They may be links only if
+        all sessions run as the user and without a sandbox (`linked`), because people create such links for projects
+        that have moved, and such a session could read the target anyway.
         """
         if own:
             return cls(os.path.join(os.path.realpath(config_dir), "projects"))
@@ -109,7 +110,7 @@ class ProjectFolders:
         return os.path.realpath(path) if self.linked else path
 
     def locate(self, session_id: str) -> str | None:
-        """The path of a session's transcript; None if there is none. A session that was moved to another directory may
+        """The path of a session's transcript; None if it has none. A session that was moved to another directory may
         have left one behind: the newest counts. Raises TranscriptUnreadable if a folder could not be read, because the
         newest may be in it."""
         if not is_session_id(session_id):
@@ -118,7 +119,7 @@ class ProjectFolders:
         with unreadable_refused(session_id):
             for path in (os.path.join(folder, session_id + EXTENSION) for folder in self.all()):
                 try:
-                    os.lstat(path)  # ten times as fast as a look that follows no link; there is none in most folders
+                    os.lstat(path)  # ten times as fast as `look_at`; most folders do not contain the file
                     file = look_at(path)
                 except OSError as error:
                     if not is_absence(error):
@@ -153,11 +154,11 @@ class Transcripts:
         return os.path.isdir(self.projects.path)
 
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
-        """The path of a session's transcript; None if there is none. A known `cwd` avoids the search."""
+        """The path of a session's transcript; None if it has none. A known `cwd` avoids the search."""
         if cwd is not None and is_session_id(session_id):
             expected = self._expected_path(session_id, cwd)
             with unreadable_refused(session_id):
-                # An error is no absence: searched for elsewhere, an older transcript might be taken for this one.
+                # An error does not mean absence: a search elsewhere might return an older transcript instead.
                 if look_at(str(expected)) is not None:
                     return expected
         found = self.projects.locate(session_id)
@@ -185,8 +186,8 @@ class Transcripts:
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
     def answers(self, session_id: str) -> int:
-        """The number of model answers in the conversation itself, without subagents, answers that the CLI produced
-        itself and, in a fork, those of the original session. Reads the whole transcript."""
+        """The number of model answers in the conversation, excluding subagents' answers, answers that the CLI produced
+        itself and, in a fork, the answers of the original session. Reads the whole transcript."""
         path = self.path_of(session_id)
         lines = read_lines(path, b'"assistant"') if path is not None else ()
         return len({answer for line in lines if (answer := _answer_id(line)) is not None})
@@ -204,7 +205,7 @@ class Transcripts:
     def is_written(self, session_id: str, cwd: str, message_id: str, size: int) -> bool:
         """Whether the end of its transcript has a message that the process has just reported, of about this size. A
         small read of bytes just written, so it may be called on the event loop."""
-        # Links may lead elsewhere since the last turn: then the message is not found, and `flaw_after` looks again.
+        # Links may have changed since the last turn: then the message is not found, and `flaw_after` checks again.
         path = self._likely_path(session_id, cwd)
         line = _line_with(path, message_id, min(_LAST_BYTES, _LAST_LINES + 4 * size))
         return line is not None and line.endswith(b"\n") and parse(line) is not None
@@ -233,10 +234,10 @@ class Transcripts:
             with open(trial, "xb", opener=open_at) as file:
                 file.write(bytes(size))
                 file.flush()
-                # A full disk may show only now: what was written may still be in memory alone.
+                # A full disk may be reported only now: the written data may still be in memory only.
                 os.fsync(file.fileno())
         except FileNotFoundError:
-            return None  # Claude Code makes the directory
+            return None  # Claude Code creates the directory
         except OSError as error:
             return error.strerror or str(error)
         finally:
@@ -273,7 +274,7 @@ class Transcripts:
 
 def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
     """A message's line, with the line break if it has one; None if the last bytes do not contain all of it."""
-    own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
+    own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which later lines have
     try:
         with open(path, "rb", opener=open_at) as file:
             begin = max(0, file.seek(0, os.SEEK_END) - last_bytes)
@@ -344,7 +345,7 @@ def _last_usage(path: Path) -> Usage:
 
 
 def _last_costs(path: Path) -> dict[str, Any]:
-    """The last cost line, however far back: after a crash many lines may follow it."""
+    """The last cost line, however far from the end: after a crash many lines may follow it."""
     last: dict[str, Any] = {}
     for line in read_lines(path, b'"cost-state"'):
         last = line if line.get("type") == "cost-state" else last
@@ -378,7 +379,7 @@ class SessionFiles:
         title = clip_line(clean(title), MAX_TITLE)
         _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
         beside = path.removesuffix(EXTENSION)
-        # Something else in its place was made by a session, and may lead to what is not the session's.
+        # A session may have put something else in its place, which may lead to files of others.
         with contextlib.suppress(OSError):
             if title:
                 make_directory_at(beside)
@@ -415,7 +416,7 @@ class SessionFiles:
         for path in sorted(files, reverse=True):
             place = os.path.join(transcript, path) if path else transcript
             if path:
-                # One by one: a link among them refuses (OSError).
+                # One by one: a link among them raises OSError.
                 inside = os.path.relpath(os.path.dirname(place), folder).split(os.sep)
                 for part in itertools.accumulate(inside, os.path.join):
                     make_directory_at(os.path.join(folder, part))
@@ -445,7 +446,7 @@ class SessionFiles:
             remove_at(os.path.join(folder, session_id + _UNUSED))
             remove_at(os.path.join(folder, session_id + EXTENSION))
         for place in (os.path.join(self._config_dir, name) for name in _OTHER_PLACES):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a link is none
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a link is not a directory
                 for entry in entries_at(place, lambda name: name.startswith(session_id)):
                     remove_at(os.path.join(place, entry.name))
 
@@ -482,7 +483,7 @@ def _copied_lines(source: str, new_id: str) -> Iterator[bytes]:
                 continue
             copied = {**line, "sessionId": new_id}
             if "uuid" in line:
-                # Messages say where they come from, so that their costs are not counted again.
+                # Messages name their origin, so that their costs are not counted again.
                 copied["forkedFrom"] = {"sessionId": line["sessionId"], "messageUuid": line["uuid"]}
             yield _line(copied)
 
@@ -493,7 +494,7 @@ def _write(path: str, content: Iterable[bytes]) -> None:
     try:
         with open(open_at(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.writelines(content)
-        # Under its name only when it is whole: a process that lists sessions may look at any moment.
+        # It gets its name only when complete: a process that lists sessions may read it at any moment.
         replace_at(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):

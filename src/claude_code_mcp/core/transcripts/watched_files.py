@@ -1,14 +1,14 @@
-"""Which files change: wakes those who follow a transcript, or a small file that a person edits.
+"""Reports changed files: wakes the followers of a transcript, or of a small file that a person edits.
 
-On Linux the kernel's notes are read by the event loop itself (`DirectoryWatch`), without a thread and without polling;
-`watchfiles` does the same elsewhere. Nothing is queued: a follower has one flag, and reads what is new when woken.
-Where a directory cannot be watched, a follower is woken twice a second and looks for itself.
+On Linux the event loop itself reads the kernel's notifications (`DirectoryWatch`), without a thread and without
+polling; elsewhere `watchfiles` reports changes. Nothing is queued: a follower has one flag, and reads the new content
+when it is woken. If a directory cannot be watched, its followers are woken twice a second and check for themselves.
 
-Readers of a transcript (`FileFollower`) are woken at most twice a second. Of a `WatchedFile` every change is noted in
-the event loop's next step: what is decided by such a file (who may call) must not be decided by an old one. All links
-on the way to the file are watched with it, so that a directory which is swapped behind a link (as Kubernetes does with
-secrets) is noticed too. Where the kernel cannot be asked, or tells nothing (a network file system), a look every so
-often must do: `wait` returns then without a change.
+Readers of a transcript (`FileFollower`) are woken at most twice a second. Every change of a `WatchedFile` is recorded
+in the next step of the event loop: a decision based on such a file (who may call) must not use an old version. All
+links on the way to the file are watched too, so that a directory replaced behind a link (as Kubernetes does with
+secrets) is noticed. If the kernel's notifications are not available, or report nothing (a network file system), the
+file is checked at intervals: `wait` then returns without a change.
 """
 
 import asyncio
@@ -82,14 +82,14 @@ class DirectoryWatch:
             except OSError:
                 return None
             for number, mask, name in _notes(notes):
-                # Which ones were lost is not known: only a scan can tell what has changed.
+                # It is unknown which ones were lost: only a scan can find the changes.
                 if mask & _OVERFLOW:
                     return None
                 directory = self._directories.get(number)
                 if directory is not None:
                     changed.add((directory, name))
                 if mask & _IGNORED:
-                    # The kernel has given up the watch, and will not use the number again.
+                    # The kernel has removed the watch and will not reuse its number.
                     self._directories.pop(number, None)
         return None
 
@@ -177,7 +177,7 @@ class LibraryReports:
         self._restart()
 
     def _restart(self) -> None:
-        # The old task ends by itself a moment later; until then both report, which does no harm.
+        # The old task ends a moment later; until then both report, which is harmless.
         if self._stop is not None:
             self._stop.set()
         self._stop = self._task = None
@@ -186,10 +186,10 @@ class LibraryReports:
             self._task = asyncio.create_task(self._run({*self._directories}, self._stop))
 
     async def _run(self, directories: set[str], stop: asyncio.Event) -> None:
-        from watchfiles import awatch  # noqa: PLC0415 - needed on few platforms, and only while somebody follows
+        from watchfiles import awatch  # noqa: PLC0415 - needed on few platforms, and only while files are followed
 
         changes = awatch(*directories, recursive=False, debounce=200, step=50, stop_event=stop)
-        self._report(None)  # what happened while nobody watched
+        self._report(None)  # changes before the watch started
         async for batch in changes:
             self._report({path for _, path in batch})
 
@@ -240,7 +240,7 @@ class Following:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._flag.wait(), INTERVAL if self.blind else None)
         await asyncio.sleep(max(0.0, self._next - loop.time()))
-        # Only after the pause: what changes during it is read together with what woke the follower.
+        # Only after the pause: changes during it are read together with the one that woke the follower.
         self._flag.clear()
         self._next = loop.time() + INTERVAL
 
@@ -273,7 +273,7 @@ class FileFollower:
         try:
             if self._reports is None:
                 self._reports = self._make_reports(self._on_changes)
-            # Also for one that others follow already: they may be blind, because it could not be watched for them.
+            # Also for a file that others follow already: they may be blind, because it could not be watched for them.
             self._reports.add(directory)
         except OSError:
             return False
@@ -289,7 +289,7 @@ class FileFollower:
             self._reports = None
 
     def _on_changes(self, paths: set[str] | None) -> None:
-        """None: some changes are unknown, so every follower polls."""
+        """Wakes the followers of these paths; with None, some changes are unknown, so every follower polls."""
         for following in self._following:
             if paths is None or following.path in paths:
                 following.wake()
@@ -353,7 +353,7 @@ class WatchedFile:
         """Watches the links and directories that lead to the file now. Call it after each change."""
         names = await asyncio.to_thread(_links_on_the_way, self._path)
         directories = {os.path.dirname(name) for name in names}
-        # The new directories are watched before the old ones are given up; a reader looks at the file afterwards.
+        # The new directories are watched before the old watches are removed; the reader reads the file afterwards.
         missing = {directory for directory in directories - self._directories if not self._watch(directory)}
         for directory in self._directories - directories:
             self._unwatch(directory)
@@ -375,10 +375,10 @@ class WatchedFile:
             self._reports.remove(directory)
 
     def _on_changes(self, paths: set[str] | None) -> None:
-        # A path that ends with a separator stands for a watched directory itself.
+        # A path that ends with a separator means the watched directory itself.
         if paths is None or any(path in self._names or path.endswith(os.sep) for path in paths):
             for directory in {path.rstrip(os.sep) for path in paths or () if path.endswith(os.sep)}:
-                self._unwatch(directory)  # it was moved away or removed: `watch_again` looks for the one in its place
+                self._unwatch(directory)  # it was moved or removed: `watch_again` finds its replacement
             self._changed.set()
             self._noted()
 
@@ -398,7 +398,7 @@ def _links_on_the_way(path: str) -> list[str]:
         here = os.path.join(place, name)
         try:
             target = os.readlink(here)
-        except (OSError, ValueError):  # it is no link, or is not there yet
+        except (OSError, ValueError):  # it is not a link, or does not exist yet
             if not rest or not os.path.isdir(here):
                 return [*found, here]
             place = here

@@ -100,7 +100,7 @@ class SessionAccess:
         if self._observers is not None:
             self._observers.act(act)
 
-    # -- what is shared -------------------------------------------------------------------------------------------
+    # -- the shares -----------------------------------------------------------------------------------------------
 
     def share_of(self, session_id: str, principal: str) -> Share | None:
         """The share through which a principal may use a session; it may be their own."""

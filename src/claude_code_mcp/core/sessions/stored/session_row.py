@@ -231,7 +231,7 @@ def live_row(session: "Session") -> SessionRow:
         is_active=session.live or outside is not None,
         active_status=SESSION_TOOL_STATUS[session.state],
         model=session.options.model or session.model,
-        # Of a session that another program runs, Claude Code's own record says what it cost.
+        # For a session that another program runs, the cost comes from Claude Code's own record.
         cost_usd=round(session.usage.cost_usd, 6) if outside is None else None,
         asks=[question.description for question in asked] or None,
         questions=[

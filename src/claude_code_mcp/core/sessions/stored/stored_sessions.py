@@ -1,8 +1,8 @@
 """The sessions on disk, as one caller may see and change them.
 
-`SessionLibrary` (`session_library.py`) has the files below one configuration directory and knows no callers. This finds
-the library of a caller's session, checks who may do what (another caller's session does not exist), adds what is in
-memory to the lists, and audits every change, including refused ones.
+`SessionLibrary` (`session_library.py`) has the files below one configuration directory and does not know callers. This
+module finds the library of a caller's session, checks permissions (another caller's session does not exist), adds
+sessions in memory to the lists, and audits every change, including refused ones.
 """
 
 import asyncio
@@ -420,7 +420,7 @@ class StoredSessions:
             unread.append(await deps.stores.threads.run(deps.stores.catalogue.unread))
         return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
 
-    # -- what it works with --------------------------------------------------------------------------------------
+    # -- settings, files and other parts -------------------------------------------------------------------------
 
     async def reconfigure(self, session_id: str, change: Mapping[str, Any], *, caller: Caller = LOCAL_CALLER) -> None:
         """Continue with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
