@@ -29,7 +29,7 @@ def _lower(value: object) -> object:
 
 
 def _memory_size(value: object) -> object:
-    """Refuses what is no amount of memory."""
+    """Refuses values that are not an amount of memory."""
     text = str(value).strip()
     if text != "off" and _MEMORY_SIZE.fullmatch(text) is None:
         raise ValueError("it must be a share such as 75%, an amount such as 6GiB, or off")
@@ -454,8 +454,7 @@ def client_settings(settings: Settings, client: Mapping[str, str], server: Mappi
     values: dict[str, Any] = {}
     for field in _OF_EACH_CLIENT:
         variable = variable_of(field, Settings)
-        # The environment of the shared server is that of the client
-        # that has started it, and says nothing about this one.
+        # The environment of the shared server comes from the client that started it, and does not apply to this client.
         values[field] = client.get(variable) or (None if server.get(variable) else getattr(settings, field))
     if values["default_cwd"]:
         values["default_cwd"] = os.path.expanduser(expand_home(values["default_cwd"], client))

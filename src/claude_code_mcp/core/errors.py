@@ -39,7 +39,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     """There is no such session, question, server or file, or the name is ambiguous."""
     REFUSED = 4
-    """The policy, a limit, another writer or the person refused; or a question was denied because nobody could
+    """The policy, a limit, another writer or the person refused; or a question was denied because no one could
     answer."""
     UNAVAILABLE = 5
     """No server is running, or an MCP server or Claude Code is unavailable."""

@@ -1,8 +1,8 @@
 """Runs git for a session, and finds the repository of a directory.
 
 Git gets the environment of the session without git's own variables, never prompts, and runs no program that a
-repository names: no hook, pager, editor or file monitor, no filter, merge driver or converter of the repository's own
-configuration, and it does not fetch missing objects of a partial clone. Filters that the user or the system configured
+repository names: no hook, pager, editor or file monitor, and no filter, merge driver or converter from the repository's
+own configuration. It does not fetch missing objects of a partial clone. Filters that the user or the system configured
 do run (`git lfs install`), because a checkout is wrong without them. In a sandbox a session can also write its user's
 configuration, so only the system's applies. For a caller whose sessions are sandboxed, git runs in that sandbox.
 
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 _FILES_UNTOUCHED = frozenset(
     {"check-ignore", "commit-tree", "config", "merge-base", "rev-list", "rev-parse", "symbolic-ref"}
 )
-"""Commands that read no file of a tree, and have no hook. All others may run a filter or a driver on each, also those
-that only write an index: they look again at files that changed in the same moment."""
+"""Commands that read no file of a tree and run no hook. All others may run a filter or a driver on each file, including
+commands that only write an index: they reread files that changed at the same moment."""
 _SECONDS, _LONG_SECONDS = 10.0, 60.0
 _GRACE = 2.0
 _UNFINISHED_WORKTREE = re.compile(r"^fatal: failed to read .*/commondir", re.MULTILINE)
@@ -67,7 +67,7 @@ _CONFIGURED = (
     "status.submoduleSummary=false",
     "gc.auto=0",
     "maintenance.auto=false",
-    # From git 2.55 on; those of the hooks' directory are off by its path, and for 2.54 see `_NEVER`.
+    # From git 2.55 on. The path of the hooks' directory disables the hooks in it; for git 2.54 see `_NEVER`.
     "hook.reference-transaction.enabled=false",
     "hook.post-index-change.enabled=false",
     "hook.post-checkout.enabled=false",
@@ -113,7 +113,7 @@ _VARIABLES: Mapping[str, str] = {
     "GIT_SEQUENCE_EDITOR": "false",
     "GIT_PAGER": "cat",
     "GIT_OPTIONAL_LOCKS": "0",
-    # Objects that a partial clone has left out are not fetched; before git 2.39.4 only the second does that.
+    # Do not fetch objects that a partial clone omitted; before git 2.39.4 only the second setting prevents it.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
 }
@@ -168,17 +168,17 @@ class Git:
         stdin: bytes = b"",
         variables: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Runs git in a directory; with a `git_dir`, that directory is the top of a worktree with that one.
+        """Runs git in a directory. With a `git_dir`, the directory is the top of the worktree that belongs to it.
 
-        ProcessFailed if git cannot be run, takes too long or prints too much. A caller that is cancelled leaves no
-        process behind.
+        ProcessFailed if git cannot be run, takes too long or prints too much. A cancelled caller leaves no process
+        behind.
         """
         overridden: Iterable[str] = ()
         alone = True
         touches_files = arguments[0] not in _FILES_UNTOUCHED
         if touches_files:
             # A session may change its configuration between this check and the run. In a sandbox, a program started
-            # that way has only the session's rights and time limit. Without one git can execute nothing but itself,
+            # that way has only the session's rights and time limit. Without a sandbox, git can execute only itself,
             # unless a trusted configuration names a program.
             programs = await self._programs(cwd, git_dir)
             overridden = _without_programs(programs)
@@ -193,8 +193,8 @@ class Git:
         return await self._git(*how, alone=alone)
 
     async def own_filters(self, cwd: str, git_dir: str | None = None) -> list[str]:
-        """The filters of the repository's own configuration that apply to a file of it: they are not run, so that what
-        is checked out or committed here would be wrong."""
+        """The filters from the repository's own configuration that apply to one of its files. They are not run, so a
+        checkout or commit made here would be wrong."""
         programs = await self._programs(cwd, git_dir)
         names = sorted(
             {name for (kind, name, key), value in programs.items() if kind == "filter" and not value.trusted}
@@ -211,8 +211,8 @@ class Git:
         return found
 
     async def _programs(self, cwd: str, git_dir: str | None) -> "Mapping[tuple[str, str, str], _Program]":
-        """What is configured to run on files, by kind, name and key: what it would be without the repository's own
-        configuration, and whether it is that."""
+        """The programs configured to run on files, by kind, name and key: for each, the value without the repository's
+        own configuration, and whether that is the effective value."""
         reply = await self._git(("config", "--list", "-z", "--show-scope"), cwd, git_dir, (), b"", {}, _SECONDS)
         if reply.code:
             raise InvalidArgument(f"git config: {reply.reason}", field="worktree")
@@ -225,7 +225,7 @@ class Git:
             if found is not None:
                 kind, title, key = (part for part in found.groups() if part is not None)
                 before = programs.get((kind, title, key), _Program())
-                # Later scopes win, but what the repository itself says never becomes the usual value.
+                # Later scopes win, but a value from the repository itself never becomes the usual value.
                 own = scope not in trusted or kind in _NEVER
                 programs[kind, title, key] = _Program(before.usual if own else value, not own)
         return programs
@@ -242,8 +242,8 @@ class Git:
         *,
         alone: bool = True,
     ) -> Reply:
-        """With `alone`, neither git nor anything that it starts can execute another program than git, where the kernel
-        can be told so; in a sandbox that is not asked for."""
+        """Runs git with the home's environment and the safe configuration. With `alone`, git and everything that it
+        starts can execute only git, if the kernel supports this; in a sandbox this restriction is not applied."""
         inherited = {name: value for name, value in self.home.environment.items() if not name.startswith("GIT_")}
         environment = {**inherited, **_VARIABLES, **variables}
         place = [] if git_dir is None else [f"--git-dir={git_dir}", f"--work-tree={cwd}"]
@@ -263,8 +263,8 @@ async def run_in_home(
     seconds: float,
     executables: tuple[str, ...] = (),
 ) -> Reply:
-    """Runs a program to its end where the sessions of a home run: in their sandbox, if they have one, with these
-    directories. Without a sandbox it can execute nothing but `executables`, if they are named. Raises as
+    """Runs a program to its end where the home's sessions run: in their sandbox, if they have one, with these
+    directories. Without a sandbox it can execute only the `executables`, if any are named. Raises the same errors as
     `run_program`."""
     if home.sandbox is None:
         options = ChildOptions(limits=home.limits, executables=executables)
@@ -290,7 +290,7 @@ async def run_program(
     seconds: float,
     options: ChildOptions,
 ) -> Reply:
-    """Runs a program in no sandbox to its end, as `Git.run` does; ProcessFailed if it cannot be run, takes too long or
+    """Runs a program to its end without a sandbox, like `Git.run`; ProcessFailed if it cannot be run, takes too long or
     prints too much."""
     mark = new_mark()
     listener = _Listener()
@@ -301,15 +301,17 @@ async def run_program(
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A command of the configuration: what it would be without the repository's own, and whether it is that."""
+    """A configured command: its value without the repository's own configuration, and whether that is the effective
+    one."""
 
     usual: str = ""
     trusted: bool = True
 
 
 def _without_programs(programs: "Mapping[tuple[str, str, str], _Program]") -> list[str]:
-    """Settings with which nothing of a repository's own configuration runs, and no hook of any. A driver of its own
-    makes a conflict: no driver at all would take one side for the merge of both."""
+    """Settings that disable every hook and every program from the repository's own configuration. A merge driver of the
+    repository is replaced by one that reports a conflict: with no driver, the merge would take one side as the
+    result."""
     own = {place: program for place, program in programs.items() if not program.trusted}
     names = {place[:2] for place in own}
     # A setting on the command line ends at its first `=`: such a name could not be overridden.
@@ -334,15 +336,15 @@ def git_program(environment: Mapping[str, str]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _executables(program: str) -> tuple[str, ...]:
-    """What git needs to execute: itself, itself where it looks for its parts, and what stands for a merge driver (see
-    `_NOTHING`); empty if that is not known. Blocks on the disk."""
+    """The files that git must execute: its program, the copy in its directory of parts, and the replacement for a merge
+    driver (see `_NOTHING`); empty if unknown. Blocks on the disk."""
     place = os.path.dirname(os.path.dirname(os.path.realpath(program)))
     parts = [os.path.join(place, name, "git-core", "git") for name in ("lib", "libexec")]
     needed = [needed_to_start(path) for path in (program, *filter(os.path.isfile, parts))]
     if len(needed) < 2 or not all(needed):
         return ()
     false = os.path.realpath(shutil.which("false") or "")
-    # Where it is one program with the shell, as in BusyBox, it cannot be had alone: then such a merge fails.
+    # In BusyBox it is the same program as the shell and cannot be permitted separately: such a merge then fails.
     needed += [needed_to_start(false)] if os.path.basename(false) == "false" else []
     return tuple(dict.fromkeys(path for paths in needed for path in paths))
 
@@ -384,7 +386,7 @@ async def _finish(
         child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
     )
     try:
-        # Shielded: a child that is just being started when the caller is cancelled must be known to be ended.
+        # Shielded: if the caller is cancelled while the child is being started, the child must still be ended.
         await asyncio.shield(starting)
         child.write(stdin)
         child.close_input()
@@ -421,13 +423,14 @@ class Repository:
 
 
 def find_repository(directory: str, permitted: Callable[[str], bool]) -> Repository | None:
-    """The repository of a directory, whose path has no links; None if there is none all of which is permitted."""
+    """The repository of a directory, whose path has no links; None if there is no repository, or if any part of it is
+    not permitted."""
     for place in (Path(directory), *Path(directory).parents):
         kind = _kind(place / ".git")
         if kind is None:
             continue
         git_dir = str(place / ".git") if kind == "directory" else named_in(place / ".git", GIT_FILE)
-        # The nearest `.git` decides, as it does for git: one that is not permitted is not passed over.
+        # The nearest `.git` decides, as in git: if it is not permitted, the search does not continue above it.
         if git_dir is None or not permitted(str(place)) or not permitted(git_dir):
             return None
         common_dir = git_dir
@@ -442,7 +445,7 @@ def find_repository(directory: str, permitted: Callable[[str], bool]) -> Reposit
 
 
 def _kind(path: Path) -> str | None:
-    """`file` or `directory`; None for a link, anything else, and what is not there."""
+    """`file` or `directory`; None for a link, for any other kind, and for a missing path."""
     try:
         mode = path.lstat().st_mode
     except (OSError, ValueError):
@@ -451,8 +454,8 @@ def _kind(path: Path) -> str | None:
 
 
 def foreign_settings(configuration: str, repository: Repository) -> Iterator[str]:
-    """Settings of a repository's own configuration that lead out of it, by name; `configuration` is what
-    `git config --list -z --no-includes` prints. Git says of a file that it includes whether it is there."""
+    """Settings of a repository's own configuration that refer to paths outside of it, by name; `configuration` is the
+    output of `git config --list -z --no-includes`. Git's messages about an included file reveal whether it exists."""
     for setting in configuration.split("\0"):
         name, _, value = setting.partition("\n")
         if name == "include.path" or (name.startswith("includeif.") and name.endswith(".path")):

@@ -105,8 +105,8 @@ def _extras_of_pipx(file: Path) -> set[str]:
 
 
 def _pip(prefix: str, action: str) -> str:
-    """`pip ACTION` if the `pip` on PATH is the one of this environment, else the same by the path of its
-    interpreter."""
+    """`pip ACTION` if the `pip` on PATH belongs to this environment, otherwise the same through its interpreter's
+    path."""
     scripts = Path(prefix, "Scripts" if os.name == "nt" else "bin")
     if importlib.util.find_spec("pip") is None:
         return f"uv pip {action} --python {_quoted(sys.executable)}"  # only uv makes environments without pip

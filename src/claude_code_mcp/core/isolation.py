@@ -32,7 +32,7 @@ _UNLIMITED = Resources()
 
 @dataclass(slots=True)
 class IsolatedCommand:
-    """A command that runs a program in an enclosure, and what the command must be started with."""
+    """A command that runs a program in an enclosure, and the resources that the command needs."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -45,7 +45,7 @@ class IsolatedCommand:
     def close(self) -> None:
         """Close our copies of the descriptors; call this after starting the command, or if it will not be started."""
         for descriptor in self.descriptors:
-            # One that cannot be closed must not keep the others open.
+            # A descriptor that cannot be closed must not keep the others open.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self.descriptors = ()
@@ -63,9 +63,9 @@ class Enclosure:
     files, git."""
 
     hides_files: ClassVar[bool] = False
-    """Whether programs see only what is listed. A command may then run although it could read what the policy denies,
-    since that is not there; Claude Code's own sandbox, if a session has one, becomes the weaker one that works inside
-    another; and git needs no other protection from what a repository configures."""
+    """Whether programs see only the listed files. A command may then run although it could read files that the policy
+    denies, because they do not exist there. Claude Code's own sandbox, if a session has one, uses its weaker form that
+    works inside another sandbox. Git needs no other protection from a repository's configuration."""
 
     @property
     def kind(self) -> str:
@@ -99,9 +99,9 @@ class Enclosure:
         has ended. The caller starts the command within the context; if that fails, nothing remains.
 
         The program sees `files` and the directories that `options` and `cwd` name. `scratch` is a directory for this
-        run; the caller removes it. With a `conversation` the program is Claude Code, and has what it needs of its
-        configuration directory. With `connected=False` the program has no network. ProcessFailed if the enclosure
-        cannot be made.
+        run; the caller removes it. With a `conversation` the program is Claude Code and gets the parts of its
+        configuration directory that it needs. With `connected=False` the program has no network. ProcessFailed if the
+        enclosure cannot be created.
         """
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class Home:
     config_dir: str
     """Claude Code's configuration directory."""
     environment: Mapping[str, str]
-    """The environment that Claude Code is started with, besides what the session itself sets."""
+    """The environment that Claude Code is started with, in addition to the session's own variables."""
     own: bool = False
     """Whether the directory belongs to this caller alone."""
     enclosure: Enclosure | None = None
@@ -154,8 +154,8 @@ class Isolation:
         *,
         others: bool = False,
     ) -> None:
-        """`principals` are the callers with a name; `others` may come while the server runs. `audit` gets what an
-        enclosure refuses or uses."""
+        """`principals` are the named callers; with `others`, more may appear while the server runs. `audit` receives
+        the refusals and the uses that an enclosure reports."""
         self._settings = settings
         self._environment = environment
         self._policy = policy
@@ -227,7 +227,7 @@ class Isolation:
 
 
 def _lacking(profile: Profile) -> str | None:
-    """What in a profile needs the plug-in, as part of a sentence; None if nothing."""
+    """The part of a profile that needs the plug-in, as part of a sentence; None if it needs none."""
     if profile.isolation in ("sandbox", "container"):
         wanted, otherwise = f'isolation = "{profile.isolation}"', 'set isolation = "none" in the policy'
     elif profile.resources != _UNLIMITED:

@@ -238,7 +238,8 @@ def _of_number(escape: str) -> str:
 
 
 def _of_bytes(data: bytes) -> str:
-    """Bytes of UTF-8, as in the representation of bytes; else characters, as in that of a text."""
+    """Decodes as UTF-8 bytes, as in the representation of bytes; otherwise as characters, as in the representation of
+    text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -493,7 +493,7 @@ def _spellings(secret: str) -> Iterator[str]:
     yield html.escape(secret)
 
 
-# -- what is a secret, going by its name ----------------------------------------------------------------------
+# -- secrets by name ------------------------------------------------------------------------------------------
 
 
 def is_secret_name(name: str) -> bool:

@@ -405,8 +405,8 @@ class Service(ServiceParts):
         return self._limit_waits.any_planned
 
     async def _taken_over(self, session: Session) -> Session:
-        """The session when no other server has it: one that still has its process would not learn of what is changed
-        here. SessionBusy if another server is at work on it."""
+        """The session once no other server has it: a server that still runs its process would miss the changes made
+        here. SessionBusy if another server is working on it."""
         await session.take_over()
         # It may have been brought into memory meanwhile, to continue.
         return self._sessions.known(session.id) or session

@@ -1,8 +1,8 @@
 """Creates the parts of a service, each after the parts that it needs.
 
-The direction is: tasks and observers; the sessions in memory; the bookkeeper, which handles their events; what sessions
-depend on in this server's environment and in those of clients; the operations of callers on all of it. No part is
-completed later: only `SessionAccess`, which a plug-in creates, is attached here.
+The order is: tasks and observers; the sessions in memory; the bookkeeper, which handles their events; the dependencies
+of sessions in this server's environment and in the environments of clients; the operations of callers on all of it. No
+part is completed later: only `SessionAccess`, which a plug-in creates, is attached here.
 """
 
 import os

@@ -152,7 +152,7 @@ def write_files(command: CommandLine, directory: Path) -> Path | None:
     on the disk."""
     if not command.files:
         return None
-    # Fails if it exists already: the temporary directory belongs to everybody, and somebody may have put it there.
+    # Fails if it exists: the temporary directory is shared by all users, and another one may have created it.
     directory.mkdir(mode=0o700)
     try:
         for path, content in command.files.items():
@@ -166,7 +166,7 @@ def write_files(command: CommandLine, directory: Path) -> Path | None:
 
 
 def _add_opening(command: CommandLine, opening: ConversationStart) -> None:
-    # A session that is resumed keeps its id; the CLI refuses an id beside `--resume` unless it forks.
+    # A resumed session keeps its id; the CLI refuses an id together with `--resume` unless it forks.
     if opening.resume is None or opening.fork:
         command.flag("session-id", opening.session_id)
     if opening.resume is not None:
@@ -248,7 +248,8 @@ def _add_settings(
 ) -> None:
     settings: dict[str, Any] = {"crossSessionInbound": "refuse"} if alone else {}
     if variables:
-        # `env` of a settings file replaces what a process was started with; that of this file comes after a project's.
+        # `env` of a settings file replaces the variables a process was started with; this file's `env` comes after a
+        # project's.
         settings["env"] = dict(variables)
         command.variables.update(variables)
     if options.sandbox is not None:

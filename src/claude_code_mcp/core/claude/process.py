@@ -39,7 +39,7 @@ class ProcessListener(Interface):
 
 
 class ClaudeProcess:
-    """A running Claude Code. Created by `start`; ends with `stop` or by itself, reported by `process_ended`."""
+    """A running Claude Code. Created by `start`; ends with `stop` or on its own, reported by `process_ended`."""
 
     def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None, session_id: str = "") -> None:
         self._owner: ProcessListener = owner
@@ -76,7 +76,7 @@ class ClaudeProcess:
         """Starts it. Raises ProcessFailed for every failure. `session_id` is for the log."""
         process = cls(owner, mark, scratch, session_id)
         try:
-            # Sockets: whatever a session runs could write frames of its own into a pipe.
+            # Sockets: any command of a session could write frames into a pipe.
             options = replace(options, sockets=True)
             await process._child.start(argv, cwd=cwd, environment=environment, options=options)
         except (OSError, ValueError) as error:

@@ -194,8 +194,8 @@ _ESCAPED_SURROGATE = b"\\ud"
 
 
 def parse_frame(line: bytes) -> Frame:
-    """The frame on one line. Never raises: what cannot be read is Garbage, or an unreadable request, which is still to
-    be answered."""
+    """The frame on one line. Never raises: an unreadable line is Garbage, or an unreadable request, which must still be
+    answered."""
     size = len(line)
     try:
         text = line.decode("utf-8", "replace").strip()
@@ -373,10 +373,11 @@ class ControlProtocol:
                     self.unfinished.discard(frame.message_id)
             case Result():
                 answered = set(frame.message_ids)
-                # A result without a message may belong to a turn that began by itself, next to a message in transit.
+                # A result without a message may belong to a turn that started automatically, while a message was in
+                # transit.
                 if not answered and not frame.unasked:
                     if self._follows_messages:
-                        # The CLI has said which messages the turn took up; others wait for a turn of their own.
+                        # The CLI has reported which messages the turn took up; others wait for a separate turn.
                         answered = set(self._started)
                     elif not frame.raw.get("queued_turn_count"):
                         answered = set(self.unfinished)
@@ -391,8 +392,8 @@ class ControlProtocol:
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
         """Our request: its id and bytes."""
         request_id = uuid.uuid4().hex
-        # Kept also after the answer: a second one, or one that comes too late, must not pass for an answer to a request
-        # that was never sent, which nobody but a command of the session could have written.
+        # Kept after the answer too: a second or late answer must not look like an answer to a request that was never
+        # sent, which only a command of the session could have written.
         self._asked[request_id] = None
         if len(self._asked) > _ASKED_KEPT:
             self._asked.popitem(last=False)

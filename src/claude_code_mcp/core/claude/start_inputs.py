@@ -1,9 +1,9 @@
-"""What Claude Code reads when it starts, as a fingerprint.
+"""The files that Claude Code reads when it starts, as a fingerprint.
 
 The CLI reads settings, instructions (CLAUDE.md), agents, skills, MCP configuration and the state of the git repository
-once, at its start, and a conversation keeps what was there. Files count by their time, size and number, not by their
-content. Whatever is doubtful has no fingerprint: too many files, a settings file that cannot be read, and hooks that
-run at the start, which would run for a process that nobody uses. Blocks on the disk.
+once, at its start, and a conversation keeps that state. Files are identified by time, size and number, not by content.
+In doubtful cases there is no fingerprint: too many files, a settings file that cannot be read, or hooks that run at the
+start, which would run for a process that is never used. Blocks on the disk.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ _MAX_LINE = 300
 
 
 def purpose(name: str, tool_input: object) -> str:
-    """What Claude says a command is for; empty if it is no command or nothing is said."""
+    """Claude's description of a command; empty if the call is not a command or has no description."""
     description = tool_input.get("description") if isinstance(tool_input, Mapping) and name in COMMANDS else None
     return clip_line(description, _MAX_LINE) if isinstance(description, str) else ""
 

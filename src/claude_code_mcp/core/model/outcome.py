@@ -49,7 +49,7 @@ LOG_IN_HINT = (
     "(On the server's machine run `claude-code-mcp claude auth login`, or set ANTHROPIC_API_KEY in the server's "
     "environment; many clients take it from `env` in the server's entry. `claude-code-mcp doctor` checks both.)"
 )
-"""Replaces the hint of Claude Code to use a command of its own terminal."""
+"""Replaces Claude Code's hint to use one of its terminal's commands."""
 _SUBTYPE_CODES = {
     "error_max_turns": OutcomeCode.MAX_TURNS,
     "error_max_budget_usd": OutcomeCode.MAX_BUDGET,

@@ -193,7 +193,7 @@ def as_json(value: Any) -> str:
 def one_line(text: str, longest: int) -> str:
     """The text on one line: line breaks as ⏎, long gaps replaced by their length, and a long text shortened in the
     middle. Everything omitted is mentioned."""
-    if len(text) > 4 * longest:  # the ends decide; what is between them is only counted
+    if len(text) > 4 * longest:  # the ends decide; the middle is only counted
         start, end = _flatten(text[: 2 * longest]), _flatten(text[-2 * longest :])
     else:
         start = end = _flatten(text)
@@ -243,7 +243,7 @@ def count_of(number: float, noun: str, form: str = ",") -> str:
 def size_of(count: float) -> str:
     """A number of bytes, human-readable: `512 B`, `3.4 MB`, `72.7 GB`. Units are powers of 1024."""
     for unit in _SIZE_UNITS[:-1]:
-        # Of what is rounded: 1,048,570 bytes are 1 MB, and not 1024 KB.
+        # Decided by the rounded count: 1,048,570 bytes are 1 MB, not 1024 KB.
         if round(count, 1) < _SIZE_STEP:
             return f"{count:.1f}".removesuffix(".0") + f" {unit}"
         count /= _SIZE_STEP
@@ -252,12 +252,12 @@ def size_of(count: float) -> str:
 
 def iso(seconds: float) -> str:
     """A Unix time as text, such as `2026-11-15T16:31:14.000Z`, limited to the calendar's range."""
-    if 0 <= seconds < 1 << 32:  # also false for what is no number
+    if 0 <= seconds < 1 << 32:  # also false for NaN
         whole = int(seconds)
         return f"{_whole_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
     try:
         moment = _EPOCH + timedelta(seconds=seconds)
-    except (OverflowError, ValueError):  # a file from elsewhere can hold any number, also one that is none
+    except (OverflowError, ValueError):  # a file from elsewhere can contain any number, or NaN
         moment = datetime.max.replace(tzinfo=UTC) if seconds > 0 else _EPOCH
     return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 

@@ -1,9 +1,9 @@
 """What a turn used: tokens and money, by model, and list prices.
 
-The CLI reports what was used since its last result, or on some versions only totals since it started (`Totals`).
-Whatever is unreadable in a report counts as nothing; an amount that cannot be one is found by `impossible_amount`.
-Claude Code knows the prices of its models and reports dollars; those count. The bounds here say what a report must come
-to at least, and what tokens cost that no report has.
+The CLI reports the usage since its last result, or on some versions only totals since it started (`Totals`). Unreadable
+parts of a report count as nothing; `impossible_amount` finds impossible amounts. Claude Code knows the prices of its
+models and reports dollars; those count. The bounds here are the minimum cost that a report must reach, and the cost of
+tokens that no report includes.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The worktree of a session, and what is in it."""
+"""The worktree of a session, and its contents."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Worktree(BaseModel):
-    """A checkout of its own with a branch of its own, made for a session. All paths are absolute and real."""
+    """A separate checkout with a separate branch, made for a session. All paths are absolute and real."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,7 +62,7 @@ class WorktreePlan:
     repository: str
     """The checkout that a merge changes."""
     digest: str
-    """Names all of it: what is committed last, everything in the worktree, and where it would be merged."""
+    """Identifies its complete state: the last commit, everything in the worktree, and the branch to merge into."""
     uncommitted: tuple[str, ...]
     """Files that are changed or not tracked, and would be committed."""
     commits: int

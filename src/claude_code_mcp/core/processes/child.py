@@ -1,14 +1,14 @@
-"""One child process: started in the strongest containment, read line by line, ended with all that it started.
+"""One child process: started with the strongest containment, read line by line, ended with all its descendants.
 
 | containment  | where | what holds |
 | ------------ | ----- | ---------- |
 | `supervisor` | Linux | everything that a child starts ends with it, whatever it does to its session, name or environment, also when this process is killed with SIGKILL |
 | `marks`      | elsewhere, and on Linux where the supervisor does not start | a child's process group is signalled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
 
-Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
-the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
-are gone as well. A child that writes more than there is memory for is killed, and its end says so: its output would
-be incomplete, and what holds it is needed by everybody else.
+Output reaches the listener by a plain call from the reader's callback, in order, with no queue and no task between the
+pipe and the listener. Order at the end: all output, then `child_ended`; `cleaned` is set when the descendants have
+ended too. A child whose output does not fit into memory is killed, and its exit reports this: the output would be
+incomplete, and all other parts of the server need the memory that it occupies.
 """  # noqa: E501 - a table
 
 import asyncio
@@ -48,7 +48,7 @@ def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
 
 
 async def prepare() -> None:
-    """Prepares in advance what the first child would otherwise wait for. Never fails."""
+    """Prepares the resources that the first child would otherwise wait for. Never fails."""
     if supervisor_client.available():
         with contextlib.suppress(OSError):
             await supervisor_client.prepare()
@@ -73,7 +73,7 @@ async def spawn(
     if supervisor_client.available():
         try:
             return await supervisor_client.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
-        # Only this: a program that cannot be started under the supervisor cannot be started without it either.
+        # Only this error: a program that cannot be started under the supervisor cannot be started without it either.
         except supervisor_client.SupervisorFailed as error:
             if not _fallback_logged:
                 _fallback_logged = True
@@ -87,7 +87,7 @@ async def spawn(
         factory, *argv, cwd=cwd, env=dict(environment), **_platform_options(options.descriptors)
     )
     if sys.platform != "win32":
-        # Set from here: code between fork and exec (`preexec_fn`) may deadlock where there are other threads.
+        # Set from here: code between fork and exec (`preexec_fn`) may deadlock if there are other threads.
         with contextlib.suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, transport.get_pid(), supervisor_client.NICENESS)
     return transport, protocol
@@ -113,7 +113,7 @@ def kill(transport: asyncio.SubprocessTransport) -> None:
 def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
     if transport.get_returncode() is not None:
         return  # only its pipes are left, and its number may belong to another process by now
-    # It may end between the look above and the signal. On macOS a group with nothing but zombies gives PermissionError.
+    # It may end between the check above and the signal. On macOS a group of only zombies gives PermissionError.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32" or isinstance(transport, supervisor_client.SupervisedTransport):
             (transport.terminate if name == "SIGTERM" else transport.kill)()
@@ -296,7 +296,7 @@ class ChildProcess(_ChildInput):
         self._removal = (options.removal, environment)
         try:
             await spawn(lambda: self, argv, cwd=cwd, environment=environment, options=options)
-        # Also when cancelled: the scratch directory was made before, and a container may have been.
+        # Also when cancelled: the scratch directory, and perhaps a container, already exist.
         except BaseException:
             await self._remove_rest()
             raise
@@ -333,8 +333,7 @@ class ChildProcess(_ChildInput):
         `timeout`. `first` runs before all steps; if it returns False, the input is not closed and SIGTERM is the next
         step. Cancelling the caller does not stop this half-way. Returns None if the child survived SIGKILL."""
         if self._ladder is None:
-            # Before the first step: the end of input that it brings
-            # about is ours and must not be reported as `input_closed`.
+            # Before the first step: we cause the following end of input, so it must not be reported as `input_closed`.
             self.stopping = True
             self._ladder = asyncio.get_running_loop().create_task(self._run_ladder(timeout, first))
         return await asyncio.shield(self._ladder)
@@ -347,7 +346,7 @@ class ChildProcess(_ChildInput):
         await self._try_step(self.terminate, timeout)
         await self._try_step(self.kill, timeout)
         with contextlib.suppress(TimeoutError):
-            # A descendant that cannot be killed and a slow removal are no reason to hold up the caller for longer.
+            # A descendant that cannot be killed or a slow removal must not delay the caller longer.
             await asyncio.wait_for(self.cleaned.wait(), 2 * timeout + _DRAIN)
         return self.exited.result() if self.exited.done() else None
 
@@ -403,7 +402,7 @@ class ChildProcess(_ChildInput):
         if isinstance(exc, MemoryError):
             self.end_for_memory()
         if fd == 0:
-            # Nothing will read any more: who waits in `drained` would wait for ever.
+            # Nothing reads any more: a caller that waits in `drained` would wait forever.
             self._writable.set()
             if not self.stopping:
                 self._notify(self._listener.input_closed)
@@ -419,13 +418,12 @@ class ChildProcess(_ChildInput):
         """Its pipes are closed: all of its output has arrived."""
         self._pipes_lost.set()
         if not self.exited.done():
-            # Once only: asyncio reports this too when it comes late,
-            # after `_clean_up` has stopped waiting for the pipes.
+            # Once only: asyncio also reports this late, after `_clean_up` has stopped waiting for the pipes.
             code = self.returncode
             assert code is not None
             exit_ = Exit(code, self.stderr, self._program, self.cause)
-            # Those who wait for `exited` go on in a later step of
-            # the loop: the listener knows of the end before they do.
+            # Tasks that wait for `exited` continue in a later step of the loop: the listener learns of the end before
+            # they do.
             self.exited.set_result(exit_)
             self._notify(lambda: self._listener.child_ended(exit_))
 
@@ -441,11 +439,10 @@ class ChildProcess(_ChildInput):
                 except Exception:
                     log.exception("could not look for leftover processes of %s", self._logged_as)
             with contextlib.suppress(TimeoutError):
-                # Under a supervisor it is the reaper that ends the
-                # descendants, and until it has they may hold the pipes.
+                # Under a supervisor the reaper ends the descendants, and until then they may hold the pipes.
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.connection_lost(None)
-            # After the wait: closing drops what is still in the pipes.
+            # After the wait: closing discards the remaining data in the pipes.
             self._transport.close()
             await self._remove_rest()
         finally:

@@ -1,8 +1,9 @@
 """Control groups of version 2, where they are delegated to us.
 
-That is so in a service with `Delegate=yes`, in a container with a group of its own, or as root. The kernel allows no
-group to have both processes and limited groups below it, so our own processes move into a group `server` first, unless
-other programs are in our group. Groups that a killed server has left behind are removed when the next one looks.
+They are available in a service with `Delegate=yes`, in a container with a separate group, or as root. The kernel does
+not allow a group to have both processes and limited groups below it, so our own processes first move into a group
+`server`, unless other programs are in our group. The next server removes the groups that a killed server has left
+behind.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ def find_parent() -> GroupParent | None:
     its children into a separate group. Blocks briefly."""
     if sys.platform != "linux":
         return None
-    # Where the group cannot be used, the limits that work without one still hold.
+    # If the group cannot be used, the limits that work without one still apply.
     with contextlib.suppress(OSError):
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
@@ -84,10 +85,10 @@ def delegated(path: str, controllers: Iterable[str] = _CONTROLLERS) -> frozenset
     available = {*controllers} & {*(group / "cgroup.controllers").read_text().split()}
     enabled = {*(group / "cgroup.subtree_control").read_text().split()}
     missing = available - enabled
-    # Only the root of all groups may have processes of its own.
+    # Only the root group may contain processes itself.
     if missing and (group / "cgroup.type").exists() and not _move_own(group):
         return frozenset()
-    # One by one: the kernel refuses a line as a whole if one of its controllers cannot be enabled.
+    # One at a time: the kernel refuses the whole line if one of its controllers cannot be enabled.
     for name in sorted(missing):
         with contextlib.suppress(OSError):
             (group / "cgroup.subtree_control").write_text(f"+{name}")
@@ -103,7 +104,7 @@ def _move_own(group: Path) -> bool:
     own = group / _OWN_GROUP
     own.mkdir(exist_ok=True)
     for pid in processes:
-        # It has ended since the list was read, and is out of the group with that.
+        # It has ended since the list was read, and so has left the group.
         with contextlib.suppress(ProcessLookupError):
             (own / "cgroup.procs").write_text(str(pid))
     return True

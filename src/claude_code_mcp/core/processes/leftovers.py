@@ -52,8 +52,8 @@ def started_at(pid: int) -> int:
     is no such process."""
     if sys.platform == "linux":
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name stands in brackets and may itself hold spaces
-            # and brackets: what counts begins behind the last one.
+            # The name is in brackets and may itself contain spaces and brackets: the fields begin after the last
+            # bracket.
             return int(file.read().rpartition(b")")[2].split()[19])
     else:
         return int(created_at(pid))
@@ -89,7 +89,7 @@ def has_ended(pid: int) -> bool:
         except psutil.Error as error:
             raise PermissionError(str(error)) from None
     seen: set[str] = set()
-    # Until there are no threads that it has not seen: an exiting one may just have started another.
+    # Repeats until it finds no new threads: an exiting thread may just have started another.
     while new := set(os.listdir(f"/proc/{pid}/task")) - seen:
         if not all(_is_exiting(f"/proc/{pid}/task/{thread}/stat") for thread in new):
             return False
@@ -100,9 +100,12 @@ def has_ended(pid: int) -> bool:
 def _is_exiting(stat: str) -> bool:
     try:
         with open(stat, "rb") as file:
-            # Behind the name, which may hold anything, are state, parent, group, session, terminal, its group, flags.
+            # After the name, which may contain anything: state, parent, group, session, terminal, its group, flags.
             return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
-    except (FileNotFoundError, ProcessLookupError):  # this thread is gone; the process is missed when it is listed
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # this thread has ended; listing the threads fails if the process has
         return True
 
 
@@ -173,11 +176,10 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
         found = [process for process, mark in marked if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
-                # A number that meanwhile belongs to another process is
-                # safe: psutil compares the start of the process first.
+                # Safe even if the id now belongs to another process: psutil compares the start time first.
                 process.kill()
         ended.update(process.pid for process in found)
-        # A process in the middle of `exec` may turn out to be one of them, so it is looked at again.
+        # A process in the middle of `exec` may turn out to be one of them, so it is checked again.
         if not found and all(mark for _, mark in marked):
             break
         time.sleep(_PAUSE)
@@ -219,7 +221,7 @@ def _environment(process: "psutil.Process") -> dict[str, str]:
 
     try:
         return dict(process.environ())
-    except psutil.ZombieProcess:  # its first thread has ended; others may go on
+    except psutil.ZombieProcess:  # its first thread has ended; others may still run
         return {}
 
 
@@ -256,13 +258,13 @@ def owner_is_gone(mark: str) -> bool:
     """Whether the server that created this mark is dead. False for a string that is not a mark."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
-        # In another namespace the same number is another process,
-        # or none: nothing can be said about that owner from here.
+        # In another namespace the same id is another process, or no process: the owner's state cannot be determined
+        # from here.
         if int(namespace) != _namespace():
             return False
         return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or has_ended(int(pid))
     except (FileNotFoundError, ProcessLookupError):
         return True
-    # What cannot be told counts as alive: something left over is better than the children of a running server killed.
+    # An unknown state counts as alive: a leftover is better than killing the children of a running server.
     except (ValueError, OSError):
         return False

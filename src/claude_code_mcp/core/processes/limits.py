@@ -1,4 +1,4 @@
-"""What of the machine a child may use, and how that is enforced.
+"""The machine resources that a child may use, and how the limits are enforced.
 
 | limit         | with a control group of its own                |  without |
 | ------------- | ---------------------------------------------- | ------- |
@@ -8,8 +8,8 @@
 | `cpu_seconds` | for each process (`RLIMIT_CPU`)                | the same |
 | `file_size`   | for each file (`RLIMIT_FSIZE`)                 | the same |
 
-What the files of a child take up together is not limited. A child with limits writes no core dumps, and when the whole
-machine runs out of memory the kernel ends its processes before those of the server.
+The total size of a child's files is not limited. A child with limits writes no core dumps, and when the whole machine
+runs out of memory the kernel ends the child's processes before the server's.
 """  # noqa: E501 - a table
 
 import uuid

@@ -1,7 +1,7 @@
 """Which files a program needs to start, for `ChildOptions.executables`.
 
-The kernel (Landlock, Linux 5.19 and later) then refuses every other program to the child and to all that it starts,
-whatever a configuration names that nobody has looked at.
+The kernel (Landlock, Linux 5.19 and later) then refuses every other program to the child and its descendants, including
+programs that an unchecked configuration names.
 """
 
 import os

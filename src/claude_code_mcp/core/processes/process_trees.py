@@ -15,7 +15,7 @@ def pause_trees(pids: Collection[int]) -> None:
 
 
 def resume_trees(pids: Collection[int]) -> None:
-    """Lets them go on."""
+    """Resumes these children and all their descendants."""
     _each_in_trees(pids, "resume")
 
 
@@ -23,7 +23,7 @@ def kill_trees(pids: Collection[int]) -> None:
     """Kills them at once, whether suspended or not."""
     import psutil  # noqa: PLC0415
 
-    # Stopped first, so that nothing new is started meanwhile, and found before their parents are gone.
+    # Suspended first, so that they start nothing new, and collected before their parents end.
     for pid in _each_in_trees(pids, "suspend"):
         with contextlib.suppress(psutil.Error):
             psutil.Process(pid).kill()
@@ -38,7 +38,7 @@ def _each_in_trees(pids: Collection[int], act: Literal["suspend", "resume"]) -> 
     if not pids:
         return set()
     seen = set[int]()
-    # A supervised child has a reaper of its own above it, whose children are the child and every orphan below it.
+    # A supervised child has a reaper above it, whose children are the child and every orphan below it.
     reapers = {parent for pid in pids if (parent := _parent(pid)) not in (None, os.getpid())}
     generation = {*pids, *_children(reapers)}
     for _ in range(_MAX_ROUNDS):

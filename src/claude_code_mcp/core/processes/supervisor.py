@@ -1,17 +1,17 @@
 """The supervisor: a small program that starts this server's children and ends whatever they leave behind.
 
-Run by `supervisor_client.py` as a script, on Linux, with the standard library alone. It makes the promise *everything a
-child starts ends with it* hold by construction instead of by searching:
+`supervisor_client.py` runs it as a script, on Linux, with only the standard library. It guarantees by construction,
+instead of by a search, that *everything a child starts ends with it*:
 
 - For every child the supervisor forks a *reaper*. A reaper is a subreaper (`PR_SET_CHILD_SUBREAPER`): each orphan
   among the child's descendants becomes the reaper's own child, whatever its session, name or environment.
 - When the child ends, the reaper kills all its descendants, reaps them and ends. When the server dies, the reaper sees
   the end of its control socket and does the same. When a reaper itself is killed, the kernel kills the child (parent
   death signal), and the supervisor, a subreaper too, inherits the rest and kills it.
-- The supervisor ignores signals meant for the server, lives in a session of its own, and ends when the server is gone
+- The supervisor ignores signals meant for the server, lives in a separate session, and ends when the server has ended
   and no reaper is left.
 
-A child runs at a lower priority (the second argument), so that forty sessions at work do not keep the server from
+A child runs at a lower priority (the second argument), so that forty busy sessions do not keep the server from
 answering.
 
 A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
@@ -20,17 +20,17 @@ descendants are left to the sweep by mark in `leftovers.py`.
 
 Wire format. On the main socket, per child: four bytes of length with descriptors attached (the child's stdin, stdout
 and stderr, the reaper's end of a control socket, and any number of others for the child), then the NUL-separated
-payload: directory, numbers that the other descriptors shall have, number of directives, directives, number of
-arguments, arguments, `NAME=value` pairs. The reaper writes lines to its control socket: `S pid` (started), `F errno`
-(could not be started), `X code` (the child ended; negative for a signal); its end means that nothing is left. It reads
-single bytes: `T` sends the child's process group SIGTERM, `K` kills everything at once.
+payload: directory, the target numbers of the other descriptors, number of directives, directives, number of arguments,
+arguments, `NAME=value` pairs. The reaper writes lines to its control socket: `S pid` (started), `F errno` (could not be
+started), `X code` (the child ended; negative for a signal); the end of the socket means that nothing is left. It reads
+single bytes: `T` sends SIGTERM to the child's process group, `K` kills everything at once.
 
-Directives say how much of the machine the child may use, see `limits.py`: `rlimit NAME VALUE`, `oom VALUE`, `group
-PATH` (a control group to make, put the child into and remove), `set VALUE PATH` (a file in it), `try VALUE PATH` (the
-same where there is such a file) and `memory BYTES`. By the last one the reaper looks at what the child uses with all
-that it started, and ends the largest process as long as that is more; it then writes `M`, as it does at the end if the
-kernel has done so in the child's group. `execute PATH` names a file that may be executed: if there is any, no other
-one can be, where the kernel has Landlock (Linux 5.19 and later).
+Directives set the child's resource limits, see `limits.py`: `rlimit NAME VALUE`, `oom VALUE`, `group PATH` (a control
+group to create, put the child into and remove), `set VALUE PATH` (a file in it), `try VALUE PATH` (the same, if the
+file exists) and `memory BYTES`. With `memory`, the reaper measures the child with all its descendants and ends the
+largest process while the total is above the limit; it then writes `M`. It also writes `M` at the end if the kernel has
+done so in the child's group. `execute PATH` names a file that may be executed: if there is any such directive, no other
+file can be executed, provided that the kernel has Landlock (Linux 5.19 and later).
 """
 
 import contextlib
@@ -80,7 +80,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     descriptor = int(sys.argv[1])
     for other in map(int, os.listdir("/proc/self/fd")):
-        if other > 2 and other != descriptor:  # whatever the server left open for its children is not for ours
+        if (
+            other > 2 and other != descriptor
+        ):  # descriptors that the server left open for its children are not for the supervisor
             with contextlib.suppress(OSError):
                 os.close(other)
     with socket.socket(fileno=descriptor) as requests:
@@ -96,7 +98,7 @@ def _serve(requests: socket.socket) -> None:
         ready, _, _ = select.select([requests.fileno(), child_ended], [], [], None if orphans_until is None else _PAUSE)
         if child_ended in ready:
             os.read(child_ended, 4096)
-        # Only a killed reaper leaves something behind: one that ends by itself has ended all descendants before.
+        # Only a killed reaper leaves processes behind: one that exits normally has ended all descendants before.
         if _forget_ended(reapers):
             orphans_until = time.monotonic() + _LIMIT
         if orphans_until is not None and (not _kill_orphans(reapers) or time.monotonic() > orphans_until):
@@ -108,7 +110,7 @@ def _serve(requests: socket.socket) -> None:
             reaper = _fork_reaper(requests, *request)
             if reaper is not None:
                 reapers.add(reaper)
-    # Each reaper has seen the end of its own socket by now; what outlives all of them is killed here.
+    # Each reaper has seen the end of its socket by now; processes that outlive all reapers are killed here.
     until = time.monotonic() + _GRACE + 2 * _LIMIT
     while reapers and time.monotonic() < until:
         select.select([child_ended], [], [], 0.1)
@@ -178,8 +180,8 @@ def _fork_reaper(requests: socket.socket, descriptors: list[int], fields: list[b
     """Forks a reaper and returns its process id. If that fails, reports the error to the server and returns None."""
     try:
         reaper = os.fork()
-    except OSError as error:  # too many processes: those that run must not suffer from it
-        with contextlib.suppress(OSError):  # whoever asked for it may have gone meanwhile
+    except OSError as error:  # too many processes: the running ones must not be affected
+        with contextlib.suppress(OSError):  # the requester may have ended meanwhile
             os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
         reaper = None
     if reaper != 0:
@@ -187,15 +189,15 @@ def _fork_reaper(requests: socket.socket, descriptors: list[int], fields: list[b
             os.close(descriptor)
         return reaper
     try:
-        # Held open here, it would keep the server from noticing that
-        # the supervisor has died: its requests would lie unread.
+        # If it stayed open here, the server would not notice that the supervisor has died, and its requests would stay
+        # unread.
         requests.close()
         with contextlib.suppress(OSError):
             os.setsid()
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not inherited over a fork
         _keep(descriptors, fields)
     finally:
-        # In any case: this is a copy of the supervisor, and must not go on with its loop.
+        # On every path: this is a copy of the supervisor, and must not continue with its loop.
         os._exit(0)
 
 
@@ -270,7 +272,7 @@ def _start(pipes: list[int], others: list[int], request: _Request) -> int:
         except OSError as error:
             os.write(fail, str(error.errno or errno.EIO).encode())
         finally:
-            # In any case: this is a copy of the reaper, and must not go on as a second one.
+            # On every path: this is a copy of the reaper, and must not continue as a second reaper.
             os._exit(127)
     # Before the read below, which would never end while this process holds the other end itself.
     os.close(fail)
@@ -289,17 +291,17 @@ def _become(descriptors: dict[int, int], request: _Request, reaper: int) -> None
         os.nice(int(sys.argv[2]))
     _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != reaper:
-        os._exit(127)  # the reaper ended before the kernel was told to watch it
+        os._exit(127)  # the reaper ended before the parent death signal was set
     signal.set_wakeup_fd(-1)
     # `exec` keeps signals ignored, and so would every program that the child starts.
     for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     beyond = max(descriptors) + 1
-    # In two steps: put into its place directly, a descriptor could overwrite another one that has not been moved yet.
+    # In two steps: moved directly to its number, a descriptor could overwrite another one that has not been moved yet.
     copies = {target: fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, beyond) for target, each in descriptors.items()}
     for target, copy in copies.items():
         os.dup2(copy, target)
-    # As late as possible, but before `exec`: nothing of the program itself may run without them.
+    # As late as possible, but before `exec`: no part of the program itself may run without them.
     _take_limits(request)
     os.chdir(request.directory)
     _execute_only([value for kind, value in request.directives if kind == b"execute"])
@@ -316,7 +318,7 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | 
             timeout: float | None = max(0.0, deadline - time.monotonic())
         else:
             timeout = watch.pause() if lowered else _GROUP_PRIORITY_PAUSE
-        # The socket of a server that is gone is always readable: to wait for it would be a busy loop.
+        # The socket of a dead server is always readable: waiting for it would be a busy loop.
         listening = [child_ended] if deadline is not None else [control.fileno(), child_ended]
         ready, _, _ = select.select(listening, [], [], timeout)
         if not lowered and not ready:

@@ -363,7 +363,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             self._protocol.resume_writing()
 
     def _finish_if_done(self) -> None:
-        # Its stdin does not count: it stays open on our side until we close it, though nobody reads it any more.
+        # Its stdin does not count: it stays open on our side until we close it, even if the child no longer reads it.
         if self._reaper_gone and not self._open & {1, 2} and not self._finished:
             self._finished = True
             assert self._protocol is not None
@@ -396,7 +396,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         raise NotImplementedError("only terminate and kill reach a supervised child")
 
     def _order(self, order: bytes) -> None:
-        # The reaper ends what is left without being asked once the child has ended.
+        # Once the child has ended, the reaper ends the remaining processes without a request.
         if self._control is not None and self._returncode is None:
             with contextlib.suppress(OSError):
                 self._control.send(order)
@@ -501,7 +501,7 @@ class _OutputPipe(asyncio.ReadTransport):
         if not self._closing:
             self._closing = True
             self._loop.remove_reader(self._descriptor)
-            self._loop.call_soon(self._end, error)  # not from within a call of whoever closes it
+            self._loop.call_soon(self._end, error)  # not within the call of the code that closes it
 
     def _end(self, error: Exception | None) -> None:
         os.close(self._descriptor)

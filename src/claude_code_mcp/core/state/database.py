@@ -4,18 +4,16 @@ The version of a database is the number of steps that were applied to it (`PRAGM
 release there is one step, and a change of the schema changes it. A released step never changes: after that, a change of
 the schema is a new step at the end. A database of a later version than ours is refused and left unchanged.
 
-Every server and command of a user works on the same file, `state.sqlite3` in the state directory, in SQLite's WAL mode:
-readers never wait for a writer, writers take turns, and a transaction is there whole or not at all, whoever is killed
-when. A commit survives the end of every process. One with `durable=True` survives a failure of the machine too, and so
-does everything that was committed before it.
+Every server and command of a user works on the same file, `state.sqlite3` in the state directory, in SQLite's WAL mode.
+Readers never wait for a writer, writers take turns, and a transaction is applied completely or not at all, even if a
+process is killed. A commit survives the end of every process. A commit with `durable=True`, and everything committed
+before it, also survives a failure of the machine.
 
-What goes wrong is never taken for an absence. A file that cannot be opened, is damaged, is of a later version or lies
-where files cannot be locked raises StateUnavailable, and nothing of it is changed. A transaction that cannot be done
-raises StateFault, an OSError, and leaves everything as it was.
+An error is never treated as absence. A file that cannot be opened, is damaged, has a later version or is on a file
+system without locks raises StateUnavailable and stays unchanged. A transaction that fails raises StateFault, an
+OSError, and changes nothing.
 
-
-
-All methods block on the disk: call them from a thread. Any number of threads may.
+All methods block on the disk: call them from a thread. Any number of threads may call them at once.
 """
 
 import contextlib
@@ -152,7 +150,7 @@ _MIN_SQLITE = (3, 37, 0)
 _BUSY_SECONDS = 20.0
 """Seconds that a transaction waits for other processes before it fails."""
 _BUSY_PAUSE = 0.01
-"""Seconds between attempts where SQLite does not wait itself."""
+"""Seconds between attempts in cases where SQLite itself does not wait."""
 _WAL_BYTES = 8 << 20
 """The size to which the write-ahead log is truncated when it has grown longer."""
 
@@ -170,7 +168,7 @@ class Database:
         self.directory = state_dir
         self.path = state_dir / FILE_NAME
         self._vfs = vfs
-        # Apart, so that a reader in one thread does not wait for a writer in another, who may wait for the disk.
+        # Separate locks: a reader in one thread must not wait for a writer in another, which may wait for the disk.
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self._opening = threading.Lock()
         self._reader: sqlite3.Connection | None = None
@@ -178,7 +176,7 @@ class Database:
         self._ready = self._closed = False
         self._listing = threading.Lock()
         self._tables: dict[str, Tables] = {}
-        """The tables of plug-ins that are needed, by plug-in."""
+        """The plug-in tables to create, by plug-in."""
         self._made: set[Tables] = set()
         """The plug-in tables that exist."""
 
@@ -212,8 +210,7 @@ class Database:
                 # Outside of the transaction: within one SQLite refuses the change.
                 connection.execute("PRAGMA synchronous = FULL")
             try:
-                # Immediate: a transaction that reads first and is to write
-                # later fails if another process has written in between.
+                # Immediate: a transaction that reads before it writes fails if another process has written in between.
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     result = work(connection)
@@ -240,7 +237,7 @@ class Database:
 
     def make_durable(self) -> None:
         """Waits until everything committed so far would survive a crash of the machine."""
-        # A commit in SQLite's FULL mode syncs the whole log, with all commits before it. One that changes nothing would
+        # A commit in SQLite's FULL mode syncs the whole log with all earlier commits. A commit without changes would
         # not be written at all.
         self.write(
             lambda db: db.execute("UPDATE changes SET change = change + 1 WHERE topic = 'durable'"), durable=True
@@ -256,7 +253,8 @@ class Database:
     def open(self) -> None:
         """Opens the database, creates it or migrates it to our version. Raises StateUnavailable if it must not be used.
         May be repeated."""
-        # Without the lock: every call passes here. It changes when the database is closed or a plug-in adds tables.
+        # Without the lock, because every call passes here. It changes when the database is closed or a plug-in adds
+        # tables.
         if self._ready:
             return
         with self._opening:
@@ -281,8 +279,8 @@ class Database:
         self._prepare_file()
         writer = self._connect()
         try:
-            # In one transaction: another server may be making the tables at this moment, and half of what it writes
-            # would be taken for the file of another program.
+            # In one transaction: another server may be creating the tables right now, and its partial result would look
+            # like the file of another program.
             writer.execute("BEGIN")
             _check_header(writer, self.path)
             writer.execute("COMMIT")
@@ -315,7 +313,7 @@ class Database:
             address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            # SQLite does not fail where it cannot have this mode; it answers with the one that it has.
+            # SQLite does not fail if it cannot use this mode; it returns the current mode.
             if _journal_mode(connection) != "wal":
                 raise StateUnavailable(
                     f"The state cannot be kept in {self.path.parent}: SQLite cannot share and lock files there, as on "
@@ -340,7 +338,7 @@ class Database:
             finally:
                 connection.close()
         if findings != ["ok"]:
-            self.close()  # what is there cannot be trusted, and must not be made worse
+            self.close()  # its contents cannot be trusted, and must not be damaged further
             raise _damaged(self.path, "; ".join(findings)[:300])
 
     def copy_to(self, path: Path) -> None:
@@ -405,7 +403,7 @@ def _migrate(connection: "sqlite3.Connection", path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == VERSION:
         return
-    # Another process may have been faster; from here on nobody else writes.
+    # Another process may have been faster; from here on no other process writes.
     connection.execute("BEGIN IMMEDIATE")
     try:
         _check_header(connection, path)
@@ -514,7 +512,7 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        # A full disk is told apart, since a person can do something about it.
+        # A full disk has a separate code, because a person can fix it.
         code = errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else errno.EIO
         text = os.strerror(code) if code == errno.ENOSPC else str(error)
         raise StateFault(code, text, str(path)) from error

@@ -1,8 +1,9 @@
-"""Undoes a restore that was killed half way.
+"""Undoes a `restore` that was killed half way.
 
-A `restore` that is killed half way is undone by whoever opens the state next. The directory is exchanged in two steps,
-and between them there is none. Before the first, a note beside it says where what was there goes; a restore that still
-runs holds a lock, and the state is refused meanwhile. After the second step the restored state counts, note or not.
+The next process that opens the state undoes it. A restore replaces the directory in two steps, and between them the
+directory is missing. Before the first step it writes a note next to the directory with the location of the old state.
+While it runs it holds a lock, and opening the state is refused. After the second step the restored state is in force,
+whether or not the note still exists.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ def exchanging(state_dir: Path, made: Path, aside: Path | None) -> Iterator[None
     note = _note_of(state_dir)
     with FileLock(f"{note}.lock", mode=FILE):
         text = json.dumps({"made": str(made), "aside": str(aside) if aside is not None else None})
-        # On the disk before the first step: without it nobody would know what the directories are.
+        # On the disk before the first step: without the note, the purpose of the directories would be unknown.
         replace_file(note, text.encode())
         yield
         note.unlink()
@@ -48,7 +49,7 @@ def undo_interrupted_restore(state_dir: Path) -> None:
 
     try:
         with FileLock(f"{note}.lock", mode=FILE, timeout=0):
-            # Another process may have done it before this one had the lock.
+            # Another process may have undone it before this one got the lock.
             if note.exists():
                 _undo(state_dir, json.loads(note.read_bytes()))
                 note.unlink()
@@ -67,5 +68,5 @@ def _undo(state_dir: Path, note: dict[str, str | None]) -> None:
         os.rename(aside, state_dir)
         log.warning("a restore was interrupted: the previous state is back in %s", state_dir)
     if made is not None:
-        # The directory of its own that it was made in, which nobody has removed.
+        # The temporary directory that it was made in, which the killed restore did not remove.
         shutil.rmtree(Path(made).parent, ignore_errors=True)

@@ -62,7 +62,7 @@ class ServerLife:
         lock = lock_on(path)
         try:
             lock.acquire()
-        except OSError:  # a lock that somebody holds is one too
+        except OSError:  # also raised if another process holds the lock
             return True
         # Whoever has the lock is the only one: its server can not come back, since every life has a new id.
         with contextlib.suppress(OSError):

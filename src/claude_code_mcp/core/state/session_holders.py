@@ -72,7 +72,7 @@ class SessionHolders:
 
         holder = self._database.write(change)
         if holder is not None:
-            self._life.wake(holder.server)  # after the commit: whoever is woken must find what is wanted
+            self._life.wake(holder.server)  # after the commit: the woken server must find the request
         return holder
 
     def requests_file(self) -> Path:

@@ -1,9 +1,9 @@
 """Leases on sessions: one writer for each.
 
-The CLI has no lock of its own, and two writers would fork the transcript. A lease is an operating-system lock on a
-small file, not a row of the database: it ends with the process that holds it, however that ends. The empty files stay,
-because removing one could split two servers over an old and a new file of the same name. A session has one lease per
-state directory, however its files are reached.
+The CLI has no lock, and two writers would fork the transcript. A lease is an operating-system lock on a small file, not
+a row of the database: it ends with the process that holds it, however that process ends. The empty files stay, because
+removing one could split two servers over an old and a new file of the same name. A session has one lease per state
+directory, however its files are reached.
 
 Servers of versions before the database lock another file, below a directory named after the CLI's configuration
 directory: if that directory exists, both files are locked.

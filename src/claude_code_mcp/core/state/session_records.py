@@ -1,15 +1,15 @@
-"""What is remembered of each session that this product ran, beside its transcript.
+"""Records of the sessions that this product ran, in addition to their transcripts.
 
-A record holds whose the session is, what it may do, what it has spent and how its last turn ended. It has the session's
-options as they were admitted, with the secrets that its caller put into `env`, into headers of MCP servers or into
-prompts: without them the session could not be resumed as it was. Nothing from the server's own environment is in it. A
-session that is not to be persisted has no record.
+A record holds the session's owner, its permissions, its spending and the outcome of its last turn. It has the session's
+options as they were admitted, including the secrets that its caller put into `env`, into headers of MCP servers or into
+prompts: without them the session could not be resumed unchanged. It contains nothing from the server's own environment.
+A session that must not be persisted has no record.
 
-A session id has one record per state directory, however the session's files are reached: a configuration directory that
-was moved or linked elsewhere changes nothing about what a session may do.
+A session id has one record per state directory, however the session's files are reached: moving or linking a
+configuration directory does not change the session's permissions.
 
-A record that exists but cannot be read grants nothing: `read` refuses instead of reporting none. Each carries a
-checksum of its content, so that damage is noticed and never brings an older state back. Several threads and several
+A record that exists but cannot be read grants nothing: `read` raises instead of returning None. Each record carries a
+checksum of its content, so that damage is noticed and never restores an older state. Several threads and several
 servers may call at once; all functions block on the disk.
 """
 
@@ -86,7 +86,7 @@ class SessionRecord(BaseModel):
     usage: Usage = Usage()
     model_turns: int = Field(0, ge=0)
     outcome: Outcome | None = None
-    """Of the last turn that ended."""
+    """The outcome of the last turn that ended."""
     result_cut: bool = False
     """Whether `outcome` contains only the beginning of a long result."""
     grants: tuple[Mapping[str, Any], ...] = ()
@@ -190,8 +190,8 @@ class SessionRecords:
         """A session continues under another id: its record moves to the new id, the old one has no running turn, and
         the old id refers to the new one. All or nothing. Raises OSError or RecordUnreadable."""
         row = _encode_record(record, self.config_dir, time.time()) if record is not None else None
-        # Read before the transaction: if another server goes on with the
-        # session meanwhile, `_put_record` refuses the older revision.
+        # Read before the transaction: if another server continues the session meanwhile, `_put_record` refuses the
+        # older revision.
         previous = self.read(old)
         ended = previous.model_copy(update={"running_since": None}) if previous is not None else None
         old_row = _encode_record(ended, self.config_dir, time.time()) if ended is not None else None
@@ -239,13 +239,13 @@ class SessionRecords:
     def summaries(self) -> dict[str, Summary]:
         """Summaries of all records by session id; do not modify them; the same object until a record changes. Reads
         only records changed since the last call. Raises OSError."""
-        # Rows and the change up to which they are complete must fit together for the next caller, in whatever thread.
+        # The rows and the change up to which they are complete must match for the next caller, in any thread.
         with self._lock:
             seen, rows = self._database.read(self._news)
             if seen != self._seen:
-                # A new epoch means that something was removed, which no row can say: then all of them were read.
+                # A new epoch means that a record was removed, which no row shows: then all rows were read.
                 known = self._summaries if seen[1] == self._seen[1] else {}
-                # A new object: those who have the old one may be iterating over it, and compare the two by identity.
+                # A new object: callers with the old one may be iterating over it, and compare the two by identity.
                 self._summaries = known | {row[0]: _summary(row) for row in rows}
                 self._seen = seen
             return self._summaries
@@ -264,7 +264,7 @@ class SessionRecords:
         transcript is gone; returns the number. Checks a limited number each time and continues from there."""
         before = time.time() - grace
         old, self._checked = _old_ids(self._database, "sessions", "session_id", self.config_dir, self._checked, before)
-        # Outside of the transaction, since it looks at files; a record that is written meanwhile is kept by its time.
+        # Outside of the transaction, since it reads files; the time of a record written meanwhile protects it.
         gone = [session_id for session_id in old if not has_transcript(session_id)]
         if gone:
             self._database.write(lambda db: _remove_records(db, gone, before))
@@ -421,7 +421,7 @@ def _resolved(db: "sqlite3.Connection", session_id: str) -> str:
 
 
 def _follow(following: Callable[[str], str | None], session_id: str) -> str:
-    # Bounded: pointers that lead in a circle must not keep a thread for ever.
+    # Bounded: a cycle of pointers must not block a thread forever.
     for _ in range(_MAX_HOPS):
         new_id = following(session_id)
         if new_id is None:
@@ -442,7 +442,7 @@ def _checked_id(session_id: str) -> str:
 
 
 def _checksum(session_id: str, body: str) -> bytes:
-    # With the id, so that the body of one session does not pass for that of another.
+    # Includes the id, so that the body of one session is not accepted for another.
     return hashlib.blake2b(f"{session_id.lower()}\n{body}".encode(), digest_size=16).digest()
 
 

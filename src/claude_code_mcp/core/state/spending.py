@@ -298,7 +298,7 @@ class Spending:
             with self._lock:
                 for group in groups:
                     self._noted_groups[group] -= usd
-                # Only after the commit: if that fails, the amount goes on counting here.
+                # Only after the commit: if that fails, the amount continues to count here.
                 self._noted[who] -= usd
                 if day == self._day:  # otherwise it was written for yesterday
                     self._written[who] += usd
@@ -316,7 +316,7 @@ class Spending:
     def take_unannounced(self) -> list[BudgetWarning]:
         """The warnings that dead servers did not announce; this server must announce them now. Raises OSError."""
         day = _day_of(self._clock())
-        # As a rule there is none, and nobody waits for a writer, nor learns that this server lives.
+        # Usually there is none: then no caller waits for a writer, and this server need not register as alive.
         if not self._database.read(lambda db: has_unannounced(db, day)):
             return []
         self._life.begin()
