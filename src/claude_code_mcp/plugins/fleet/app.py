@@ -58,7 +58,7 @@ async def machine_server(settings: Settings, name: str, replica: "SessionReplica
     """The ordinary server for callers of gateways, with a separate audit trail that names it. Callers with tokens must
     be known here too, through the same tokens file or the same issuer. People who sign in at a gateway's own
     authorization server are accepted if the settings here enable it too."""
-    # Nobody signs in here: what the authorization server needs need not be installed.
+    # No caller signs in here, so the authorization server's dependencies need not be installed.
     known = settings.model_copy(update={"oauth": False})
     listed = settings.http_tokens_file is not None or settings.oauth_issuer is not None
     several = listed or settings.oauth
@@ -91,7 +91,7 @@ class GatewayPlace:
                 f"A shared server is already running at {self.where.socket}: stop it with `claude-code-mcp shared "
                 "stop`."
             )
-        # After the lock: only its holder may take the place of a socket that is there.
+        # After taking the lock: only its holder may replace an existing socket.
         self._lock = found
         self._listener = socket.socket(fileno=place.listen(self.where).detach())
         place.write_holder(self._lock, gateway=True)
@@ -142,8 +142,8 @@ class GatewayConsoles:
         console = Console(service, accounts, address, over_machines)
         self._made.append(console)
         if self._receivers is not None:
-            self._receivers.base = self._receivers.base or console.url  # the first page that there is
-            self._receivers.knows = accounts.has  # last: from here on it sends
+            self._receivers.base = self._receivers.base or console.url  # the first open console
+            self._receivers.knows = accounts.has  # last: sending starts here
         return console
 
     async def watched(self) -> dict[str, Any]:
@@ -243,7 +243,8 @@ async def serving_gateway(
             try:
                 yield ServedGateway(server.url if server is not None else None, shared.ended)
             finally:
-                # In this order: what is cut off from here on goes on at its machine, and is not cancelled.
+                # In this order: requests that are cut off after `leave` continue on their machines and are not
+                # cancelled.
                 gateway.leave()
                 shared.end(STOPPING)
                 consoles.close()

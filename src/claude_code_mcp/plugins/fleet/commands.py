@@ -189,7 +189,7 @@ def _serve(
 
         with on_signals(stop):
             await asyncio.wait([task])
-        # Cancelled by anything else, it has failed, and must not end without a word.
+        # Any other cancellation means a failure, which must be reported.
         if not (stopped and task.cancelled()):
             task.result()
 
@@ -232,7 +232,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
     from .tickets import connect_machine  # noqa: PLC0415
 
     host, port = _host_and_port(arguments.listen)
-    # Asked for while the server starts: Claude Code takes its time to say its version.
+    # Queried while the server starts, because Claude Code takes a while to report its version.
     version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
     directory, name = directory_of(settings), arguments.name
     async with hosting(directory, host=host, port=port, address=arguments.address, name=name) as home:
@@ -329,7 +329,7 @@ async def connected_machine(settings: Settings) -> "tuple[FleetConnection, str]"
     fleet = settings.section(FleetSettings)
     if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
         connection, machine_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
-        # The server is not that of a keeper, which may be away while it goes on.
+        # The server belongs to the operator, not to a keeper: a keeper may be away while the server keeps running.
         reports_itself = fleet.fleet_reports == "machine"
         return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
     found = await asyncio.to_thread(MachineKey.load, machine_file(directory_of(settings)))
@@ -463,7 +463,7 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
     rows += [(member.name, member.id, "gone", "", "", "", "", "") for member in gone]
     from ...core.model.text import visible  # noqa: PLC0415
 
-    # What machines report is theirs: it must not reach the terminal as it is.
+    # Machines control the content of their reports: do not print it to the terminal unescaped.
     return table([[visible(cell) for cell in row] for row in rows])
 
 

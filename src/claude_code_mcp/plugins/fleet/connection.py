@@ -117,7 +117,7 @@ class FleetConnection:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                with contextlib.suppress(NatsError):  # it is interrupted or closed: nothing comes any more
+                with contextlib.suppress(NatsError):  # the connection is interrupted or closed: no more requests arrive
                     for subscription in subscriptions:
                         await subscription.unsubscribe()
 
@@ -127,8 +127,8 @@ class FleetConnection:
 
     async def flushed(self) -> None:
         """Returns when the server has read everything that was sent before, subscriptions and messages."""
-        # Twice: nats-py writes the ping of a flush to the socket at once, and what was sent before it in the next turn
-        # of the loop. The first answer shows that all of it is written, the second that the server has read it.
+        # Twice: nats-py writes the ping of a flush to the socket at once, but writes earlier messages in the next turn
+        # of the loop. The first answer shows that all of them are written, the second that the server has read them.
         await self.client.flush()
         await self.client.flush()
 
@@ -168,7 +168,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
     Raises FleetUnreachable if the first connection fails, and PlainText for an unencrypted address beyond this
     machine."""
     require_tls(url, credentials)
-    logging.getLogger("asyncio").addFilter(_KNOWN_NOISE)  # once, however often it is added
+    logging.getLogger("asyncio").addFilter(_KNOWN_NOISE)  # adding it again has no effect
     when_reconnected: list[Callable[[], None]] = []
     refused = anyio.Event()
     refusals = 0
@@ -195,7 +195,7 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
     servers = url.split(",")
     options: dict[str, Any] = {"reconnect_time_wait": _RETRY_SECONDS, "max_reconnect_attempts": 1, **credentials}
     problem: Exception | None = None
-    for attempt in range(len(servers) * _ATTEMPTS):  # each takes another one of them
+    for attempt in range(len(servers) * _ATTEMPTS):  # each attempt uses another server
         if attempt:
             await anyio.sleep(_RETRY_SECONDS * 2 ** ((attempt - 1) // len(servers)))
         client = Client()
@@ -212,9 +212,9 @@ async def connect(url: str, **credentials: Any) -> FleetConnection:
         except (NatsError, OSError, TimeoutError) as failed:
             problem = failed
             if isinstance(failed, NoServersError) and attempt + 1 >= len(servers):
-                break  # none of them is there: each was tried more than once
+                break  # no server is reachable: each was tried more than once
             continue
-        # Only now: with these, a first connection that can never be made would be tried for ever.
+        # Set only now: with these options, a first connection that can never succeed would be retried forever.
         client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         return FleetConnection(client, client.jetstream(timeout=_REQUEST_SECONDS), when_reconnected, refused)
     if refused.is_set():
@@ -254,7 +254,7 @@ async def follow_bucket(
     reconnected, known = anyio.Event(), False
 
     def note_reconnection() -> None:
-        # What follows a bucket at the server is gone with a server that was restarted.
+        # A restarted server has lost its bucket watchers.
         nonlocal reconnected
         reconnected.set()
         reconnected = anyio.Event()
@@ -266,7 +266,8 @@ async def follow_bucket(
                 try:
                     take(entry)
                 except Exception:
-                    # It may be a machine's claim: what one of them says must not keep those of the others away.
+                    # The entry may be a machine's claim: a bad claim of one machine must not hide the entries of the
+                    # others.
                     log.exception("entry %s of the bucket %s cannot be parsed", entry.key, bucket)
             elif not known:
                 known = True
@@ -275,7 +276,7 @@ async def follow_bucket(
     connection.when_reconnected.append(note_reconnection)
     try:
         while True:
-            interrupted = reconnected  # before the bucket is asked for: an interruption during that is not missed
+            interrupted = reconnected  # before the bucket is requested, so that an interruption meanwhile is not missed
             try:
                 watcher: Any = await (await connection.jetstream.key_value(bucket)).watchall()
             except (NatsError, OSError, TimeoutError) as problem:
@@ -298,8 +299,9 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
     """Creates the fleet's missing buckets and streams. Existing ones stay unchanged, except for the lease length, which
     is set to this version's."""
     js = connection.client.jetstream(timeout=_CREATE_SECONDS)
-    # A bucket as NATS makes it, but without roll-ups: with them, a header on any machine's report would remove those of
-    # all others. That excludes markers for what expired too: `machines.py` measures that itself.
+    # The bucket is configured as nats-py configures one, but without roll-ups: with them, a header on any machine's
+    # report would delete the reports of all other machines. This also rules out markers for expired entries, so
+    # `machines.py` tracks expiry itself.
     leases = StreamConfig(
         name=f"KV_{names.MACHINES}",
         subjects=[f"$KV.{names.MACHINES}.>"],
@@ -316,8 +318,8 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
     except BadRequestError as problem:
         if problem.err_code != _STREAM_DIFFERS:
             raise
-        # Made by another version, with leases of another length. A machine counts with the shorter of the two, or
-        # pauses earlier than it need: neither makes two writers.
+        # Created by another version, with another lease length. A machine uses the shorter of the two, or pauses
+        # earlier than necessary: neither results in two writers.
         await js.update_stream(leases)
     for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.PUSH, names.REMOVALS):
         await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))

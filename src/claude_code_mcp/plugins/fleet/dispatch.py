@@ -1,5 +1,5 @@
-"""Routes requests of a gateway's clients to machines: which machine answers, what it is asked, and how answers are
-combined.
+"""Routes requests of a gateway's clients to machines: chooses the machines that answer, builds the requests that are
+sent to them, and combines their answers.
 
 Stateless: the fleet's bucket says which machine holds a session, and everything a machine hands out to be returned
 later (tasks, calls that wait for an answer) contains the machine's id. A session whose machine is gone moves to another
@@ -122,7 +122,8 @@ class Dispatch:
         try:
             return _with_losses(await self._ask(client, context, machine, target), taken)
         except UpstreamUnavailable as error:
-            # The session is there by now: whoever asks again finds it, and would not be told what it has lost.
+            # The session is already on its new machine: a repeated request finds it there and does not report the
+            # losses.
             _, notices = _losses(taken)
             if not notices:
                 raise
@@ -161,7 +162,8 @@ class Dispatch:
         bucket = await self._connection.jetstream.key_value(names.KEYS)
         name = hashlib.sha256(f"{placement.principal}\0{key}".encode()).hexdigest()
         try:
-            # Looked for before a machine is chosen: all may be full by now, and a repeated call needs no room.
+            # Looked up before a machine is chosen: all machines may be full by now, and a repeated call needs no free
+            # slot.
             first = await bucket.get(name)
         except KeyNotFoundError:
             chosen = await self._placed(placement, report)
@@ -182,8 +184,8 @@ class Dispatch:
         return await self._place(placement, report)
 
     async def holder(self, session_id: str, on_disk: OnDisk) -> MachineIdentity:
-        """The machine that holds a session or, if none ever did, the one that has it on its disk. Raises
-        MachineUnavailable if it is gone, PinnedToMachine if none but that one can go on with it."""
+        """The machine that holds a session. If no machine ever held it, the machine that has it on its disk. Raises
+        MachineUnavailable if that machine is gone, PinnedToMachine if no other machine can continue the session."""
         machines = self.machines()
         holder = await self._fleet.holder(session_id)
         if holder is None:
@@ -197,19 +199,20 @@ class Dispatch:
 
     async def taken_over(self, principal: str, session_id: str, gone: str) -> tuple[MachineIdentity, Taken]:
         """Another machine for a session, after it took the session over. Raises MachineUnavailable if it cannot."""
-        # A message to a session that is being moved goes on where that is to go.
+        # A message to a session that is being moved goes to the target of the move.
         chosen = self._moving.get(session_id) or self._choose(self.machines(), PlacementRequest(principal))
         try:
-            # Before the machine is asked: it may read nothing of a session that it was not given.
+            # Before the machine is asked: it may read no part of a session that it was not given.
             holding = await self._fleet.give(session_id, principal, chosen.id)
         except PermissionDenied:
-            # As for one that does not exist: nobody can find out which ids are in use.
+            # The same error as for a missing session, so that a caller cannot find out which ids are in use.
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id) from None
         except HeldElsewhere as taken:
             chosen = self._present(taken.holding.machine, gone)
             if not taken.holding.arriving:
                 return chosen, Taken()
-            # Given to that machine by somebody who died, or is at it just now: it is asked for the rest, once or twice.
+            # Another gateway gave it to that machine, and that gateway died or is still moving it: ask the machine for
+            # the rest. The machine may receive this request twice.
             holding = taken.holding
         request = taking_request(session_id, principal)
         try:
@@ -224,9 +227,9 @@ class Dispatch:
         if not refused:
             return chosen, taken_in(reply)
         if holding is not None:
-            # Unless the machine has claimed it: a session that is said to be where it is not would be lost.
+            # Does nothing if the machine has claimed the session: recording another holder would lose the session.
             await self._fleet.take_back(holding)
-        # Another gateway may have been faster: then it is where that one has brought it.
+        # Another gateway may have been faster: then the session is on the machine that it chose.
         holder = await self._fleet.holder(session_id)
         return self._present(holder, f"{gone} Machine {chosen.name} cannot take it over: {refused}"), Taken()
 
@@ -288,7 +291,8 @@ class Dispatch:
         if found:
             return answers[max(found)[1]][0]
         if silent:
-            # No MachineUnavailable: of what no machine has held the fleet has nothing that another one could take.
+            # Not a MachineUnavailable: the fleet has no copy of a session that no machine ever held, so no other
+            # machine can take it over.
             raise UpstreamUnavailable(
                 f"No reachable machine has session {session_id}; these did not respond: "
                 + ", ".join(each.machine.name for each in silent)
@@ -330,14 +334,14 @@ class Dispatch:
         try:
             source = await self.holder(session_id, on_disk)
         except MachineUnavailable as problem:
-            gone = problem.message  # nobody is there to give it away, and nobody to ask
+            gone = problem.message  # no machine can release it, and none can be asked
         if source is not None and source.id == goal.id:
             return SessionMove(session_id, goal, f"It is already on machine {goal.name}.")
         if self._moving.setdefault(session_id, goal) is not goal:
             raise SessionBusy(f"Session {session_id} is already being moved.", session_id=session_id)
         try:
             if source is not None:
-                # The id under which it goes on, which is another one after it was cleared.
+                # The id under which the session continues, which differs if the session was cleared.
                 session_id = await give_away(source)
                 self._moving[session_id] = goal
             taken = await self._given_to(goal, source, principal, session_id, gone)
@@ -369,7 +373,7 @@ class Dispatch:
         except (MachineUnavailable, NatsError, TimeoutError) as refused:
             problem = str(refused)
         if source is not None:
-            # If the other one has it after all, or this one is gone as well, that stays as it is.
+            # If the other machine has the session after all, or this one is gone as well, the holder stays unchanged.
             with suppress(HeldElsewhere, PermissionDenied, NatsError, TimeoutError):
                 await self._fleet.give_back(session_id, principal, source.id)
                 problem += f" It stays on machine {source.name}."
@@ -418,7 +422,7 @@ class Dispatch:
     async def _ask_all(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
         method, params = context.method, dict(target.params)
         if isinstance(params.get("_meta"), dict):
-            # Progress is not asked for: that of many machines is no progress.
+            # Progress is not requested: the progress of several machines cannot be combined.
             params["_meta"] = {key: value for key, value in params["_meta"].items() if key != "progressToken"}
         answers, silent = await self._gather(client, self.machines(), method, params)
         if not answers:
@@ -459,7 +463,8 @@ class Dispatch:
         return [
             (
                 names_of.get(each.machine) or FleetMember(each.machine, each.machine or "none"),
-                # The machine that would have taken known secrets out is gone: at least what is shaped like one.
+                # The machine that would have redacted known secrets is gone: redact at least texts that look like
+                # secrets.
                 replace(each, title=self._redactor.text(each.title), tag=self._redactor.text(each.tag)),
             )
             for each in listed
@@ -476,8 +481,8 @@ class Dispatch:
     async def _gather(
         self, client: GatewayClient, machines: Sequence[MachineIdentity], method: str, params: Mapping[str, Any]
     ) -> tuple[list[tuple[MachineIdentity, dict[str, Any]]], list[Silent]]:
-        """The answers of all machines, and the machines without one. A machine is asked once more if its connection
-        breaks. Raises an error that all of them return."""
+        """The answers of all machines, and the machines without one. A machine is asked again if its connection breaks.
+        Raises an error that all of them return."""
         errors: list[MCPError] = []
 
         async def read(link: MachineLink) -> dict[str, Any]:
@@ -491,7 +496,8 @@ class Dispatch:
                 try:
                     return await read(link)
                 except MachineUnavailable:
-                    # The connection broke, which says nothing about the machine: what is asked of all only reads.
+                    # A broken connection says nothing about the machine, and requests to all machines only read: ask
+                    # again.
                     return await read(await client.link(machine))
             except MachineUnavailable as problem:
                 return Silent(machine, problem.message)
@@ -578,7 +584,7 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
     arguments = params.get("arguments") or {}
     page = merged_results.page_of(arguments)
     if page is None:
-        return await link.request("tools/call", params)  # which refuses it
+        return await link.request("tools/call", params)  # the machine refuses it
     wanted = sum(page)
     rows: list[Any] = []
     result: dict[str, Any] = {}
@@ -589,7 +595,8 @@ async def _listed(link: MachineLink, params: Mapping[str, Any]) -> dict[str, Any
         structured = found if isinstance(found, dict) else {}
         more = merged_results.objects(structured.get("sessions"))
         rows += more
-        # Nothing more, whatever it says: a machine that promises rows and sends none would be asked for ever.
+        # Stop without rows, whatever the machine reports: a machine that announces rows and sends none would be asked
+        # forever.
         if result.get("isError") or structured.get("nextOffset") is None or not more:
             break
     return {**result, "structuredContent": {**structured, "sessions": rows}}

@@ -59,7 +59,7 @@ def check_fleet(settings: Settings) -> Iterator[Finding]:
         yield Finding("fleet", False, "the extra `fleet` is not installed", extra_command("fleet"))
         return
     except (OSError, ValueError, LookupError, TypeError) as error:
-        # A file of it that is damaged or readable by others, or an answer of another version: a finding, and no crash.
+        # A damaged file, a file that others can read or an answer of another version is a finding, not a crash.
         problem = f"the fleet in {home} cannot be used: {error}"
         yield Finding("fleet", False, visible(problem), "correct the problem, or join the fleet again")
     except ClaudeCodeError as error:
@@ -107,7 +107,7 @@ async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:
     fleet = settings.section(FleetSettings)
     if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
         connection, user_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
-        sees_all = False  # what these credentials may see is not known
+        sees_all = False  # unknown what these credentials may read
     elif is_host:
         connection, user_id = await connect_to_host(home), OPERATOR
     else:
@@ -127,7 +127,7 @@ async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool)
     before = time.time()
     answer = await KeptOwnership(connection, user_id).ask("clock")
     after, theirs = time.time(), float(answer["time"])
-    # Of the time that the answer took it is not known which part was before: the difference is at least this.
+    # How the round trip divides between request and answer is unknown: the difference is at least this.
     ahead = before - theirs if before > theirs else min(0.0, after - theirs)
     if not sees_all:
         return FleetState(ahead, str(answer["version"]), None)

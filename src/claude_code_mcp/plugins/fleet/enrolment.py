@@ -33,7 +33,7 @@ from .tickets import (
 log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 20.0
-"""Admission takes a change of the server's configuration and a reload."""
+"""Admission needs a change of the server's configuration and a reload."""
 
 
 class Enrolment:
@@ -86,13 +86,13 @@ class Enrolment:
             return
         async with self._changing:
             await _answer(message, self._let_in(ticket_id, message.data))
-            with suppress(NatsError):  # also if the answer has not left: the machine asks for it again
+            with suppress(NatsError):  # also if the answer was not sent: the machine asks again
                 await self._connection.flushed()
-            # After the answer: this closes the connection of the ticket, which is used up.
+            # After the answer: the reload closes the connection of the used ticket.
             await self._reload()
 
     async def _reload(self, answering: str = "") -> None:
-        # What machines were asked by then is answered first: the server would refuse the answer afterwards.
+        # Open requests to machines are answered first: the server would reject those answers after the reload.
         async with self._connection.without_requests():
             await self._server.reload(self._keys.users(answering=answering))
 
@@ -169,7 +169,7 @@ async def join(ticket: Ticket, file: Path, name: str) -> MachineKey:
     InvalidArgument if the machine belongs to a fleet."""
     key = await anyio.to_thread.run_sync(MachineKey.load, file)
     if key is not None and key.admitted and key.ticket_id == ticket.id:
-        return key  # the same command again, as a service manager gives it
+        return key  # a repeated command, for example from a service manager
     if key is not None and key.admitted:
         raise InvalidArgument(f"This machine already belongs to a fleet. To join another one, remove {file}.")
     if key is None or key.ticket_id != ticket.id:
@@ -182,7 +182,7 @@ async def join(ticket: Ticket, file: Path, name: str) -> MachineKey:
         finally:
             await connection.abandon()
     except (FleetUnreachable, PermissionDenied):
-        # Either the ticket is not good, or an earlier answer was lost: then the key is.
+        # Either the ticket is invalid, or an earlier answer was lost: in that case the key works.
         try:
             await (await connect_machine(key)).close()
         except FleetUnreachable:

@@ -170,7 +170,7 @@ class Gateway:
 
     def server(self, _: ClientEnvironment | None = None) -> Server[Any]:
         """A low-level SDK server that describes itself like a machine's server."""
-        # Never reached: the middleware is in front of them. They say what this server has.
+        # Never called, because the middleware runs first. They declare the server's capabilities.
         handlers = refusing_handlers(UpstreamUnavailable("No machine was called."))
         server = sdk.ChangingServer(
             NAME,
@@ -199,13 +199,14 @@ class Gateway:
         await calls_over()
         removal, failed = None, None
         try:
-            # Before the machines are told that are there: of a gateway that dies in between, all of them learn it.
+            # Recorded before the online machines are notified: if the gateway dies in between, all machines still learn
+            # it.
             removal = await Removals(self._connection).note(name)
         except (NatsError, TimeoutError) as error:
             failed = error
         await self._notify_machines(ending_request(name, removal), f"that {name} is no longer a caller")
         if failed is not None:
-            # Not kept as done: whoever has called this notes only what was.
+            # Not recorded as done: the caller records only completed removals.
             raise OSError(
                 f"machines that are offline now cannot be informed that {name} is no longer a caller: {failed!r}"
             )
@@ -229,9 +230,10 @@ class Gateway:
         runs = {machine.id: machine.run for machine in self._fleet.machines()}
         while True:
             await self._fleet.changed()
-            # Nothing is awaited from here to the next wait: no change is missed.
+            # No await from here to the next wait, so that no change is missed.
             present = {machine.id: machine.run for machine in self._fleet.machines()}
-            # Only what was reported and is replaced: a new process may have connected before it is known here.
+            # Only processes that were reported and then replaced: a new process may connect before its report arrives
+            # here.
             ended = {(id_, run) for id_, run in runs.items() if run and present.get(id_, run) != run}
             for client in (*self._clients, *self._shared.values()):
                 client.keep_links_to(present, ended)
@@ -248,7 +250,7 @@ class Gateway:
         clients = (*self._clients, *self._shared.values())
         for client in clients:
             client.close()
-        # Waited for: machines hear of the end now, and not when they miss the signs of life.
+        # Waited for, so that machines learn of the end now and not from missing keep-alives.
         await asyncio.gather(*(client.closed() for client in clients))
         await self.service.close()
 
@@ -314,7 +316,7 @@ class Gateway:
 
     async def _forward(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware: forwards requests to machines."""
-        context = ctx  # the SDK says how the parameter is called
+        context = ctx  # the SDK fixes the parameter's name
         if context.method in _OWN_METHODS:
             return await call_next(context)
         if context.request_id is None:
@@ -328,7 +330,7 @@ class Gateway:
         try:
             with self.running_tool():
                 return await self.dispatch.answer(client, context)
-            # Reached only if the transport has ended the call, which the context leaves quietly.
+            # Reached only if the transport ended the call: the context exits without an error then.
             raise MCPError(types.INVALID_REQUEST, "The caller's token is no longer valid.")
         except ClaudeCodeError as error:
             return _refused(context, error)

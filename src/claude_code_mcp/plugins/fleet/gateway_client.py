@@ -1,12 +1,13 @@
-"""One client of a gateway: its connections to machines, how machines reach it, and what it listens to.
+"""One client of a gateway: its connections to machines, how machines reach it, and its subscriptions.
 
-A client with a handshake (2025) has connections of its own, opened with what it announced in its handshake, so that a
-machine serves it as if it were connected there. Requests of 2026-07-28 belong to no connection: all of a principal
-share one to each machine.
+A client with a handshake (2025) has its own connections, opened with the capabilities from its handshake, so that a
+machine serves it like a directly connected client. Requests of 2026-07-28 belong to no connection: all requests of a
+principal share one connection to each machine.
 
 `subscriptions/listen` (2026-07-28) is one stream for the client, fed by a stream of each machine. The acknowledgement
-is the first frame, once every machine that is there has acknowledged or failed. A machine that comes later, or comes
-back, is listened to as well; what it may have told meanwhile is made good by telling that the lists have changed.
+is the first frame, sent once every online machine has acknowledged or failed. A machine that comes online later, or
+comes back, is subscribed to as well. The client may have missed its notifications meanwhile, so it is notified that the
+lists have changed.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ class GatewayClient:
         self._can_push = can_push
         self._links: dict[str, asyncio.Future[MachineLink]] = {}
         self._connected: dict[MachineLink, str] = {}
-        """Those of `_links` that are open, also before the client was introduced there, with their machines."""
+        """The open ones of `_links` with their machines, including links on which the client is not introduced yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.followed: dict[str, str] = {}
         """The resources that a client with a handshake is subscribed to, and on which machine (empty: all)."""
@@ -80,14 +81,14 @@ class GatewayClient:
             raise MachineUnavailable(_DISCONNECTED)
         known = self._links.get(machine.id)
         if known is not None and known.done() and (known.exception() is not None or known.result().is_over):
-            # It has ended, and its owner has not noticed yet: nothing must be sent there.
+            # It has ended, and its owner has not noticed yet: nothing may be sent on it.
             self._forget(machine.id, known)
             known = None
         if known is None:
             known = self._links[machine.id] = asyncio.get_running_loop().create_future()
             known.add_done_callback(_retrieve_exception)
             self._run(self._own(machine, known))
-        # Shielded: others wait for it too.
+        # Shielded: other tasks wait for it too.
         return await asyncio.shield(known)
 
     @property
@@ -117,7 +118,7 @@ class GatewayClient:
                 try:
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    # With nothing awaited before the connection is closed: nobody is given one that ends.
+                    # No await between this check and the close: no caller receives a connection that is ending.
                     self._forget(machine.id, opened)
                     for end in ends:
                         end.cancel()
@@ -180,7 +181,7 @@ class GatewayClient:
         for task in list(self._tasks):
             task.cancel()
         for link in self._links.values():
-            _fail(link, MachineUnavailable(_DISCONNECTED))  # a task that has not begun yet never does it
+            _fail(link, MachineUnavailable(_DISCONNECTED))  # a task that has not started yet never does this
 
     async def closed(self) -> None:
         """Returns when the connections of a closed client have ended."""
@@ -202,7 +203,8 @@ class GatewayClient:
             return await sdk.ask_client(exchange.context, method, params)
         if self._context is None:
             raise MCPError(types.INVALID_REQUEST, "Clients of this protocol revision do not accept requests.")
-        # Over HTTP the client may read no stream now: then the question waits for one, or for its next call.
+        # Over HTTP the client may have no open stream now: the question then waits for a stream or for the client's
+        # next call.
         while not self._can_push():
             if self.calls:
                 return await sdk.ask_client(self.calls[-1], method, params)
@@ -277,7 +279,7 @@ class Listening:
         uris, tasks = self._wanted.get("resourceSubscriptions"), self._wanted.get("taskIds")
         for uri in map(str, uris[:MAX_FOLLOWED] if isinstance(uris, list) else ()):
             session_id = session_of(uri)
-            # One that no machine holds is told of by whichever has it.
+            # A task or resource without a holder is reported by any machine that has it.
             holder = await self._fleet.holder(session_id) if session_id is not None else None
             self._filter.add("resourceSubscriptions", uri, holder)
         for task in tasks[:MAX_FOLLOWED] if isinstance(tasks, list) else ():
@@ -322,7 +324,7 @@ class Listening:
             _done(known)
 
     async def _acknowledged(self, known: "asyncio.Future[None]") -> None:
-        if known.done() and self._begun.is_set():  # it was away: nobody knows what has changed meanwhile
+        if known.done() and self._begun.is_set():  # the machine was away: changes in between are unknown
             for key, method in _LIST_CHANGES.items():
                 if self._filter.lists.get(key):
                     await self._send(method, {})

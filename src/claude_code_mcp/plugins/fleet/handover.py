@@ -1,13 +1,13 @@
-"""Sessions that change their machine: one gives a session away on purpose, or is gone; another takes it.
+"""Moves sessions between machines: one machine gives a session away or is gone, and another machine takes it.
 
-A session is given when its turn has ended, its process is gone, and the fleet's stores have all of it: conversation,
-record and tree. Only then is the holding released, so that a machine that fails half way still has the session, and one
-that dies has left everything that the next one needs. A message that comes meanwhile waits, and is then refused by
-whoever checks the holding before a turn, with the machine that has the session.
+A session is given away when its turn has ended, its process is gone, and the fleet's stores have all of it:
+conversation, record and tree. Only then is the holding released: a machine that fails half way still has the session,
+and a machine that dies has stored everything that the next one needs. A message that arrives meanwhile waits. The check
+of the holding before its turn then refuses it and names the machine that has the session.
 
-It is taken in an order that can be interrupted anywhere and be done again: the stores are closed to earlier holders,
-the conversation is written to this machine's disk, then keys and spending, and last the record, from which on the
-session exists here. Nothing is run: the next message resumes the session, as after a restart of its server.
+Taking a session can be interrupted at any point and repeated. The order is: close the stores to earlier holders, write
+the conversation to this machine's disk, write keys and spending, and write the record last. From then on the session
+exists here. Nothing is run: the next message resumes the session, as after a restart of its server.
 """
 
 import asyncio
@@ -93,14 +93,14 @@ class Adoption:
         """
         known = await asyncio.to_thread(stores.recorder.records.read, session_id)
         check(await self._records.whole_record(await self._records.read(session_id)), known)
-        # Both stores first: from here on nothing of an earlier holder can come in behind what is read.
+        # Both stores first: from here on an earlier holder cannot add entries behind the ones that are read.
         await self._transcripts.fence(session_id, holding)
         document = await self._records.take_over(session_id, holding)
         files = await self._transcripts.load_all(session_id)
         if "" not in files and document.record.model_turns:
             raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
         record = await self._records.whole_record(document)
-        # Again: until the stores were closed to earlier holders, one of them could write another.
+        # Again: an earlier holder could write another entry until the stores were closed to it.
         check(record, known)
         adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
         await self._records.put(adopted.record, holding)
@@ -116,7 +116,7 @@ class Adoption:
     ) -> Adopted:
         records, projects = stores.recorder.records, stores.transcripts.projects
         superseded = self._keep_unknown(record.session_id, stores, files)
-        # Only names that the CLI gives to its files: what another machine stored is a claim too.
+        # Only file names that the CLI uses: another machine's stored data is untrusted.
         safe = {path: entries for path, entries in files.items() if not path or is_subagent(path)}
         if safe:
             files_here = SessionFiles(records.config_dir, projects)
@@ -126,10 +126,10 @@ class Adoption:
         here = records.read(record.session_id)
         lost = record.running_since is not None
         changes: dict[str, Any] = {
-            # Later than whatever either machine has written: an older record never replaces a newer one.
+            # Higher than the revision on either machine, so that an older record never replaces a newer one.
             "revision": max(record.revision, here.revision if here is not None else 0) + 1,
             "cwd": os.path.realpath(cwd),
-            # Whatever the other machine has written: what has come here does not stay on its machine.
+            # Not pinned, whatever the other machine wrote: a session that arrives here is not pinned to its machine.
             "options": record.options.model_copy(update={"worktree": False, "stay_on_machine": False}),
             "running_since": None,
         }
@@ -138,7 +138,7 @@ class Adoption:
         record = record.model_copy(update=changes)
         records.write(record)
         without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
-        # A turn that was lost is told as that, and with it what it has done.
+        # A lost turn is reported as lost, together with the work that it has done.
         behind = document.tree is not None and document.tree_behind and not lost
         return Adopted(record, lost, without_tree, behind, superseded=superseded)
 
@@ -247,7 +247,7 @@ class SessionMover:
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """As an observer of the service: saves the tree after each turn, before the next one begins."""
         if isinstance(event, TurnStarted):
-            # From the beginning: whenever this machine dies from now on, the files may be ahead of the tree.
+            # Set at the beginning of the turn: if this machine dies later, the files may be newer than the saved tree.
             self._records.trees_behind.add(session_id)
         if isinstance(event, TurnEnded) and self._replica.holding_of(session_id) is not None:
             self._unsaved[session_id] = owner
@@ -268,7 +268,7 @@ class SessionMover:
 
     async def _save_trees(self, session_id: str) -> None:
         try:
-            # A turn that ends while a tree is being saved is followed by another save.
+            # A turn that ends while a tree is being saved triggers another save.
             while (owner := self._unsaved.pop(session_id, None)) is not None:
                 await self._save_after_turn(session_id, Caller(owner))
         finally:
@@ -277,11 +277,11 @@ class SessionMover:
     async def _save_after_turn(self, session_id: str, caller: Caller) -> None:
         try:
             session = self._service.session(session_id, principal=caller.principal)
-            # At rest: files that change while they are saved would be those of no moment.
+            # Only between turns: files that change while they are saved would not match any single moment.
             async with session.at_rest():
                 await self.save_tree(session_id, session.cwd, caller)
         except SessionBusy:
-            return  # the next turn has begun, and its end comes
+            return  # the next turn has begun and triggers a save at its end
         except TreeRefused:
             pass  # the document says why
         except ClaudeCodeError as error:
@@ -304,7 +304,7 @@ class SessionMover:
         if session.options.stay_on_machine:
             raise InvalidArgument(f"Session {session.id} is pinned to its machine.", session_id=session.id)
         deps = self._service.relocation.environment_of(caller)
-        # One that was begun before this server was started, or in a terminal, is not held by it yet.
+        # A session that began before this server started, or in a terminal, is not held by this server yet.
         await self._replica.admit(session.id, session.owner)
         holding = self._replica.holding_of(session.id)
         if holding is None:
@@ -320,10 +320,10 @@ class SessionMover:
                     raise
             files = partial(local_files, deps.stores.transcripts, session.id, session.cwd)
             self._replica.catch_up(session.id, files)
-            # After the tree, which the document names; and the last thing that is written: it has everything.
+            # After the tree, which the document names. The document is written last and is complete.
             await deps.stores.recorder.save(session)
             await self._copied(session.id)
-            # Within the rest: a message that waits begins its turn only when the holding is not ours any more.
+            # Inside the block: a waiting message begins its turn only when this machine no longer holds the session.
             await self._holdings.release(holding)
         await self._let_go(session.id)
         self._replica.forget(session.id)
@@ -331,7 +331,7 @@ class SessionMover:
         self._records.tree_flaws.pop(session.id, None)
         self._records.trees_behind.discard(session.id)
         self.handed_over.add(session.id)
-        # Beside the rest of the move: the session is elsewhere, whatever the hook does.
+        # Concurrently with the rest of the move: the session has left, whatever the hook does.
         self._service.start_task(self._hooks.post_session(session.id, "moved", session.cwd))
         return HandedOver(session.id, session.owner, tree)
 
@@ -384,7 +384,7 @@ class SessionMover:
                 checkout = partial(self._hooks.checkout, session_id, ref)
                 cwd = await self._trees.restore(Git(deps.launcher.home, (directory,)), ref, directory, checkout)
                 setup_failed = await set_up(self._service, Caller(principal), os.path.realpath(directory))  # noqa: ASYNC240 - made by us
-                # The next save builds on it, and stores only what is new.
+                # The next save builds on this tree and stores only the changes.
                 self._records.trees[session_id] = ref.model_dump()
 
             def check(record: SessionRecord, known: SessionRecord | None) -> None:
@@ -392,12 +392,12 @@ class SessionMover:
                 self._service.check_record_of_machine(principal, directory, record.options, own)
 
             adopted = await self._adoption.adopt(session_id, holding, deps.stores, cwd, check)
-            # Last: whatever this machine dies of before, nobody takes what is half there for the session.
+            # Last: if this machine dies earlier, no machine mistakes the partial data for the session.
             await self._holdings.arrived(holding)
             self._service.start_task(self._service.relocation.arrived())
             return replace(adopted, setup_failed=setup_failed)
         except BaseException:
-            # Shielded: a session that nobody has and everybody is refused would be lost.
+            # Shielded: a session without a holder that every machine refuses would be lost.
             await asyncio.shield(self._holdings.release(holding))
             raise
 
@@ -417,10 +417,10 @@ class SessionTaker:
         """`TakeSession` of `machine_server.py`; for a session that this machine already has, the previous answer."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
-            # One at a time: several messages may have found its machine gone.
+            # One at a time: several messages may have found the session's machine gone.
             async with lock:
                 held = self._holdings.held(session_id)
-                # With its epoch it is here already, and was perhaps not confirmed yet since this machine came back.
+                # A session with this epoch is already here. It may be unconfirmed since this machine came back.
                 if held is not None:
                     claimed = await self._holdings.claim(session_id, principal, taking=held.arriving)
                     if claimed.epoch == held.epoch and not claimed.arriving:
@@ -444,7 +444,7 @@ class SessionTaker:
         try:
             adopted = await self._mover.take(session_id, principal, str(directory))
         except BaseException:
-            with suppress(OSError):  # something of the tree is there
+            with suppress(OSError):  # part of the tree is already there
                 directory.rmdir()
             raise
         log.info("session %s continues here, in %s", session_id, adopted.record.cwd)
@@ -455,7 +455,7 @@ class SessionTaker:
 
 
 _REMEMBERED_SECONDS = 60.0
-"""As long as a gateway may ask for one answer."""
+"""The time that a gateway allows for one answer."""
 _OLDER_TREE = (
     "The previous machine was lost before it saved the files of the last turn: they are as they were before that turn."
 )

@@ -9,11 +9,12 @@ runner has for them. They run as the user of the machine, in no sandbox, without
   the empty directory `CLAUDE_RUNNER_CHECKOUT_PATH`. If it fails, the session is not taken.
 - `post-session` runs when a session has left, in its directory, with `CLAUDE_RUNNER_SESSION_ID`,
   `CLAUDE_RUNNER_WORKSPACE_PATHS` and `CLAUDE_RUNNER_EXIT_REASON`: `moved`, `lost` (another machine has taken it),
-  `cancelled` or `shutdown`. What becomes of it changes nothing.
+  `cancelled` or `shutdown`. Its outcome changes nothing.
 
-**The set-up command** is the content of `.worktreesetup` in a repository: what must be done in a fresh checkout, such
-as installing what git ignores. A file of a project gets no power by itself: the command is run only if the operator's
-policy allows that very call of Bash to the session's owner, and where the session's own commands run, in its sandbox.
+**The set-up command** is the content of `.worktreesetup` in a repository: the steps that a fresh checkout needs, such
+as installing files that git ignores. A file in a project grants no permission by itself: the command runs only if the
+operator's policy allows that exact Bash call to the session's owner. It runs in the session's sandbox, like the
+session's own commands.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ class Hooks:
                 "CLAUDE_RUNNER_WORKSPACE_PATHS": workspace,
                 "CLAUDE_RUNNER_EXIT_REASON": reason,
             }
-            # Where nothing of the session is left, it still hears of the end.
+            # The hook still reports the end if no files of the session are left.
             directory = workspace if await asyncio.to_thread(os.path.isdir, workspace) else os.path.dirname(program)
             reply = await self._run(program, variables, directory, _POST_SESSION_SECONDS)
         except (ProcessFailed, TreeRefused) as problem:
@@ -145,7 +146,7 @@ async def set_up(service: Service, caller: Caller, directory: str) -> str:
 
 def _command_in(directory: str) -> str:
     try:
-        # Nothing behind a link is read: the file is the session's.
+        # Links are not followed: the session controls the file.
         with open(os.path.join(directory, SETUP_FILE), "rb", opener=private_files.open_at) as file:
             return os.fsdecode(file.read(_MAX_COMMAND + 1)).strip()
     except OSError:

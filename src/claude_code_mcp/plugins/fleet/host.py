@@ -83,7 +83,7 @@ def outward_address() -> str:
     """The address by which other machines probably reach this one; loopback without a network. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address for documents: only the route is looked up
+            probe.connect(("192.0.2.1", 9))  # an address reserved for documentation: only the route is looked up
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
@@ -140,7 +140,7 @@ def _reached_at(address: str, port: int) -> str:
     if address in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         address = outward_address()
     if address.count(":") == 1:
-        return f"tls://{address}"  # with its own port, as behind a forwarding
+        return f"tls://{address}"  # the address has its own port, as behind port forwarding
     return f"tls://[{address}]:{port}" if ":" in address else f"tls://{address}:{port}"
 
 
@@ -155,7 +155,7 @@ async def _serving(
             before = known.get(machine_id)
             draining = before is not None and before.draining
             member = FleetMember(machine_id, machine.name, machine.public_key, draining, machine.joined)
-            if member != before:  # the file of keys is the truth: a crash may have come between the two
+            if member != before:  # the file of keys is authoritative: a crash may have happened between the two writes
                 await members.add(member)
         enrolment = Enrolment(connection, server, keys, members, address, authority)
         async with enrolment.serving():

@@ -1,10 +1,11 @@
-"""The keeper: changes the holders of sessions for machines, and opens what is sealed for them.
+"""The keeper: changes the holders of sessions for machines, and opens secrets that are sealed for them.
 
-NATS grants subjects, and a machine's sessions are no fixed set of subjects: a key that may write the holder of one
-session may write that of all. So a machine's key may write none. It asks the keeper, which runs beside every gateway
-with a key of its own; who asks is told by the subject, which NATS lets only that machine use. A machine gets by itself
-what is new or its own; what another machine has or had, a gateway gives to it. The keeper answers only into the inbox
-of the machine that asked: the reply of a request names any subject, and NATS does not check it.
+NATS grants permissions by subject, and a machine's sessions are not a fixed set of subjects: a key that may write the
+holder of one session may write the holder of every session. Therefore a machine's key may write none. It asks the
+keeper, which runs next to every gateway with its own key. The subject identifies the requesting machine, because NATS
+lets only that machine use it. A machine may claim new sessions and its own; a gateway gives it sessions that another
+machine has or had. The keeper answers only into the inbox of the requesting machine: the reply address of a request can
+name any subject, and NATS does not check it.
 
 `Keeper` is the keeper's side; `KeptOwnership` and `KeptSecrets` are a machine's.
 """
@@ -90,11 +91,11 @@ class Keeper:
 
             async def take(message: Msg) -> None:
                 if not message.subject.endswith(_UNSEAL) and message.subject.split(".")[3] not in self._broadcast:
-                    # In a task of its own: a claim waits for seconds, and others must not wait behind it.
+                    # In a separate task: a claim waits for seconds, and other requests must not wait behind it.
                     tasks.start_soon(self._answer, message)
 
             async def take_sealed(message: Msg) -> None:
-                # Every keeper hears of it, and the one answers whose key it was sealed for.
+                # Every keeper receives it. The keeper whose key it was sealed for answers.
                 if f'"{key_id(self._secret.public_key)}.'.encode() in message.data:
                     tasks.start_soon(self._answer, message)
 
@@ -135,7 +136,7 @@ class Keeper:
         except (NatsError, OSError, TimeoutError) as problem:
             answer = {"error": "LeaseLapsed", "message": f"The fleet's stores do not respond: {problem}"}
         except Exception:
-            # Raised from here it would end the keeper, and the gateway with it, for all machines.
+            # An error raised here would end the keeper, and the gateway with it, for all machines.
             log.exception("a request of machine %s failed", machine_id)
             answer = {"error": "ClaudeCodeError", "message": "The gateway failed; see its log."}
         answer["time"] = time.time()
@@ -161,15 +162,15 @@ class Keeper:
         await self._bucket.release(_own_holding(machine_id, arguments))
 
     async def _read(self, _: str, arguments: dict[str, Any]) -> Any:
-        # Who holds a session is no secret from a machine that knows the session's id.
+        # The holder is not secret for a machine that knows the session's id.
         found = await self._bucket.read(str(arguments["session_id"]))
         return None if found is None else _fields(found)
 
     async def _elsewhere(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         asked = [names.token(str(session_id)) for session_id in arguments["sessions"][:MAX_REQUESTED]]
         found = [await self._bucket.read(session_id) for session_id in asked]
-        # One that has yet to arrive is not there either, whatever an older copy on the machine's disk says. One that
-        # stays is where its files are, also if that machine has another id by now.
+        # An arriving session is not on the machine yet, whatever an older copy on the machine's disk says. A pinned
+        # session is where its files are, even if that machine has another id by now.
         elsewhere = [each for each in found if each and (each.machine != machine_id or each.arriving)]
         return [each.session_id for each in elsewhere if not each.stays]
 
@@ -187,7 +188,7 @@ class Keeper:
         session_id = str(arguments["session_id"])
         key = PublicKey(b64decode(arguments["key"]))
         secrets = open_sealed(self._secret, session_id, str(arguments["sealed"]))
-        # Last: whoever is told is the holder at this moment.
+        # Last: the recipient must be the holder at this moment.
         found = await self._bucket.read(session_id)
         if found is None or found.machine != machine_id:
             raise PermissionDenied(f"Machine {machine_id} does not hold session {session_id}.")
@@ -265,7 +266,7 @@ class KeptOwnership:
         """Sends one request to the keeper. Raises the keeper's refusal, and LeaseLapsed if none answers in time."""
         answer = await self._ask_once(verb, seconds, arguments)
         if answer.get("error") == RequestExpired.__name__:
-            answer = await self._ask_once(verb, seconds, arguments)  # its clock is known now
+            answer = await self._ask_once(verb, seconds, arguments)  # the answer has set the keeper's clock
         if "error" not in answer:
             return answer["result"]
         if answer["error"] == "HeldElsewhere":

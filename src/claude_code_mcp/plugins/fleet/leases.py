@@ -3,9 +3,9 @@
 A machine renews its lease every 1.5 seconds; NATS removes it 5 seconds after the last renewal. A session may be taken
 from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
 sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
-lapsed stops everything at once (`Turns.pause`); when it is regained, each session is confirmed by compare-and-swap
-before it goes on (`Turns.resume`), or was taken by another machine meanwhile (`Turns.end`). The lease is renewed beside
-the confirmations: however long they take, it does not lapse because of them.
+lapsed stops everything at once (`Turns.pause`). When it is regained, each session is confirmed by compare-and-swap
+before it continues (`Turns.resume`), unless another machine took it meanwhile (`Turns.end`). The lease is renewed
+concurrently with the confirmations: however long they take, it does not lapse because of them.
 """
 
 import logging
@@ -85,7 +85,7 @@ def suspend_aware_clock() -> float:
     suspended Linux or macOS."""
     if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
         return time.clock_gettime(time.CLOCK_BOOTTIME)
-    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS, where this clock goes on during sleep, unlike `time.monotonic`
+    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS: this clock runs during sleep, unlike `time.monotonic`
         return time.clock_gettime(time.CLOCK_MONOTONIC)
     return time.monotonic()
 
@@ -185,7 +185,7 @@ class MachineLease:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(_ATTEMPT_SECONDS):
                     await self._give_up()
         if in_use:
-            raise in_use[0]  # itself, not the group of the tasks that ended with it
+            raise in_use[0]  # the error itself, not the group of the tasks that ended with it
 
     async def _keep(self) -> None:
         while True:
@@ -195,7 +195,8 @@ class MachineLease:
             lapsed_before = not self.standing
             try:
                 await self._renew(adopt=not self._acknowledged)
-                # Not awaited here: the lease would lapse again while many sessions are confirmed, or one waits long.
+                # Not awaited here: the lease would lapse again while many sessions are confirmed or one confirmation
+                # takes long.
                 self._renewed.set()
             except LeaseLapsed as problem:
                 report = log.debug if lapsed_before else log.warning  # once for each interruption
@@ -237,7 +238,7 @@ class MachineLease:
                 self._drop()
                 raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
             if not last:
-                self._drop()  # it has expired at NATS, whatever our clock says: sessions may have been taken
+                self._drop()  # it has expired at NATS, whatever our clock says: other machines may have taken sessions
             self._revision = last
             self._acknowledged = False
             sent = self._clock.now()
@@ -357,7 +358,7 @@ class Holdings:
     def valid(self, holding: Holding) -> bool:
         """Whether this machine may write to the session now. No await: call it directly before the write."""
         current = self._held.get(holding.session_id)
-        # `standing` first: it is what finds a lapse, and with it a newer number of lapses.
+        # `standing` first: it detects a lapse and then increases the number of lapses.
         return (
             self._lease.standing
             and current is not None
@@ -393,7 +394,7 @@ class Holdings:
             except ClaudeCodeError as problem:
                 log.info("could not tell the fleet that session %s is pinned here: %s", session_id, problem.message)
                 return
-            if noted.stays:  # a keeper of an earlier version knows nothing of it
+            if noted.stays:  # a keeper of an earlier version ignores `stays`
                 self._staying.add(session_id)
 
     async def arrived(self, holding: Holding) -> Holding:
@@ -427,7 +428,7 @@ class Holdings:
                 raise StillArriving(f"Session {session_id} is being moved to this machine.")
             if self.valid(current):
                 return current
-            # Its turn has come before that in `_confirm_all`. Confirmed and not claimed anew: what is paused goes on.
+            # This waited before `_confirm_all` did. Confirm and do not claim again: paused processes then resume.
             with suppress(HeldElsewhere):
                 confirmed = await self._confirm(current)
                 if self.valid(confirmed):
@@ -437,7 +438,8 @@ class Holdings:
         lapses = self._lease.lapses
         holding = await self._ownership.claim(session_id, principal, self._lease.machine_id, taking=taking)
         self._held[session_id] = holding
-        # Counted from before the claim: a lapse in between makes it unconfirmed, and `_confirm_all` looks again.
+        # Counted from before the claim: after a lapse in between it counts as unconfirmed, and `_confirm_all` checks
+        # it.
         self._confirmed[session_id] = lapses
         return holding
 
@@ -473,16 +475,16 @@ class Holdings:
         session_id, confirmed = holding.session_id, None
         async with self._alone(session_id):
             if self._held.get(session_id) is not holding:
-                return  # released, claimed or confirmed while this waited
+                return  # released, claimed or confirmed during the wait
             try:
                 confirmed = await self._confirm(holding)
             except HeldElsewhere as taken:
                 if self._held.get(session_id) is not holding:
-                    return  # it was this machine that gave it up
+                    return  # this machine released it itself
                 log.warning("%s It was taken over while this machine was cut off.", taken.message)
                 del self._held[session_id]
                 self._confirmed.pop(session_id, None)
-        # Not alone any more: the end of a session may wait for a message that waits for its claim.
+        # Outside the block: the end of a session may wait for a message that waits for its own claim.
         if confirmed is None:
             await self._turns.end(holding)
         elif self.valid(confirmed):  # the lease may have lapsed again: then it stays paused

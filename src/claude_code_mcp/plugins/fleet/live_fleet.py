@@ -28,9 +28,9 @@ class LiveFleet:
         await self._membership.changed.wait()
 
     async def note_absences(self) -> None:
-        """Tells the holders' bucket since when a machine is offline, until cancelled."""
+        """Records in the holders' bucket how long each machine has been offline, until cancelled."""
         while True:
-            changed = self._membership.changed  # before the look: what happens after it is not missed
+            changed = self._membership.changed  # before the check, so that a later change is not missed
             self._ownership.note_present([machine.id for machine in self.machines()], GRACE_SECONDS)
             await changed.wait()
 
@@ -41,7 +41,7 @@ class LiveFleet:
         if holding is not None and holding.arriving:
             return ""
         if holding is not None and holding.stays and self._membership.was_removed(holding.machine):
-            return None  # its machine may have joined again under another id: it is looked for on the disks
+            return None  # its machine may have joined again under another id: machines search their disks
         return holding.machine if holding is not None else None
 
     async def stays(self, session_id: str) -> bool:

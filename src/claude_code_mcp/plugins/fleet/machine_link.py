@@ -1,9 +1,9 @@
 """A gateway's connection to one machine, on behalf of one client.
 
-Messages pass through unchanged: nothing that a client and a machine say to each other in the protocol is translated,
-whatever its revision and extensions. Ids are the link's own, because the machines behind one client do not know each
-other. Messages from a machine with the id of a request go to the request's sender (`Exchange`), all others to the
-client's connection (`ClientSide`).
+Messages pass through unchanged: nothing in the protocol between a client and a machine is translated, whatever its
+revision and extensions. Ids belong to the link, because the machines behind one client do not know each other. Messages
+from a machine with the id of a request go to the request's sender (`Exchange`), all others to the client's connection
+(`ClientSide`).
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Exchange:
         """Passes notifications on, in order and in batches, until the result arrives. Raises MCPError for an error from
         the machine, MachineUnavailable if the machine was lost."""
         while True:
-            # The outcome is looked at first: notifications before it are in the queue by then.
+            # The outcome is checked first: notifications before it are already in the queue.
             outcome = self._outcome
             if self._waiting:
                 notifications, self._waiting = list(self._waiting), deque()
@@ -152,7 +152,7 @@ class MachineLink:
         MachineUnavailable if the machine is lost before it answers."""
         self._last_id += 1
         number, exchange = self._last_id, Exchange(context)
-        # Before it is sent: the answer may come at any time from then on.
+        # Before the request is sent: from then on the answer may arrive at any time.
         self._exchanges[number] = exchange
         try:
             self._write({"id": number, "method": method, **({"params": params} if params is not None else {})})
@@ -166,7 +166,7 @@ class MachineLink:
             raise
         finally:
             del self._exchanges[number]
-            exchange.settle({})  # a reader that waits for room in it goes on: others use this connection too
+            exchange.settle({})  # unblocks a reader that waits for room in it: other requests use this connection too
 
     def notify(self, method: str, params: JsonObject) -> None:
         self._write({"method": method, "params": params})
@@ -190,7 +190,7 @@ class MachineLink:
             while (line := await self._wire.line()) is not None:
                 await self._take(line)
                 taken += 1
-                # Lines that are there are taken without a wait: others would not run until none is left.
+                # Available lines are read without waiting: other tasks would not run until none is left.
                 if taken % _TAKEN_IN_A_ROW == 0:
                     await asyncio.sleep(0)
         except WireBroken as broken:
@@ -223,7 +223,7 @@ class MachineLink:
                 asked.cancel()
         elif exchange is not None:
             await exchange.put(Notification(method, message.get("params") or {}, text))
-        elif not related:  # what belongs to a request that is over is for nobody
+        elif not related:  # messages of a finished request have no recipient
             await self._client.notify(method, message.get("params") or {})
 
     def _settle(self, message: dict[str, Any], id_: object) -> None:

@@ -188,7 +188,7 @@ class MachineServer:
         async with anyio.create_task_group() as tasks:
 
             async def asked(message: Msg) -> None:
-                # In a task for each request: admission may read the disk, and others do not wait for that.
+                # One task for each request: admission may read the disk, and other requests must not wait for that.
                 tasks.start_soon(self._answer, message)
 
             subscription = await self._connection.client.subscribe(names.opening(self._machine_id), cb=asked)
@@ -223,7 +223,7 @@ class MachineServer:
         except NatsError as error:
             log.warning("could not answer a gateway (%s): %s", _described(asked), error)
         except Exception:
-            log.exception("a gateway's request failed (%s)", _described(asked))  # the others go on
+            log.exception("a gateway's request failed (%s)", _described(asked))  # other requests continue
 
     async def _serve(self, message: Msg, ask: str, connection: str, principal: str, groups: list[str]) -> None:
         """One connection, from its opening to its end."""
@@ -233,7 +233,7 @@ class MachineServer:
             raise _Refused("the connection is open already")
         if len(self._open) >= self._most:
             raise _Refused(f"it has reached its limit of {self._most} connections")
-        # Each stream of a page has one at every machine: nobody may take those of all others.
+        # Each stream of a page uses one connection on every machine: one principal must not take all connections.
         most = self._most if principal == LOCAL else max(1, self._most // _SHARES)
         if sum(each == principal for each in self._open.values()) >= most:
             raise _Refused(f"{principal} has reached its limit of {most} connections to it")
@@ -262,7 +262,7 @@ class MachineServer:
             return await self._take(session_id, principal)
         except ClaudeCodeError as problem:
             raise _Refused(problem.message) from None
-        except OSError as problem:  # a full disk, for one: who asks must not wait for an answer that does not come
+        except OSError as problem:  # for example a full disk: the gateway must get an answer
             log.warning("session %s could not be taken over: %s", session_id, problem)
             raise _Refused(f"its files cannot be written: {problem.strerror or type(problem).__name__}") from None
 
@@ -289,7 +289,7 @@ def _read(data: bytes) -> dict[str, Any]:
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
             raise _Refused("the groups cannot be parsed")
         if asked["ask"] == _END_CALLER:
-            noted = asked.get("removal")  # a gateway of an earlier version notes none
+            noted = asked.get("removal")  # a gateway of an earlier version records none
             removal = NotedRemoval(str(noted["bucket"]), int(noted["number"])) if noted is not None else None
             return {"ask": _END_CALLER, "principal": principal, "removal": removal}
         if asked["ask"] == _ASSIGN:

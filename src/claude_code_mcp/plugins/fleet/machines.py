@@ -166,7 +166,7 @@ class Members:
             try:
                 await self._bucket.update(machine_id, _member_value(member), last=revision)
             except KeyWrongLastSequenceError:
-                continue  # somebody else has changed it meanwhile
+                continue  # another gateway changed it meanwhile
             return member
         raise UpstreamUnavailable(f"Machine {machine_id} keeps changing while it is read; try again.")
 

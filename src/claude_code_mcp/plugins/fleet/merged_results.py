@@ -183,7 +183,7 @@ def list_query(uri: str) -> dict[str, Any] | None:
 
 
 def _session_line(row: JsonObject) -> str:
-    # `claude_code_session` has names of its own for two of the columns.
+    # `claude_code_session` uses other names for two of the columns.
     listed = {"activeStatus": row.get("status"), "projectDirectory": row.get("cwd"), **row}
     texts = {name: str(listed[name]) for name in _LINE_FIELDS if listed.get(name) is not None}
     return SessionRow.from_json({**texts, "machineGone": bool(row.get("machineGone"))}).line()
@@ -228,7 +228,7 @@ def merged_costs(answers: Answers) -> dict[str, Any]:
     if "usd" in total:
         total["usd"] = round(number(total["usd"]), 6)
     merged["total"] = total
-    # Each machine counts what was spent on it alone.
+    # Each machine counts only its own spending.
     budgets = [
         {**row, "machine": machine.name} for machine, answer in answers for row in objects(answer.get("budgets"))
     ]

@@ -270,7 +270,7 @@ class Client(nats.aio.client.Client):
         queue = self._flush_queue
         flusher_runs = self._flusher_task is not None and not self._flusher_task.done()
         if not force_flush and flusher_runs and queue is not None and not queue.full():
-            return await super()._flush_pending()  # which does not wait then: no message pays for a timer
+            return await super()._flush_pending()  # which does not wait in this case: no message needs a timer
         # In a separate task: nats-py drops a cancellation of the caller here.
         flushing = asyncio.ensure_future(super()._flush_pending(force_flush))
         try:
@@ -337,7 +337,7 @@ class Client(nats.aio.client.Client):
             return
         problem = NatsError(f"nats: {err_msg}")
         await self._error_cb(problem)
-        # The next attempt shows whether the key is still taken; the server says so then.
+        # The next attempt shows whether the server still accepts the key.
         await self._process_op_err(problem)
 
     # -- closing ------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class Client(nats.aio.client.Client):
         return tasks
 
     def _abort_transport(self) -> None:
-        # The bare one too: until its handshake has ended, TLS has no writer yet.
+        # Also the bare transport: TLS has no writer until its handshake is complete.
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:

@@ -192,7 +192,7 @@ class ServerConfiguration:
             values["tls"] = {
                 "cert_file": str(self.certificate.certificate),
                 "key_file": str(self.certificate.key),
-                "handshake_first": True,  # not even the greeting is in the clear
+                "handshake_first": True,  # the greeting is encrypted too
                 "min_version": "1.3",
                 "timeout": 5,
             }
@@ -371,7 +371,8 @@ def _end_left_behind(file: Path) -> None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             program, *arguments = process.cmdline() or [""]
-            # By all of its arguments, whichever installation has started it: an editor may have the file open too.
+            # Identified by all of its arguments, whichever installation started it: an editor may have the file open
+            # too.
             named = os.path.basename(program).startswith("nats-server")
             if named and arguments == ["-c", str(file)] and process.username() == user:
                 process.terminate()

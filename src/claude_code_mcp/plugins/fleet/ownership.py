@@ -55,7 +55,7 @@ class OwnershipBucket:
         return bucket
 
     def _after_interruption(self) -> None:
-        # While NATS was gone every lease has ended: who was alive gets its time to come back.
+        # While NATS was down every lease ended: machines that were online get time to come back.
         self._missing.clear()
         self._reconnected = time.monotonic()
 
@@ -80,7 +80,7 @@ class OwnershipBucket:
                 except (ValueError, KeyError, TypeError) as problem:
                     log.warning("cannot read which machine holds session %s: %r", entry.key, problem)
             if found is not None:
-                self._followed.setdefault(found.principal, {})[entry.key] = found  # the principal of a session stays
+                self._followed.setdefault(found.principal, {})[entry.key] = found  # a session's principal never changes
                 return
             for holdings in self._followed.values():
                 holdings.pop(entry.key, None)
@@ -96,7 +96,7 @@ class OwnershipBucket:
             await self._all_known.wait()
         wanted = self._followed.values() if principal is None else [self._followed.get(principal, {})]
         holdings = [holding for of_one in wanted for holding in of_one.values()]
-        # What stays on its machine has no copy that could be shown.
+        # A pinned session has no copy that could be shown.
         absent = [each for each in holdings if not each.stays and (each.arriving or each.machine not in alive)]
         return sorted(absent, key=lambda holding: holding.revision, reverse=True)
 
@@ -123,16 +123,17 @@ class OwnershipBucket:
         run: str = "",
         number: int = 0,
     ) -> Holding:
-        """Takes a session for a machine, with the next epoch; `taking`: it has yet to be brought there; `stays`: it is
-        that machine's own, which nobody else can take.
+        """Takes a session for a machine, with the next epoch. `taking`: the session has yet to arrive there. `stays`:
+        the session is pinned to that machine, and no other machine can take it.
 
-        A session whose machine has no lease can be taken when that machine has had `FIRST_CLAIM_SECONDS` to come back,
+        A session whose machine has no lease can be taken after that machine has had `FIRST_CLAIM_SECONDS` to come back,
         or `RETURN_SECONDS` after an interruption.
-        `only_given` refuses what another machine has or had: a gateway gives that away, by this call without it.
+        `only_given` refuses a session that another machine has or had: a gateway gives it away with this call without
+        it.
         `run` and `number` identify the claim of a machine. A claim that comes late, after a later one of the same
         process, changes nothing and returns the holding as it is; one of an earlier process raises LeaseLapsed.
-        Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and
-        StillArriving if the machine has it only in name: its disk has nothing of it, or something old.
+        Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and StillArriving
+        if the session was given to the machine but has not arrived: its disk has no copy or an old one.
         """
         for _ in range(_ATTEMPTS):
             found = await self.last(session_id)
@@ -144,10 +145,10 @@ class OwnershipBucket:
                 if found.stays and (taking or found.machine not in ("", machine_id)):
                     raise HeldElsewhere(found)
                 if stays and not found.stays:
-                    # It has left its machine: if that is removed, others go on with it.
+                    # It left its machine, so others can continue it if that machine is removed.
                     raise PermissionDenied(f"Session {session_id} is not pinned to its machine.")
-                # After the session was read, and before it is written: a machine that regains its lease writes its
-                # sessions again, so either it finds our write there, or we fail to make it.
+                # After the session was read and before it is written: a machine that regains its lease writes its
+                # sessions again. Either it finds this write, or this write fails.
                 await self._check_gone(found, machine_id)
                 if run and found.machine == machine_id:
                     if found.run == run and found.number >= number:
@@ -160,7 +161,7 @@ class OwnershipBucket:
             try:
                 return await self._write(holding, found)
             except KeyWrongLastSequenceError:
-                continue  # somebody was faster: look who
+                continue  # another writer was faster: check which
         raise LeaseLapsed(f"The holder of session {session_id} keeps changing while it is read; try again.")
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
@@ -211,7 +212,7 @@ class OwnershipBucket:
             try:
                 await self._write(replace(found, machine="", arriving=False, stays=False), found)
             except KeyWrongLastSequenceError:
-                continue  # taken by another machine, or confirmed by its own at the same time: look which
+                continue  # taken by another machine, or confirmed by its own at the same time: check which
             return
         raise LeaseLapsed(f"The holder of session {holding.session_id} keeps changing while it is read; try again.")
 
@@ -240,7 +241,7 @@ class OwnershipBucket:
             raise LeaseLapsed(f"Another process of machine {machine_id} has its lease.")
 
     async def _alive(self, machine_id: str) -> bool:
-        # Read from the leader of the bucket, never from a copy that may be behind: the bucket has no direct reads.
+        # Read from the leader of the bucket, never from a replica that may be behind: the bucket has no direct reads.
         try:
             await self._machines.get(machine_id)
         except KeyNotFoundError:
@@ -261,7 +262,7 @@ class OwnershipBucket:
         value: dict[str, Any] = {"machine": holding.machine, "epoch": holding.epoch, "principal": holding.principal}
         value |= {mark: True for mark in ("arriving", "stays") if getattr(holding, mark)}
         value |= {"run": holding.run, "number": holding.number} if holding.run else {}
-        # `update`, never `create`: that would take a marker of a deletion for permission to try again.
+        # `update`, never `create`: `create` retries when it finds the marker of a deletion.
         last = before.revision if before else 0
         revision = await self._sessions.update(holding.session_id, json.dumps(value).encode(), last=last)
         return replace(holding, revision=revision)

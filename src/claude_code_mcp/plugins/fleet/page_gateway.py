@@ -1,11 +1,11 @@
 """The console of a gateway: the routes of the page over all machines of a fleet.
 
-What is about a session is asked of the machine that holds it, and passed on as it came. Lists, questions, costs and
-servers are those of all machines that answer, and each row says its machine. Nothing is kept here: whoever loses this
-gateway goes on at another, with another sign-in.
+Requests about a session go to the machine that holds it, and its answer is passed on unchanged. Lists, questions, costs
+and servers combine the answers of all machines, and each row names its machine. Nothing is stored here: a user who
+loses this gateway continues at another one and signs in again.
 
-A stream of events is made of one of each machine. It ends when a machine comes or goes, or the session that is followed
-is another machine's: the page asks anew, and goes on where that is.
+A stream of events combines one stream of each machine. It ends when a machine comes or goes, or when the followed
+session moves to another machine: the page then reconnects and follows the session there.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _MAX_ROWS = 200
 _MAX_STREAMS = 100
 """Per principal."""
 _WAITING = 64
-"""Parts of streams that wait for the page; beyond that the machines are throttled."""
+"""Parts of streams that may wait for the page; beyond that the machines are throttled."""
 _LIST_EVENTS = (b"event: session\n", b"event: session-gone\n", b"event: list-gap\n")
 """Events that are passed on from machines other than the one with the followed session."""
 
@@ -112,7 +112,7 @@ class FleetRoutes:
             "directories": [*directories],
             "bypassPossible": any(fact.get("bypassPossible") for fact in facts),
             "hub": any(fact.get("hub") for fact in facts),
-            # One machine that refuses them refuses the sum of all.
+            # If one machine refuses the costs, the total is refused.
             "allCosts": bool(facts) and all(fact.get("allCosts") for fact in facts),
             "vapidPublicKey": None,  # `/api/push` has it
             "push": self._push is not None,
@@ -120,7 +120,7 @@ class FleetRoutes:
         }
 
     def clean(self, text: str) -> str:
-        return text  # machines have taken secrets out of what they say
+        return text  # machines have already redacted secrets
 
     def watched(self, principal: str | None = None) -> bool:
         return bool(self._streams.get(principal)) if principal is not None else any(self._streams.values())
@@ -195,7 +195,7 @@ class FleetRoutes:
             return machines[0]
         answers, _ = await self._of_all(user, PageRequest("GET", f"/api/sessions/{session_id}"))
         found = [(str((row.get("session") or {}).get("lastUsed")), at) for at, (_, row) in enumerate(answers)]
-        return answers[max(found)[1]][0] if found else machines[0]  # which says that there is no such session
+        return answers[max(found)[1]][0] if found else machines[0]  # the machine answers that there is no such session
 
     async def _of_session(self, request: Request, user: WebUser) -> Response:
         machine = await self._machine_of(user, session_id_of(request))
@@ -367,12 +367,12 @@ class FleetRoutes:
         if session_id is not None and not is_session_id(session_id):
             raise RequestRefused(404, "SESSION_NOT_FOUND", "There is no such session.")
         followed = None
-        # Of a session whose machine is gone there is nothing to hear, until one has it again.
+        # There are no events for a session whose machine is gone, until another machine holds it.
         with contextlib.suppress(RequestRefused, PinnedToMachine):
             followed = await self._machine_of(user, session_id) if session_id is not None else None
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._streams.setdefault(user.principal, set())
-        # Counted together with the check, nothing is awaited in between: requests at once do not all find room.
+        # Checked and counted without an await in between: concurrent requests cannot all pass the check.
         if len(mine) >= _MAX_STREAMS:
             raise LimitReached("Too many pages are open at once.")
         stream = _FleetStream(self, self._fleet, user, self._still_signed_in)
@@ -402,7 +402,7 @@ class _FleetStream:
     def look(self) -> None:
         """Checks whether the sign-in is still valid."""
         self._to_check = True
-        with contextlib.suppress(asyncio.QueueFull):  # then it comes by anyway
+        with contextlib.suppress(asyncio.QueueFull):  # a full queue triggers the check anyway
             self._parts.put_nowait(None)
 
     def end(self) -> None:
@@ -445,7 +445,8 @@ class _FleetStream:
                 shown, sessions = _with_machine(data, machine, everything=is_followed)
                 if shown:
                     yield shown
-                # What another machine says of the session counts if it holds it: then that one is to be followed.
+                # A report about the session from another machine counts if that machine holds it: then follow that
+                # machine.
                 if session_id in sessions and await self._has_moved(session_id, followed):
                     return
             if self._to_check or clock() >= due:
@@ -476,8 +477,8 @@ class _FleetStream:
                         await self._parts.put((machine, part))
                     self.end()
         except MachineUnavailable:
-            pass  # it refuses this person, or is gone: the others go on
-        # Without its machine a session cannot be followed: the page asks anew, and is told why not.
+            pass  # it refuses this person, or is gone: the other streams continue
+        # A session cannot be followed without its machine: the page reconnects and receives the reason.
         if session_id is not None:
             self.end()
 

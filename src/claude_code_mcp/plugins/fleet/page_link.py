@@ -1,11 +1,12 @@
-"""Requests of a gateway's console at a machine: one connection over NATS for each, and the answer as it comes.
+"""Requests of a gateway's console to a machine: one NATS connection for each request, with a streamed answer.
 
-A gateway says whose request it is, and whether a person has signed in for it, as it says whose calls it makes
-(`machine_server.py`). The machine answers with the routes that its own console has (`plugins/console/page_routes.py`).
+A gateway names the user of a request, and whether a person signed in for it, in the same way as for calls
+(`machine_server.py`). The machine answers with the routes of its own console (`plugins/console/page_routes.py`).
 
-To the machine go two lines: the head, and the JSON of the body, empty if there is none. Back come the head, the parts
-of the body as JSON strings, and `null` at its end: an answer that was cut off is not taken for a whole one. Of a
-machine's headers only a few are passed on, and only kinds of content that no browser runs: the page is the gateway's.
+The gateway sends two lines: the head, and the JSON of the body, empty if there is none. The machine sends the head, the
+parts of the body as JSON strings, and `null` at the end, so that a truncated answer is not mistaken for a complete one.
+Only a few of the machine's headers are passed on, and only content types that no browser executes: the page belongs to
+the gateway.
 """
 
 import logging
@@ -54,10 +55,10 @@ def machine_pages(server: McpServer, find_hub: "Callable[[], Hub | None]") -> AS
     """The routes that a machine serves to the consoles of gateways; each request has its user in its scope."""
 
     async def signed_in(_: WebUser) -> bool:
-        return True  # the gateway looks, and ends the request
+        return True  # the gateway checks the sign-in and ends the request
 
     routes, running = ServiceRoutes(server.service, find_hub, signed_in), RunningCalls()
-    # Limits by the minute, and what ends when a session is no longer shared, are this machine's to judge.
+    # This machine enforces rate limits and ends streams of sessions that are no longer shared.
     server.join_calls(running)
 
     async def user_of(request: Request) -> WebUser:
@@ -82,7 +83,7 @@ async def answer_page(wire: Wire, principal: str, pages: ASGIApp) -> None:
         await pages(_scope(asked, principal, bool(body)), partial(_received, wire, [body]), partial(_sent, wire))
         wire.write(b"null\n")
         await wire.drain()
-    except* WireBroken as broken:  # a stream is written within a group of tasks
+    except* WireBroken as broken:  # a stream is written in a task group
         log.info("a request of a gateway's console ended: %s", broken.exceptions[0])
 
 
@@ -188,7 +189,7 @@ async def ask_page(
     opening = partial(page_request, principal=user.principal, groups=groups)
     async with open_connection(nats, machine.id, machine.name, opening) as (wire, _):
         head = {"method": asked.method, "path": asked.path, "query": urlencode(asked.query), "after": asked.after}
-        # A person is somebody who has signed in with a browser, and has a device; a token alone is a program's.
+        # A person has signed in with a browser and has a device; a token alone belongs to a program.
         head["device"] = user.device if user.sign_in is not None else None
         body = to_json(asked.body) if asked.body is not None else b""
         wire.write(to_json(head) + b"\n" + body + b"\n")

@@ -1,12 +1,12 @@
-"""On which machine a new session begins, and who waits for one while all are full.
+"""Chooses the machine for a new session, and queues requests while all machines are full.
 
-A machine that does not fit is refused with the reason, never passed over silently. Among those that fit the first
-criterion that differs decides: a repository that is there already, more free slots, more free memory, the id. The queue
-is fair between principals, and each knows its position.
+A machine that does not fit is refused with the reason, never passed over silently. Among machines that fit, the first
+criterion that differs decides: a repository that is already there, more free slots, more free memory, the id. The queue
+is fair between principals, and each caller learns its position.
 
-Each gateway has a queue of its own, in memory: whoever waits does so in a call, which ends with the gateway anyway. A
-machine that was chosen counts one session more until its own reports do, so that what comes at once is not all sent to
-the one machine that reports a free slot.
+Each gateway has its own queue, in memory: a caller waits within a call, which ends with the gateway anyway. A chosen
+machine counts one more session until its own reports include it, so that simultaneous requests do not all go to the one
+machine that reports a free slot.
 """
 
 import asyncio
@@ -175,7 +175,7 @@ class FairQueue:
     def next(self, machines: Sequence[Machine]) -> tuple[str, Machine] | None:
         """Takes out the first demand that fits on a machine now, with that machine; None if none fits. All other
         waiting principals then have their turn before the one that was served."""
-        refused: set[Demand] = set()  # most demands are alike: each kind is looked at once
+        refused: set[Demand] = set()  # most demands are equal: each distinct one is checked once
         for ticket, demand in list(self._in_turn()):
             if demand in refused:
                 continue
@@ -187,7 +187,7 @@ class FairQueue:
             principal = next(name for name, demands in self._waiting.items() if (ticket, demand) in demands)
             self.remove(ticket)
             if principal in self._waiting:
-                self._waiting[principal] = self._waiting.pop(principal)  # to the end of the turns
+                self._waiting[principal] = self._waiting.pop(principal)  # the principal goes to the end of the order
             return ticket, machine
         return None
 
@@ -280,7 +280,7 @@ class PlacementQueue:
     async def _served(self, waiting: _Waiting, report: ReportPosition) -> Machine:
         reported = 0
         while True:
-            waiting.moved.clear()  # before the look: what happens during a report is seen in the next round
+            waiting.moved.clear()  # before the check: changes during a report are seen in the next round
             if waiting.machine is not None:
                 return waiting.machine
             if waiting.position != reported:
@@ -291,7 +291,7 @@ class PlacementQueue:
     def _leave(self, ticket: str, waiting: _Waiting, taken: bool) -> None:
         self._queue.remove(ticket)
         del self._waiting[ticket]
-        if waiting.machine is not None and not taken:  # cancelled just when it was its turn
+        if waiting.machine is not None and not taken:  # cancelled just when a machine was assigned
             with suppress(StopIteration):
                 self._reserved.remove(next(each for each in self._reserved if each[0] == waiting.machine.id))
         self._serve()
@@ -302,7 +302,7 @@ class PlacementQueue:
     async def _serve_changes(self) -> None:
         while True:
             with suppress(TimeoutError):
-                # A reservation ends without a report: it is looked for from time to time.
+                # A reservation can end without a report, so check periodically.
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed()
             self._serve()

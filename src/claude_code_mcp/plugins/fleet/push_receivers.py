@@ -1,11 +1,12 @@
-"""Where the people of a fleet want to be told that a session needs them, and how a machine tells them.
+"""The notification receivers of a fleet's users, and how a machine sends notifications to them.
 
-Receivers are in a bucket that gateways read and no machine can: any gateway shows and changes them, and a machine that
-was away knows as much as the others. What makes a receiver usable (its address, keys and tokens) is sealed there for
-the gateway at which it was registered. That one sends, and nobody else has to know it: a machine asks the keeper
-whether somebody wants to be told of a session that it holds, keeps each notice on its own disk until it has arrived
-(`plugins/push/delivery.py`), and has the keeper make each try. Which receivers there are is looked up at every try: one
-that was removed gets nothing any more. A notice has one id, whichever try it is, and a gateway sends it once.
+Receivers are in a bucket that gateways read and machines cannot: any gateway shows and changes them, and a machine that
+was away misses nothing. The data that makes a receiver usable (its address, keys and tokens) is sealed there for the
+gateway at which it was registered. That gateway sends, and no other part needs this data. A machine asks the keeper
+whether any user wants notifications about a session that it holds, keeps each notice on its own disk until it is
+delivered (`plugins/push/delivery.py`), and asks the keeper to make each attempt. The receivers are looked up at every
+attempt: a removed receiver gets no more notices. A notice has the same id in every attempt, and a gateway sends it
+once.
 """
 
 import asyncio
@@ -120,12 +121,12 @@ class FleetReceivers:
             changed = change(self._preferences(principal, document))
             rows = {row["id"]: row for row in (document or {}).get("receivers", ())}
             kept = changed.model_dump(mode="json", by_alias=True, exclude={"receivers"})
-            # Those of other gateways stay as they are: only their own gateway can seal them.
+            # Receivers of other gateways stay unchanged: only their own gateway can seal them.
             kept["receivers"] = [rows.get(each.id) or self._sealed_row(principal, each) for each in changed.receivers]
             try:
                 await bucket.update(_key(principal), json.dumps(kept).encode(), last=revision)
             except KeyWrongLastSequenceError:
-                continue  # another gateway was faster: its change is looked at first
+                continue  # another gateway was faster: read its change first
             return changed
         raise UpstreamUnavailable("Your receivers keep changing and were not saved; try again.")
 
@@ -210,13 +211,13 @@ class FleetReceivers:
             while len(self._sending) > _MAX_SENT:
                 self._sending.popitem(last=False)
         try:
-            # Shielded: a machine that asks again finds the same try under way, and makes no second one.
+            # Shielded: a machine that asks again joins the attempt in progress and does not start a second one.
             reply = await asyncio.shield(self._sending[key])
         except SendFailed as error:
             log.info("a %s receiver of %s could not be reached: %s", receiver.kind, principal, error)
-            return {"failed": "it could not be reached"}  # why names its address, which no machine has to know
+            return {"failed": "it could not be reached"}  # the reason names its address, which no machine needs
         if has_ended(receiver, reply):
-            with suppress(InvalidArgument):  # somebody has removed it at the same time
+            with suppress(InvalidArgument):  # it was removed at the same time
                 await self.update(principal, partial(without_receiver, receiver_id=receiver.id))
         return {"status": reply.status, "retry_after": reply.retry_after}
 
@@ -275,7 +276,7 @@ class FleetReceivers:
             rows = [self._opened_row(principal, row) for row in document["receivers"]]
             return preferences_in(principal, {**document, "receivers": rows})
         except (ValidationError, KeyError, TypeError, AttributeError):
-            raise _damaged() from None  # not the defaults: the next change would replace all that is there
+            raise _damaged() from None  # not the defaults: the next change would replace all existing data
 
     def _is_ours(self, row: Mapping[str, Any]) -> bool:
         return str(row["sealed"]).startswith(f"{key_id(self._secret.public_key)}.")
@@ -342,8 +343,8 @@ class MachinePush(Push):
         except PermissionDenied:
             return Preferences(principal=principal)
         try:
-            # A keeper of a later version may know more kinds of receivers, which its gateway sends to, and of news,
-            # which this machine has not.
+            # A keeper of a later version may know more kinds of receivers, which its gateway sends to, and more kinds
+            # of events, which this machine does not have.
             rows = [{"id": row["id"], "kind": row["kind"], "url": "", "created_at": 0.0} for row in chosen["receivers"]]
             known = {name: chosen[name] for name in ("chosen_from", "quiet_hours")}
             known["events"] = [news for news in chosen["events"] if news in ALL_NEWS]
@@ -353,7 +354,7 @@ class MachinePush(Push):
 
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         delivery = {"session_id": notice.session_id, "receiver": receiver.id, "delivery": delivery_id}
-        delivery["principal"] = principal  # which counts where the notice is of no session
+        delivery["principal"] = principal  # used for a notice that belongs to no session
         answer = await self._keeper.ask("push", _PUSH_SECONDS, **delivery, notice=asdict(notice))
         if "failed" in answer:
             raise SendFailed(str(answer["failed"]))

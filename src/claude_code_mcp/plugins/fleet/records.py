@@ -1,16 +1,16 @@
-"""What another machine needs of a session beside its conversation and its tree: the bucket `fleet_records`.
+"""The data of a session that another machine needs, except its conversation and its tree: the bucket `fleet_records`.
 
-A document has the session's record as the holder's disk has it, the keys of its messages, what it has spent by day, its
-open questions and where its tree is. It is replaced by compare-and-swap and carries the holder's epoch, so that an
-earlier holder can neither undo it nor go on unnoticed.
+A document has the session's record as it is on the holder's disk, the keys of its messages, its spending by day, its
+open questions and the location of its tree. It is replaced by compare-and-swap and carries the holder's epoch, so that
+an earlier holder can neither overwrite it nor continue unnoticed.
 
-**Machines of other versions.** A field that a reader does not know is ignored, and one that is missing has its default:
-so fields may be added. Whoever adds one that must not be ignored, because the session could do more without it, raises
-`VERSION`; a document of another version is refused, with the version of the machine that wrote it. An option of a
-session that the reader does not know is refused in any case, unless it is not set: most of them are restrictions.
+**Machines of other versions.** A reader ignores an unknown field and uses the default for a missing one, so fields may
+be added. Increase `VERSION` for a field that must not be ignored because the session would have more permissions
+without it: a document of another version is refused, and the refusal names the version of the machine that wrote it. An
+unknown option of a session is refused in any case, unless it is not set: most options are restrictions.
 
-Secrets never stand in it as they are: variables and MCP servers of a session (`env`, `mcp_servers`, agents with
-servers) are left out of the record, named in `left_out`, and sealed beside it (`KeptSecrets` of `keeper.py`).
+The document never contains secrets in plain text: variables and MCP servers of a session (`env`, `mcp_servers`, agents
+with servers) are omitted from the record, named in `left_out`, and sealed separately (`KeptSecrets` of `keeper.py`).
 """
 
 import asyncio
@@ -149,7 +149,7 @@ class RecordStore:
             tree_flaw=self.tree_flaws.get(record.session_id),
             tree_behind=record.session_id in self.trees_behind,
         )
-        # A server that was restarted has saved no tree yet: the one of before stays, and is not forgotten.
+        # A restarted server has saved no tree yet: keep the previous one.
         knows_tree = record.session_id in self.trees or record.session_id in self.tree_flaws
         await self._replace(record.session_id, document, keep_tree=not knows_tree)
 
@@ -160,7 +160,8 @@ class RecordStore:
         with answering():
             for _ in range(_MAX_ATTEMPTS):
                 found, revision = await self._get(session_id)
-                # Between the look and the write, as in `remove`: whoever takes the session writes its document anew.
+                # Between the read and the write, as in `remove`: a machine that takes the session writes a new
+                # document.
                 await check()
                 called = await self.names_of(record)
                 if found is None or found.names == called:
@@ -187,7 +188,7 @@ class RecordStore:
             tree = await self._remove_document(session_id, check)
             trees = await self._connection.jetstream.object_store(names.TREES)
             for pack in (tree or {}).get("packs", ()):
-                # Of this session alone, whatever the document says.
+                # Only trees of this session, whatever the document says.
                 if str(pack).startswith(f"{session_id}/"):
                     with suppress(NotFoundError):
                         await trees.delete(str(pack))
@@ -202,13 +203,13 @@ class RecordStore:
                 entry = await (await self._kv()).get(names.token(session_id))
             except KeyNotFoundError:
                 entry = None
-            # Between the look and the removal: a machine that takes the session writes its document anew, so either the
-            # check finds that machine, or the removal finds another revision.
+            # Between the read and the removal: a machine that takes the session writes a new document. Either the check
+            # finds that machine, or the removal finds another revision.
             if check is not None:
                 await check()
             if entry is None:
                 return None
-            with suppress(InvalidArgument):  # it goes, whatever it says
+            with suppress(InvalidArgument):  # removed even if it cannot be parsed
                 tree = _decode(session_id, entry.value or b"").tree
             try:
                 await (await self._kv()).delete(names.token(session_id), last=entry.revision)
@@ -226,7 +227,7 @@ class RecordStore:
         if not document.left_out:
             return record
         secrets = await self._secrets.unseal(record.session_id, document.sealed)
-        if not secrets.keys() >= {*document.left_out}:  # without them the session would not be the one that it was
+        if not secrets.keys() >= {*document.left_out}:  # without them the session would have other options than before
             raise InvalidArgument(f"The fleet's record of session {record.session_id} lacks options that it refers to.")
         values = {name: secrets[name] for name in document.left_out}
         options = SessionOptions.model_validate({**record.options.model_dump(), **values})
@@ -252,8 +253,8 @@ class RecordStore:
                     raise _lost(session_id)
                 ours = found is not None and found.epoch == document.epoch and not over
                 if ours and found is not None and found.record.revision > document.record.revision:
-                    return  # a later one of ours was faster
-                # Changed by `put_names` alone, but for the first time.
+                    return  # a later write of this machine was faster
+                # Only `put_names` changes the document, except for the first time.
                 names_before = found.names if found is not None else None
                 called = names_before or await self.names_of(document.record)
                 document = document.model_copy(update={"names": called})
@@ -266,7 +267,7 @@ class RecordStore:
                     raise InvalidArgument(f"The record of session {session_id} is too large for the fleet.")
                 try:
                     kv = await self._kv()
-                    # With the revision that was looked at: whoever wrote since then is looked at again.
+                    # With the revision that was read: if it was written since then, read it again.
                     await kv.update(names.token(session_id), value, last=revision)
                     return
                 except KeyWrongLastSequenceError:
@@ -326,9 +327,9 @@ class AbsentRecords:
         """The fleet's data about these sessions, which none of the machines `alive` has; nothing for deleted ones.
         Raises NATS errors."""
         if self._alive != frozenset(alive) or len(self._known) > _MAX_KNOWN:
-            # A machine that came back has perhaps written since.
+            # A machine that came back may have written since.
             self._known, self._alive = {}, frozenset(alive)
-        cache = self._known  # of this set of machines: a read that ends late must not fill the next one
+        cache = self._known  # for this set of machines: a read that ends late must not fill the cache of the next set
         bucket = await self._connection.jetstream.key_value(names.RECORDS)
         room = asyncio.Semaphore(_READ_AT_ONCE)
 
@@ -341,7 +342,7 @@ class AbsentRecords:
                     entry = await bucket.get(names.token(holding.session_id))
                 except KeyNotFoundError:
                     return None
-            # In a thread: a record may have megabytes when it is unpacked.
+            # In a thread: an unpacked record may have several megabytes.
             found = await asyncio.to_thread(_absent_session, holding, entry.value or b"")
             cache[holding.session_id] = holding.revision, found
             return found
@@ -354,7 +355,7 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
     try:
         document = _decode(holding.session_id, value)
     except InvalidArgument as problem:
-        # Not the same as that there is none: it is listed, with what the bucket of holders has.
+        # An unreadable document is not a missing one: it is listed with the data of the holders' bucket.
         return AbsentSession(holding.session_id, machine, title=problem.message)
     record, outcome, called = document.record, document.record.outcome, document.names or GivenNames()
     state = State.CANCELLED if record.cancelled else outcome.state if outcome is not None else State.IDLE
@@ -365,7 +366,7 @@ def _absent_session(holding: Holding, value: bytes) -> AbsentSession:
         holding.session_id,
         machine,
         title=clip_line(called.title or record.first_prompt or "", _MAX_TITLE),
-        # Whatever the machine has written there: many of them make one answer.
+        # Bounded whatever the machine wrote: many documents make one answer.
         directory=record.cwd[:_MAX_DIRECTORY],
         created=record.created_at,
         last_used=record.used_at,
@@ -399,7 +400,7 @@ def _decode(session_id: str, value: bytes) -> SessionDocument:
         if document.record.session_id != session_id:
             raise ValueError("for another session")
     except (ValueError, RecursionError, zlib.error) as error:
-        # Without its contents, which may be anything.
+        # Without the content, which is untrusted.
         reason = str(error) if type(error) is ValueError else "damaged"
         if isinstance(error, ValidationError) and writer:
             reason += f", or in a different format: it was written by {writer}"
@@ -458,7 +459,7 @@ def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ..
     return record.model_copy(update=update), tuple(left_out)
 
 
-# -- rows beside the record -------------------------------------------------------------------------------------------
+# -- data besides the record ------------------------------------------------------------------------------------------
 
 
 def _beside(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -492,7 +493,7 @@ def put_beside(database: Database, document: SessionDocument) -> None:
         rows = [(*key[:7], "", key[7]) for key in document.keys if _is_of(record, *key[:2], key[5])]
         db.executemany("INSERT OR REPLACE INTO message_keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         db.executemany(
-            # The larger one: this machine may have had the session before, and has what it cost until then.
+            # The larger one: this machine may have held the session before and has its costs until then.
             "INSERT INTO spending VALUES (?, ?, ?, ?)"
             " ON CONFLICT (day, principal, session_id) DO UPDATE SET usd = max(usd, excluded.usd)",
             spending,

@@ -1,10 +1,10 @@
-"""People who were removed at a gateway, for machines that were away then.
+"""Removals of people at a gateway, for machines that were offline at that time.
 
-A gateway notes each removal in a bucket before it tells the machines that are there. A machine that comes back, and now
-and then one that was there, in case it was not told, asks the keeper whether there are removals that it has not looked
-at, and which of the people with sessions on its disk they are of. It ends what it has of theirs, as it would have done
-at once. How far it has looked it remembers on its own disk, by the number of the removal: whoever was removed, and
-invited again under the same name, keeps what they have begun since.
+A gateway records each removal in a bucket before it notifies the online machines. A machine that comes back asks the
+keeper whether there are removals that it has not checked, and which of the people with sessions on its disk they
+concern. Online machines ask periodically too, in case a notification was lost. The machine ends everything of these
+people, as it would have done at once. It stores the number of the last checked removal on its own disk: a person who
+was removed and later invited again under the same name keeps everything begun since.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Removals:
         """The number of the last removal of each of these principals that was removed. A machine learns nothing about
         other people."""
         asked = [str(principal) for principal in arguments["principals"][:MAX_REQUESTED]]
-        # Before the entries: a removal that comes in between has a larger number, and is found the next time.
+        # Before the entries: a removal that happens in between has a larger number and is found the next time.
         stream = await self._stream()
         bucket = await self._connection.jetstream.key_value(names.REMOVALS)
         found: dict[str, int] = {}
@@ -112,20 +112,20 @@ class MachineRemovals:
         answer = await self._keeper.ask("removals", principals=[])
         bucket, last = str(answer["bucket"]), int(answer["last"])
         looked = await asyncio.to_thread(self._looked.read, bucket)
-        # The first time, this machine has nothing of whoever was removed by then.
+        # The first time, this machine has no data of people who were already removed.
         before = last if looked is None else int(looked["number"])
         if looked is not None and before >= last:
             return
-        # After the last number was asked for: whoever is removed from here on has a larger one, and what a person has
-        # begun before they were removed is on the disk.
+        # After the last number was read: later removals have a larger number, and everything that a person began before
+        # their removal is already on the disk.
         owners = sorted(name for name in await self._owners() if name != LOCAL)
         for at in range(0, len(owners), MAX_REQUESTED):
             answer = await self._keeper.ask("removals", principals=owners[at : at + MAX_REQUESTED])
             if str(answer["bucket"]) != bucket:
-                return  # of another fleet by now: the next call begins anew
+                return  # the bucket of another fleet by now: the next call starts over
             for principal, number in answer["removed"].items():
                 await self._catch_up_with(principal, NotedRemoval(bucket, int(number)), before)
-        # Last: a machine that dies before this looks at all of them again.
+        # Last: a machine that dies earlier checks all of them again.
         await asyncio.to_thread(self._looked.update, bucket, lambda _: {"number": last}, durable=True)
 
     async def _catch_up_with(self, principal: str, removal: NotedRemoval, looked: int) -> None:
@@ -134,5 +134,5 @@ class MachineRemovals:
             return
         log.info("%s was removed while this machine was offline", principal)
         await self._end(principal)
-        # Last: a machine that dies before this does it again, which changes nothing.
+        # Last: a machine that dies earlier repeats this, which changes nothing.
         await self.ended(principal, removal)

@@ -157,7 +157,7 @@ def route(method: str, params: JsonObject, principal: str) -> RequestRoute:
 def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PLR0911 - one for each kind of call
     name, call_arguments = params.get("name"), params.get("arguments") or {}
     if not isinstance(name, str) or not isinstance(call_arguments, Mapping):
-        return RequestRoute(Goal.ANY, params)  # which refuses it
+        return RequestRoute(Goal.ANY, params)  # the machine refuses it
     arguments = dict(call_arguments)
     machine, labels = arguments.pop("machine", None), arguments.pop("labels", None) or []
     moves = name == MANAGING and arguments.get("action") == "move"
@@ -171,13 +171,13 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
     sent = {**params, "arguments": arguments}
     asked_for = arguments.get("sessionId")
     session_id = asked_for.lower() if isinstance(asked_for, str) and is_session_id(asked_for) else None
-    # First: a move that reached its machine alone would be half of one.
+    # First: a move that reached only its machine would be incomplete.
     if moves and session_id is not None:
         if not machine:
             raise InvalidArgument("machine: required for move", field="machine")
         return RequestRoute(Goal.SESSION, sent, session_id, move_to=machine)
     if params.get("requestState") is not None:
-        # A later round of a call that waits for an answer, wherever its session may be recorded.
+        # A later round of a call that waits for an answer goes to its machine, whatever holder the session has.
         machine, state = split_id(params["requestState"])
         return RequestRoute(Goal.MACHINE, {**sent, "requestState": state}, machine)
     if name in BEGINNING:
@@ -196,7 +196,7 @@ def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PL
         return RequestRoute(Goal.ALL, sent)
     if name in ABOUT_A_MACHINE:
         return RequestRoute(Goal.MACHINE, sent)
-    return RequestRoute(Goal.ANY, sent)  # which refuses it, and says what is wrong with it
+    return RequestRoute(Goal.ANY, sent)  # the machine refuses it with the reason
 
 
 def _resource_route(params: JsonObject) -> RequestRoute:

@@ -159,12 +159,12 @@ class MachineTurns:
         pid = self._pid(session_id)
         directories = [each.cwd for each in service.sessions(principal=None) if each.id == session_id]
         if pid is not None:
-            # First: not one command more. The end of the process is reported only after the turn has ended.
+            # First: not one more command may run. The end of the process is reported only after the turn has ended.
             kill_trees([pid])
         try:
             await service.relocation.lose(session_id, _LOST)
         except SessionBusy as error:
-            log.warning("%s", error.message)  # somebody waits to send it a message, and will be refused
+            log.warning("%s", error.message)  # a caller waits to send it a message and will be refused
         replica.forget(session_id)
         replica.note_elsewhere([session_id])
         for directory in directories:
@@ -192,8 +192,8 @@ ServerWith = Callable[[FleetReplica], AbstractAsyncContextManager[MachineParts]]
 """Creates the ordinary server of this machine, which reports its sessions to the replica."""
 
 _WHOLE_HISTORY = 64 << 20
-"""Bytes up to which a repository's history is stored with a session's tree. Of a larger one with a remote, only what
-the remote lacks: such a tree can be restored only where the rest was fetched."""
+"""Bytes up to which a repository's history is stored with a session's tree. For a larger repository with a remote, only
+the history that the remote lacks is stored: such a tree can be restored only where the rest was fetched."""
 _SHOWN_LOST = 20
 _LAST_COPIES = 10.0
 """Seconds for the output of the last turns to leave a machine that stops, while the fleet answers."""
@@ -254,7 +254,8 @@ async def _serving(
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
                 tasks.start_soon(_note_staying, holdings, service)
                 tasks.start_soon(_give_up_lost, keeper, copies, holdings, service)
-                # Before gateways reach this machine: who was removed, and is there again, has begun nothing here yet.
+                # Before gateways reach this machine: a person who was removed and invited again has begun nothing here
+                # yet.
                 await tasks.start(_follow_removals, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
                 await tasks.start(
@@ -279,7 +280,7 @@ async def _serving(
                     tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            # Their processes have ended by now; the lease still stands, so nobody else has them yet.
+            # Their processes have ended by now. The lease is still valid, so no other machine has them yet.
             await asyncio.gather(*(hooks.post_session(session_id, "shutdown", cwd) for session_id, cwd in left))
             silent = asyncio.ensure_future(connection.until_silent())
             await replica.close(_LAST_COPIES if holdings.lapses is not None else 0, unless=silent)
@@ -290,16 +291,16 @@ def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> Machine
     """Notifies people of events here, at the receivers that they registered at a gateway."""
     push = MachinePush(service, keeper, service.settings.state_dir / "web", machine)
     service.observe(push)
-    push.serve_at("fleet")  # where their pages are, the keeper knows
+    push.serve_at("fleet")  # the keeper knows where their pages are
     return push
 
 
 async def _find_elsewhere(
     keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
 ) -> None:
-    """Tells the replica which sessions on this machine's disk other machines hold: checked at the start, after each
-    lapse of the lease, because only then they can be taken, and after they were released. Sessions that were running
-    here are also found at once, by their holdings."""
+    """Tells the replica which sessions on this machine's disk other machines hold. Checks at the start, after each
+    lapse of the lease (only then can they be taken) and after sessions were released. The holdings also detect sessions
+    that were running here at once."""
     records, looked = service.relocation.environment_of(LOCAL_CALLER).stores.recorder.records, -1
     while True:
         lapses = holdings.lapses
@@ -309,7 +310,7 @@ async def _find_elsewhere(
                 known = sorted(mover.handed_over if lapses == looked else await asyncio.to_thread(records.summaries))
                 for at in range(0, len(known), MAX_REQUESTED):
                     found = await keeper.ask("elsewhere", sessions=known[at : at + MAX_REQUESTED])
-                    # What was claimed here while the keeper was asked is ours.
+                    # Sessions claimed here during the request belong to this machine.
                     elsewhere = [each for each in found if holdings.held(each) is None]
                     replica.note_elsewhere(elsewhere)
                     mover.handed_over.difference_update(elsewhere)
@@ -337,11 +338,12 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
                 for holding in await keeper.held():
                     if not await asyncio.to_thread(is_lost, holding):
                         continue
-                    # Deleted here on purpose: `_update_copies` removes the copy. A session may be deleted just now.
+                    # Deleted here on purpose: `_update_copies` removes the copy. A deletion may be in progress.
                     deleted.update(await copies.left())
                     if holding.session_id in deleted:
                         continue
-                    # Claimed by this process meanwhile it has another epoch, and is not released by this.
+                    # A session that this process claimed meanwhile has another epoch, and this call does not release
+                    # it.
                     if holdings.held(holding.session_id) is None:
                         await keeper.release(holding)
                         lost.append(holding.session_id)
@@ -353,7 +355,7 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
                         shown,
                     )
                 return
-            except InvalidArgument:  # of a keeper of an earlier version
+            except InvalidArgument:  # from a keeper of an earlier version
                 return
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("cannot read yet which sessions this machine has lost: %s", problem)
@@ -366,7 +368,7 @@ async def _note_staying(holdings: Holdings, service: Service) -> None:
     while True:
         for session in service.sessions(principal=None):
             if session.options.stay_on_machine:
-                await holdings.note_staying(session.id, session.owner)  # nothing, where that was done
+                await holdings.note_staying(session.id, session.owner)  # no effect if it is already noted
         await anyio.sleep(RENEWAL_SECONDS)
 
 
@@ -382,7 +384,7 @@ async def _follow_removals(
             try:
                 await removals.catch_up()
                 looked, look_at = lapses, anyio.current_time() + _REMOVALS_SECONDS
-            except InvalidArgument as problem:  # of a keeper of an earlier version, which knows of none
+            except InvalidArgument as problem:  # from a keeper of an earlier version, which records no removals
                 log.warning("cannot read which callers were removed in the meantime: %s", problem)
                 looked, look_at = lapses, math.inf
             except (ClaudeCodeError, OSError) as problem:
@@ -411,7 +413,7 @@ async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetR
     as soon as the fleet answers."""
     while True:
         if holdings.lapses is not None:
-            with suppress(OSError):  # it cannot be read just now: looked at again
+            with suppress(OSError):  # not readable now: retried later
                 for session_id in await copies.left():
                     await _remove_left_copy(copies, holdings, replica, service, session_id)
                 for session_id in await copies.renamed():
@@ -428,7 +430,7 @@ async def _remove_left_copy(
     try:
         if await copies.was_deleted(session_id):
             await service.relocation.let_go(session_id)
-            replica.forget(session_id)  # before the copy goes: what is still being written would bring it back
+            replica.forget(session_id)  # before the copy is removed: a pending write would recreate it
         removed, held = await copies.remove(session_id), holdings.held(session_id)
         if removed and held is not None:
             await holdings.release(held)

@@ -39,7 +39,8 @@ def add_move(actions: Any) -> None:
 
 
 def _move(arguments: argparse.Namespace) -> int:
-    """Asks the gateway, which the clients of a fleet share like clients of one machine share its server."""
+    """Asks the gateway, which is shared by the clients of a fleet as a server is shared by the clients of one
+    machine."""
     try:
         client = target_of(arguments).join()
     except NoServer:
@@ -68,8 +69,8 @@ def _move(arguments: argparse.Namespace) -> int:
 @asynccontextmanager
 async def removing_copy(settings: Settings, sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
     """Context for the deletion of a session on this machine's disk: also removes the fleet's copy. If that fails, the
-    deletion records it on disk, the machine's runner finishes it, and the user is told. Raises HeldElsewhere, before
-    the deletion, if another machine continues the session."""
+    deletion is recorded on disk, the machine's runner finishes it, and the user is informed. Raises HeldElsewhere,
+    before the deletion, if another machine continues the session."""
     is_removed = False
     async with contextlib.AsyncExitStack() as stack:
         copies = await _reached_copies(settings, sessions, session_id, stack)
@@ -122,12 +123,12 @@ async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: st
         with only_process(directory_of(settings) / "runner.lock", "A runner is already running on this machine."):
             pass
     except InvalidArgument:
-        # The runner has perhaps more of the session to write, and removes the copy when it has seen the mark.
+        # The runner may still have data of the session to write. It removes the copy when it sees the mark.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REMOVAL_SECONDS):
                 while session_id in await copies.left():  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(_REMOVAL_PAUSE)
     else:
-        with contextlib.suppress(ClaudeCodeError):  # the mark stays, and with it the intention
+        with contextlib.suppress(ClaudeCodeError):  # the mark stays, so the runner removes the copy later
             await copies.remove(session_id)
     return session_id not in await copies.left()

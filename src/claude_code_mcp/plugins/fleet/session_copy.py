@@ -1,15 +1,16 @@
 """The copy of each session in the fleet's stores, kept up to date while its turns run.
 
-For each session one task at a time appends what its process reports (`TranscriptStore`) and writes its record
-(`RecordStore`), in the order in which they came. Nothing waits for it but the end of a turn, and that not for long.
+For each session, one task at a time appends the entries that its process reports (`TranscriptStore`) and writes its
+record (`RecordStore`), in the order in which they arrive. Only the end of a turn waits for this task, for a limited
+time.
 
-What is queued is bounded. The files on this machine's disk have everything that a process reports, if sometimes a
-moment later, so when the queue is full it is thrown away, and the files are compared with the store instead: what the
-store lacks is appended in their order. The same happens when a process has ended, which may not have reported its last
-lines. So while NATS is gone, nothing is kept but the files themselves, in their order; when it is back, what is missing
-goes after.
+The queue is bounded. The files on this machine's disk have everything that a process reports, sometimes a moment later.
+A full queue is therefore discarded, and the files are compared with the store instead: entries that the store lacks are
+appended in their order. The same happens when a process has ended, because it may not have reported its last lines.
+While NATS is unavailable, only the files keep the entries, in their order; when it is back, missing entries are
+appended.
 
-A command of a session can write frames of its own. It may so put entries into the copy of its own session, at most
+A command of a session can write its own frames. It can thereby put entries into the copy of its own session, at most
 `MAX_REPORTED` bytes for each process: from then on only the files are read.
 """
 
@@ -41,7 +42,7 @@ Raw = dict[str, Any]
 MAX_QUEUED: Final = 8 << 20
 """Bytes of a session's entries that wait in memory."""
 MAX_REPORTED: Final = 64 << 20
-"""Bytes of a process's entries that are taken from its frames."""
+"""Bytes of a process's entries that are accepted from its frames."""
 _BATCH_ENTRIES = 500
 _LATEST = 2000
 """How many entries at the end of a file are compared with the queue."""
@@ -87,7 +88,7 @@ class _Copy:
     waiting: bool = False
     """Whether the last attempt failed and the next one waits."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when nothing is missing, or when NATS did not answer: then the files have it."""
+    """Set when nothing is missing, or when NATS did not answer: in that case the files have the missing data."""
     lost: bool = False
 
     @property
@@ -109,8 +110,8 @@ class FleetReplica:
     ) -> None:
         """`holding_of` returns the holding with which this machine writes a session; sessions without one are not
         copied. `lost` is called once when another machine turns out to have taken a session. `claim` takes an owner's
-        session for this machine before it gets a message, or raises; `note_staying` does the same for one that stays
-        here."""
+        session for this machine before it gets a message, or raises; `note_staying` does the same for a pinned
+        session."""
         self._transcripts = transcripts
         self._records = records
         self.holding_of = holding_of
@@ -128,7 +129,7 @@ class FleetReplica:
 
     async def admit(self, session_id: str, owner: str, *, stays: bool = False) -> None:
         if stays:
-            # Without a holding: nothing of it is copied.
+            # A pinned session has no holding and is not copied.
             if self._note_staying is not None:
                 await self._note_staying(session_id, owner)
             return
@@ -138,7 +139,7 @@ class FleetReplica:
         await self._claim(session_id, owner)
         self._elsewhere.discard(session_id)
         if before is None:
-            # What was reported without a holding was not kept.
+            # Entries that were reported without a holding were not stored.
             self.catch_up(session_id)
 
     def check_held(self, session_id: str) -> None:
@@ -151,7 +152,7 @@ class FleetReplica:
     def process_started(self, session_id: str, transcripts: Transcripts, cwd: str) -> None:
         copy = self._copies.setdefault(session_id, _Copy())
         copy.files, copy.reported, copy.live = partial(local_files, transcripts, session_id, cwd), 0, True
-        # Its files may have lines that no process has reported: of one before a restart, or of a person's terminal.
+        # Its files may have lines that no process reported, from before a restart or from a person's terminal.
         copy.compare = True
         self._work(session_id, copy)
 
@@ -180,7 +181,7 @@ class FleetReplica:
         if record.options.stay_on_machine:
             return
         copy = self._copies.setdefault(record.session_id, _Copy())
-        # Only the newest counts: each has all of the session.
+        # Only the newest record counts: each one has all of the session.
         copy.record, copy.changed = record, True
         self._work(record.session_id, copy)
 
@@ -230,22 +231,22 @@ class FleetReplica:
 
     async def remove(self, session_id: str, owner: str) -> None:
         if self._claim is not None:
-            await self._claim(session_id, owner)  # its holder alone may, which this machine is only after a message
+            await self._claim(session_id, owner)  # only the holder may remove it
         try:
             async with asyncio.timeout(_MAX_HOLD):
-                await self.complete(session_id)  # what is still being written would bring it back
+                await self.complete(session_id)  # a pending write would recreate the copy
         except TimeoutError:
             raise FleetUnavailable("The fleet does not respond; nothing was deleted.") from None
-        # The record first: without it nobody can take the session over, whatever becomes of the rest.
+        # The record first: without it no machine can take the session over, even if the rest fails.
         await self._records.remove(session_id)
         await self._transcripts.delete(session_id)
         self.forget(session_id)
 
-    # -- for those who move sessions ----------------------------------------------------------------------------------
+    # -- for moving sessions ------------------------------------------------------------------------------------------
 
     def catch_up(self, session_id: str, files: LocalFiles | None = None) -> None:
-        """Has the files of a session compared with the store soon, as after a start of this machine. `files` reads them
-        if no process of this server has written the session."""
+        """Schedules a comparison of a session's files with the store, as after a start of this machine. `files` reads
+        them if no process of this server has written the session."""
         copy = self._copies.setdefault(session_id, _Copy())
         copy.files = files or copy.files
         copy.compare = copy.files is not None
@@ -267,8 +268,8 @@ class FleetReplica:
         self._transcripts.forget(session_id)
 
     async def close(self, timeout: float, unless: "asyncio.Future[None] | None" = None) -> None:
-        """Waits up to `timeout` seconds for unfinished copies, or until `unless` is done. The rest is found in the
-        files at the next start."""
+        """Waits up to `timeout` seconds for unfinished copies, or until `unless` is done. The next start finds the rest
+        in the files."""
         workers = [copy.worker for copy in self._copies.values() if copy.worker is not None]
         if workers:
             copied = asyncio.ensure_future(asyncio.wait(workers))
@@ -313,13 +314,13 @@ class FleetReplica:
                     return
                 except FleetUnavailable as error:
                     log.warning("session %s: %s", session_id, error.message)
-                    # From here on the end of a turn need not wait: the files have everything.
+                    # From here on the end of a turn need not wait: the missing data is in the files.
                     copy.looked.set()
                     await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                     failures += 1
                 except (ClaudeCodeError, OSError) as error:
-                    # Not to be mended by trying again: a record that is too large, a database that cannot be read. The
-                    # step has taken itself off the list, and the next change makes another attempt.
+                    # Retrying does not help: for example, a record is too large or a database cannot be read. The step
+                    # has removed itself from the queue, and the next change triggers another attempt.
                     log.error("the copy of session %s is not complete: %s", session_id, error)
         finally:
             copy.worker = None
@@ -340,14 +341,14 @@ class FleetReplica:
                 batch.append(reported)
             entries = [entry for reported in batch for entry in reported.entries]
             await self._transcripts.append(session_id, entries, holding=holding, path=first.path)
-            # Only now, so that a failure leaves them in their place; and only if they are still there: the queue may
-            # have been thrown away meanwhile.
+            # Removed only now, so that a failure leaves them in their place, and only if they are still there: the
+            # queue may have been discarded meanwhile.
             for reported in batch:
                 if copy.queue and copy.queue[0] is reported:
                     copy.queue.popleft()
                     copy.queued -= reported.size
         elif copy.changed and copy.record is not None:
-            # Before it is written: what changes meanwhile is written again.
+            # Before the write: a change during the write triggers another write.
             copy.changed = False
             try:
                 await self._records.put(copy.record, holding)
@@ -356,10 +357,10 @@ class FleetReplica:
                 raise
 
     async def _append_missing(self, session_id: str, copy: _Copy, holding: Holding) -> None:
-        """Appends what the files have and the store lacks."""
+        """Appends the entries that the files have and the store lacks."""
         files = copy.files
         assert files is not None
-        # Before the files are read: what is reported from here on may not be in them yet when they are.
+        # Before the files are read: entries reported from here on may not be in them yet.
         copy.compare = False
         try:
             found = await self._read_files(files, copy)
@@ -374,24 +375,25 @@ class FleetReplica:
         except ClaudeCodeError as error:
             if isinstance(error, LostSession):
                 raise
-            # A transcript that cannot be read now: what was reported goes on; the end of the next process looks again.
+            # The transcript cannot be read now: reported entries are still copied, and the end of the next process
+            # triggers another comparison.
             log.error("session %s: %s", session_id, error.message)
             return
-        # What was in the files is in the store, also where it was reported only while they were read. To append it
-        # again would double entries without a uuid.
+        # The store has everything that was in the files, including entries reported during the read. Appending these
+        # again would duplicate entries without a uuid.
         latest = {path: entries[-_LATEST:] for path, entries in found.items()}
         while copy.queue and all(entry in latest.get(copy.queue[0].path, ()) for entry in copy.queue[0].entries):
             copy.queued -= copy.queue.popleft().size
 
     async def _read_files(self, files: LocalFiles, copy: _Copy) -> dict[str, list[Raw]]:
         """The files, including entries that are about to be written. Claude Code may report an entry shortly before it
-        is on disk; one that a command of the session forged never appears."""
+        is on disk; an entry forged by a command of the session never appears."""
         for attempt in range(_MAX_READINGS):
             if attempt:
                 await asyncio.sleep(_UNTIL_WRITTEN)
             awaited = dict(copy.awaited)
             found = await asyncio.to_thread(lambda: {path: list(entries) for path, entries in files()})
-            # From the end: what was just reported is among the last.
+            # From the end: recently reported entries are among the last.
             if all(
                 any(entry.get("uuid") == entry_id for entry in reversed(found.get(path, ())))
                 for path, entry_id in awaited.items()
@@ -403,7 +405,7 @@ class FleetReplica:
         return found
 
 
-# -- what was deleted by somebody else ---------------------------------------------------------------------------------
+# -- deleted by other processes ---------------------------------------------------------------------------------------
 
 
 class LeftCopies:
@@ -450,13 +452,13 @@ class LeftCopies:
         removed = False
         try:
             found = await self._ownership.read(session_id)
-            # Of one that nobody holds this machine has nothing to say: the last one has given it away.
+            # Without a holder this machine must not remove the copy: the last holder has given the session away.
             if found is not None and await self.was_deleted(session_id):
-                # The record first: without it nobody can take the session over, whatever becomes of the rest.
+                # The record first: without it no machine can take the session over, even if the rest fails.
                 await self._records.remove(session_id, partial(self.check_held_here, session_id))
                 await self._transcripts.delete(session_id)
-                # Last, for only its holder may do this: gateways have perhaps read the record, and look again for a
-                # session whose holder has changed.
+                # Last, because only the holder may do this. Gateways may have read the record already; they check again
+                # when a session's holder has changed.
                 await self._ownership.release(found)
                 removed = True
                 log.info("session %s was deleted on this machine's disk, and is no longer in the fleet", session_id)
@@ -478,6 +480,6 @@ class LeftCopies:
             if record is not None and await self._ownership.read(session_id) is not None:
                 called = await self._records.put_names(record, partial(self.check_held_here, session_id))
         await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, False)
-        # It may have got another one between the two: that mark was the one which is removed now.
+        # The names may have changed between the two steps, and the new mark would be removed here.
         if called is not None and record is not None and await self._records.names_of(record) != called:
             await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, True)

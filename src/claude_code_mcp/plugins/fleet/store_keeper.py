@@ -1,16 +1,17 @@
-"""The stores of a fleet for a machine: JetStream by way of the keeper, which checks every request.
+"""The stores of a fleet for a machine: JetStream through the keeper, which checks every request.
 
-NATS grants subjects. What a machine's key may always do (`machine_permissions` of `tickets.py`) is little: serve its
-own connections, and ask the keeper. It may write to nothing that JetStream stores, not even its own report: the
-acknowledgement goes to any subject that the sender names, also to one of a store, and takes the place there of what
-somebody else has written. Nor may it use JetStream's API: a consumer delivers to any subject, whoever may publish
-there, and its filter may be wider than the subject that asks for it shows. What depends on the sessions that a machine
-holds cannot be granted by NATS at all, since they are no fixed set of subjects.
+NATS grants permissions by subject. A machine's key has few permanent permissions (`machine_permissions` of
+`tickets.py`): it serves its own connections and asks the keeper. It may write to nothing that JetStream stores, not
+even its own report: the sender of a message names the subject of the acknowledgement, which may be a subject of a
+store, and there the acknowledgement would replace data of another writer. A machine may not use JetStream's API either:
+a consumer delivers to any subject, whatever permissions exist there, and its filter may be wider than the subject of
+the request shows. NATS cannot grant permissions for the sessions that a machine holds, because they are not a fixed set
+of subjects.
 
-So a machine sends its requests for JetStream to the keeper (`KeptJetStream`), which looks what they are about
-(`access_to`, `store_request`), whether the machine holds that session, and passes them on (`StoreKeeper`); what
-JetStream answers goes straight to the machine. Everything that is written for `JetStreamContext` works with a machine's
-key, for its own sessions.
+A machine therefore sends its requests for JetStream to the keeper (`KeptJetStream`). The keeper determines what a
+request concerns (`access_to`, `store_request`), checks that the machine holds that session, and forwards the request
+(`StoreKeeper`). JetStream answers the machine directly. All code for `JetStreamContext` works with a machine's key, for
+its own sessions.
 """
 
 import base64
@@ -65,7 +66,7 @@ class KeptJetStream(JetStreamContext):
         return await super().publish(subject, payload, timeout, stream, headers, msg_ttl)
 
 
-# -- what a request is about ------------------------------------------------------------------------------------------
+# -- subjects of a request --------------------------------------------------------------------------------------------
 
 _STREAMS = frozenset({names.TRANSCRIPTS, f"KV_{names.RECORDS}", f"KV_{names.SESSIONS}", f"OBJ_{names.TREES}"})
 _LEADING_SESSION = re.compile(r"([A-Za-z0-9_-]{1,64})(?:[./].*)?", re.DOTALL)
@@ -91,9 +92,9 @@ def access_to(subject: str) -> SubjectAccess | None:
         case ["fleet", "transcript", session_id] | ["$KV", names.RECORDS, session_id, *_]:
             access = SubjectAccess(session_id)
         case ["$KV", names.SESSIONS, _]:
-            access = SubjectAccess(None, writable=False)  # who holds a session is no secret from who knows its id
+            access = SubjectAccess(None, writable=False)  # knowing the session's id entitles to the holder
         case ["$O", names.TREES, "C", _]:
-            access = SubjectAccess(None)  # the chunks of an object, whose random name is in its description
+            access = SubjectAccess(None)  # the chunks of an object, whose random name is in its metadata
         case ["$O", names.TREES, "M", name]:
             session = _session_in(name)
             access = None if session is None else SubjectAccess(session)
@@ -121,7 +122,7 @@ class StoreRequest:
     subjects: list[str]
     writes: bool
     body: bytes
-    """Serialized again from what was checked, because two parsers can read different things from one JSON text."""
+    """Serialized again from the checked data, because two parsers can read different things from one JSON text."""
 
 
 def store_request(path: list[str], body: bytes, inbox: str) -> StoreRequest | None:
@@ -155,7 +156,7 @@ _CONSUMER_KEYS = frozenset(
 
 
 def _consumed(request: dict[str, Any], rest: list[str], inbox: str) -> list[str]:
-    """What a consumer would read. Raises ValueError for one that delivers elsewhere or has unknown fields."""
+    """The subjects that a consumer would read. Raises ValueError if it delivers elsewhere or has unknown fields."""
     config = request["config"]
     if not set(config) <= _CONSUMER_KEYS:
         raise ValueError("cannot be parsed")
@@ -176,7 +177,7 @@ _REQUESTS: Final[dict[str, tuple[frozenset[str], Callable[[dict[str, Any], list[
     "DIRECT.GET": (frozenset(), lambda request, rest, inbox: [".".join(rest)]),
     "STREAM.PURGE": (frozenset({"filter", "keep"}), lambda request, rest, inbox: [request["filter"]]),
     "CONSUMER.CREATE": (frozenset({"stream_name", "config", "action"}), _consumed),
-    # The name of a consumer is random, and no request lists the names.
+    # The name of a consumer is random, and no permitted request lists the names.
     "CONSUMER.INFO": (frozenset(), _nothing),
     "CONSUMER.DELETE": (frozenset(), _nothing),
     "CONSUMER.MSG.NEXT": (frozenset({"batch", "expires", "no_wait", "max_bytes", "idle_heartbeat"}), _nothing),
@@ -199,30 +200,30 @@ class StoreKeeper:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Answers until the end of the block."""
-        # One after the other for each kind: what a machine appends keeps its order.
+        # One at a time for each kind: a machine's appends keep their order.
         kinds = {f"fleet.keeper.*.{kind}.>": self._take for kind in (_PUT, _API, _REPORT)}
         async with self._connection.answering(kinds, _QUEUE):
             yield
 
     async def _take(self, message: Msg) -> None:
-        # As the subscription has it; NATS checks that nobody but the machine writes to a subject with its id.
+        # Matches the subscription. NATS ensures that only the machine writes to a subject with its id.
         _, _, machine_id, kind, *path = message.subject.split(".")
         try:
             await self._pass_on(message, machine_id, kind, path)
         except (NatsError, OSError, TimeoutError) as problem:
             log.warning("%s of machine %s was not passed on: %s", kind, machine_id, problem)
         except Exception:
-            log.exception("%s of machine %s failed", kind, machine_id)  # those of the others go on
+            log.exception("%s of machine %s failed", kind, machine_id)  # requests of other machines continue
 
     async def _pass_on(self, message: Msg, machine_id: str, kind: str, path: list[str]) -> None:
         inbox = names.inbox(machine_id)
-        # NATS checks who may publish, and not where the answer is to go: it must not reach anybody else.
+        # NATS checks who may publish but not the reply subject: the answer must reach only the requesting machine.
         if not message.reply.startswith(f"{inbox}."):
             log.warning("ignored a request of machine %s: its reply subject is not allowed", machine_id)
             return
         request: StoreRequest | None
         if kind == _REPORT:
-            # Of the machine that asks, which NATS lets nobody else be: there is nothing to look up.
+            # The subject belongs to the requesting machine, which NATS guarantees: no lookup is needed.
             target, request = names.entry(names.MACHINES, machine_id), StoreRequest([], True, message.data)
         elif kind == _PUT:
             target = ".".join(path)

@@ -151,7 +151,7 @@ async def _connect(address: str, authority: str, seed: str, user_id: str) -> Fle
         address,
         tls=client_context(authority),
         tls_hostname=SERVER_NAME,
-        tls_handshake_first=True,  # nobody in between can say that there is no TLS
+        tls_handshake_first=True,  # nothing in between can claim that there is no TLS
         nkeys_seed_str=seed,
         inbox_prefix=names.inbox(user_id),
     )
@@ -316,7 +316,7 @@ class KeyRing:
         machine = self.machines.pop(machine_id, None)
         if machine is None:
             raise InvalidArgument(f"Machine {machine_id} has no key here.")
-        # Its ticket too: with it the same key would be let in again.
+        # Its ticket too: otherwise the same key could be admitted again with it.
         self.tickets = {name: each for name, each in self.tickets.items() if each.used_by != machine.public_key}
         self._save()
 

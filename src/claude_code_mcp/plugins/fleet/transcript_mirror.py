@@ -1,10 +1,10 @@
-"""What Claude Code writes to its transcripts: as its process reports it, and as the files on disk have it.
+"""Claude Code's transcript entries, as its process reports them and as they are in the files on disk.
 
-With `--session-mirror` the process reports what it has just written, in frames of the type `transcript_mirror` with a
-file and its new entries. A command of the session can write such a frame too. So a frame does not say which session it
-is about: that is the one whose process it came from. Of the file it names only whether it is the transcript itself or
-that of a subagent is taken, as a name that cannot lead anywhere. Its entries go into the copy of this very session,
-where the session's own transcript would put them as well.
+With `--session-mirror` the process reports the entries that it has just written, in frames of the type
+`transcript_mirror` with a file and its new entries. A command of the session can write such a frame too. Therefore the
+session of a frame is determined by the process that sent it, not by its content. From the file name only one thing is
+used: whether it is the transcript itself or a subagent's transcript, as a name that cannot point outside the session.
+The entries go into the copy of this session only, where the session's own transcript would put them as well.
 """
 
 import itertools

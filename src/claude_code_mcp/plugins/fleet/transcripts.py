@@ -1,17 +1,18 @@
 """The conversations of a fleet's sessions, in the stream `FLEET_TRANSCRIPTS`: one subject for each session.
 
-What is appended is a batch: entries of one file of the conversation, the main transcript (path "") or that of a
-subagent (`subagents/agent-…`). A batch that is larger than a message may be is split; the parts follow each other in
-the stream, and one whose writer died in between counts as not written. All files of a session share its subject, so
-that they share its order and its fence.
+Appends are batches: each contains entries of one file of the conversation, the main transcript (path "") or a
+subagent's transcript (`subagents/agent-…`). A batch that exceeds the maximum message size is split; its parts follow
+each other in the stream, and a batch whose writer died before the last part counts as not written. All files of a
+session share its subject, its order and its fence.
 
 **The fence.** Each message is published with the sequence that its writer expects to be the last of the subject, so
-that NATS refuses whoever has not seen the latest one. A writer begins with a message that has only its epoch: from then
-on every writer of an earlier epoch is refused, and when it looks why, it finds the newer epoch (`LostSession`).
+NATS refuses a writer that has not seen the latest message. A writer begins with a message that has only its epoch. From
+then on NATS refuses every writer of an earlier epoch; when that writer reads the subject, it finds the newer epoch
+(`LostSession`).
 
-**Nothing twice.** An entry whose uuid the file has is left out, however long ago it was written: what the stream has is
-read when a writer begins, so NATS's window for duplicates does not matter. A batch of which it is not known whether it
-arrived (the acknowledgement was lost) is looked for by its own id before anything else is appended.
+**No duplicates.** An entry whose uuid the file has is skipped, however long ago it was written: a writer first reads
+the stream, so NATS's window for duplicates does not matter. If the acknowledgement of a batch is lost, the writer looks
+for the batch by its id before it appends anything else.
 """
 
 import asyncio
@@ -90,7 +91,8 @@ class _Assembly:
         """The batch that this message completes."""
         expected = len(self._parts)
         if message.part != expected or (expected and self._parts[0].batch != message.batch):
-            # The writer before died within a batch, or its fence came in between: it will be appended as a whole again.
+            # The previous writer died within a batch, or its fence came in between: that batch will be appended again
+            # completely.
             self._parts = []
         if message.part != len(self._parts) or not message.parts:
             return None
@@ -190,7 +192,7 @@ class TranscriptStore:
         self, session_id: str, epoch: int, path: str, entries: Sequence[Entry], *, deleted: bool = False
     ) -> None:
         batch_id = _batch_id(path, entries, deleted=deleted)
-        # One at a time: each message names the one before it.
+        # One at a time: each message refers to its predecessor.
         async with self._locks.setdefault(session_id, asyncio.Lock()):
             with answering():
                 for _ in range(_MAX_ATTEMPTS):
@@ -212,13 +214,13 @@ class TranscriptStore:
         """False if something else was appended first, which must be read."""
         body = json.dumps({"path": batch.path, "entries": batch.entries, "deleted": batch.deleted}).encode()
         parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
-        # Before the first message leaves: also a caller that is cancelled while it is on its way leaves this behind.
+        # Before the first message is sent, so that a caller cancelled during the send also leaves this entry.
         writer.unsure.add(batch.id)
         for number, part in enumerate(parts):
             headers = {_BATCH: batch.id, _PART: f"{number}/{len(parts)}"}
             if not await self._publish_message(session_id, writer, part, headers):
                 return False
-        # Whatever was still on its way is refused from now on: it expects a message before this one to be the last.
+        # From now on messages still in flight are refused, because they expect an earlier message to be the last one.
         writer.unsure.clear()
         writer.note(batch)
         return True
@@ -232,7 +234,7 @@ class TranscriptStore:
         except APIError as error:
             if error.err_code not in _STALE:
                 raise
-            writer.unsure.add(headers[_BATCH])  # it may have arrived by an earlier attempt
+            writer.unsure.add(headers[_BATCH])  # an earlier attempt may have delivered it
             return False
         writer.sequence = reply.seq
         return True
@@ -280,7 +282,8 @@ class TranscriptStore:
                 if (batch := assembly.add(message)) is not None:
                     writer.note(batch)
                     writer.arrived.add(batch.id)
-        # Those that have not arrived are refused from now on, if they still come: the next message takes their place.
+        # Messages that have not arrived will be refused if they still arrive, because the next message takes their
+        # place.
         writer.unsure -= writer.arrived
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -305,7 +308,8 @@ class TranscriptStore:
         return files
 
     async def _messages(self, session_id: str, after: int = 0) -> AsyncGenerator[_Message, None]:
-        """The messages of the subject after a sequence, up to the current last one. To be closed: it has a consumer."""
+        """The messages of the subject after a sequence, up to the current last one. Close the iterator: it has a
+        consumer."""
         subject = names.transcript(session_id)
         try:
             last = (await self._js.get_last_msg(names.TRANSCRIPTS, subject)).seq or 0
@@ -328,7 +332,7 @@ class TranscriptStore:
                 with cancellation_passes():
                     fetched = await reader.fetch(_FETCHED_AT_ONCE, timeout=_FETCH_SECONDS)
                 if not fetched:
-                    raise TimeoutError  # the last one was removed meanwhile, and never comes
+                    raise TimeoutError  # the last one was removed meanwhile and will never arrive
                 for message in fetched:
                     sequence = message.metadata.sequence.stream
                     headers = message.headers or {}
@@ -338,7 +342,7 @@ class TranscriptStore:
                         message.data,
                     )  # fmt: skip
         finally:
-            # The server forgets it by itself too; not waiting for that keeps thousands of them away.
+            # The server also expires it by itself. Not waiting avoids blocking on thousands of them.
             with contextlib.suppress(NatsError):
                 info = await reader.consumer_info()
                 await reader.unsubscribe()

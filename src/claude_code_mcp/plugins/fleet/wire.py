@@ -1,16 +1,16 @@
 """A connection over NATS: lines of any length, in order, each exactly once, or an end with a reason.
 
-NATS delivers a message at most once and drops what a slow reader does not take. So every part has a number, and a part
-with any other number than the next one ends the connection on both sides with `WireBroken`: a line is never lost,
-doubled or reordered silently. A writer stops when `WINDOW` bytes are not acknowledged; bytes are acknowledged when the
-reader has taken their lines. Each side holds at most a window and one line.
+NATS delivers a message at most once and drops messages for a slow reader. Therefore every part has a number, and a part
+with an unexpected number ends the connection on both sides with `WireBroken`: a line is never lost, duplicated or
+reordered silently. A writer stops when `WINDOW` bytes are not acknowledged; bytes are acknowledged when the reader has
+taken their lines. Each side holds at most a window and one line.
 
-Both sides send a sign of life that repeats the number of the next part and what is acknowledged: the loss of the last
-part is noticed, the loss of an acknowledgement does no harm. A side that hears nothing for `BEATS_MISSED` beats ends.
-A connection survives an interruption of NATS if nothing was lost by it.
+Both sides send heartbeats, which repeat the number of the next part and the acknowledgement. The loss of the last part
+is therefore detected, and the loss of an acknowledgement does no harm. A side that receives nothing for `BEATS_MISSED`
+beats ends the connection. A connection survives an interruption of NATS if no message was lost.
 
-Whoever may publish on the subject of a connection can end it or write to it: that is decided by NATS permissions, and
-the id of a connection is not to be guessed.
+Anyone who may publish on the subject of a connection can end it or write to it. NATS permissions decide who may, and
+the id of a connection cannot be guessed.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class Wire:
         self._last_part = 0.0
         self._acknowledged_by_peer = 0
         self._announced = 0
-        """What the peer was last told that is acknowledged."""
+        """The last acknowledgement sent to the peer."""
         self._sign_due = False
         self._alive = True
         self._silent_beats = 0
@@ -137,7 +137,7 @@ class Wire:
         self._peer_knows = False
         self._to_send, self._arrived, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    # -- for those who use it -----------------------------------------------------------------------------------
+    # -- for users of the connection ----------------------------------------------------------------------------
 
     def write(self, line: bytes) -> None:
         """Queues a line, which ends with its only line break. After the end it is dropped: `drain` says so."""
@@ -148,7 +148,7 @@ class Wire:
     async def drain(self) -> None:
         """Waits while the other side does not read. Raises WireBroken after the end."""
         while len(self._outgoing) > _BUFFERED and not self._ended:
-            # Nothing is awaited between the look and `clear`: room that is made later sets it again.
+            # No await between the check and `clear`: room that is freed later sets it again.
             self._room.clear()
             await self._room.wait()
         if self._ended:
@@ -164,7 +164,7 @@ class Wire:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        # The peer is told in steps: each costs a message.
+        # Acknowledged in steps, because each acknowledgement costs a message.
         if self._incoming.acknowledged - self._announced >= WINDOW // 4:
             self._send_sign()
         return line
@@ -201,7 +201,7 @@ class Wire:
             self._to_send.set()
         if kind == _DATA:
             self._incoming.feed(number, message[_HEAD.size :])
-            # A long line is acknowledged while it comes, before anybody can take it.
+            # A long line is acknowledged while it arrives, before a caller can take it.
             if self._incoming.acknowledged - self._announced >= WINDOW // 4:
                 self._send_sign()
             self._arrived.set()
@@ -231,7 +231,7 @@ class Wire:
                 await self._to_send.wait()
                 pause = self._last_part + _GATHERING - loop.time()
                 if pause > 0 and len(self._outgoing) < PART:
-                    # The first line of several goes at once, and what follows closely goes together.
+                    # The first of several lines is sent at once; lines that follow closely are sent together.
                     await asyncio.sleep(pause)
                 self._to_send.clear()
                 await self._send_waiting()
@@ -260,8 +260,8 @@ class Wire:
         await self._client.publish(self._sends, _HEAD.pack(kind, number, self._announced) + data)
 
     async def beat(self) -> None:
-        """Gives signs of life, and ends when none comes. Beats are counted and not seconds: a process that was stopped
-        for a while finds what has come meanwhile before it counts the next one."""
+        """Sends heartbeats, and ends the connection when none arrive. Counts beats, not seconds: a process that was
+        stopped for a while reads the messages that arrived meanwhile before it counts the next beat."""
         while not self._ended:
             await asyncio.sleep(BEAT)
             self._silent_beats = 0 if self._alive else self._silent_beats + 1
@@ -271,7 +271,7 @@ class Wire:
             self._send_sign()
 
     async def last_words(self) -> None:
-        """Sends what was written, as far as it is taken, and that this is the end."""
+        """Sends the pending data as far as the peer accepts it, and then the end of the connection."""
         with contextlib.suppress(NatsError, OSError):
             if not self._ended:
                 await self._send_waiting()
@@ -292,12 +292,12 @@ class Wire:
 async def open_wire(client: Client, *, sends: str, receives: str) -> AsyncIterator[Wire]:
     """A connection whose other side sends on the subject `receives`, until the end of the block.
 
-    The subscription is made before the block is entered: whoever is told of the connection in it can write at once. At
-    the end, what was written is sent for a moment longer, and the other side is told.
+    The subscription exists before the block is entered: a peer that learns of the connection in the block can write at
+    once. At the end, pending data is still sent for a moment, and the peer is notified.
     """
     wire = Wire(client, sends)
     subscription = await client.subscribe(receives, cb=wire.received)
-    # Plain tasks and no group of them: what the block raises is passed on as it is.
+    # Separate tasks instead of a task group: exceptions from the block pass through unwrapped.
     running = [asyncio.ensure_future(wire.run()), asyncio.ensure_future(wire.beat())]
     try:
         yield wire
@@ -306,7 +306,7 @@ async def open_wire(client: Client, *, sends: str, receives: str) -> AsyncIterat
             task.cancel()
         with anyio.CancelScope(shield=True):
             _, publishing = await asyncio.wait(running, timeout=_LAST_WORDS)
-        # Nobody else publishes while the last words do: parts would not be in the order of their numbers.
+        # Nothing else may publish meanwhile: parts would not be in the order of their numbers.
         if not publishing:
             with anyio.move_on_after(_LAST_WORDS, shield=True) as closing:
                 await wire.last_words()

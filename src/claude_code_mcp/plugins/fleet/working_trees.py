@@ -1,26 +1,26 @@
-"""A session's working tree, as git objects in the object store `fleet_trees`, and back.
+"""Saves a session's working tree as git objects in the object store `fleet_trees`, and restores it.
 
-`save` takes the tree as it is: the commit and the branch that are checked out, the index, and the files with all that
-is uncommitted or untracked; ignored files only where `.worktreeinclude` names them. It changes nothing that belongs to
-the user: not the index, HEAD, a branch or any other ref. Index and files become two commits that nothing refers to, and
-one pack holds them with every commit that no remote has, without what an earlier save has stored.
+`save` takes the current tree: the checked-out commit and branch, the index, and the files with all uncommitted and
+untracked changes. Ignored files are included only if `.worktreeinclude` names them. It changes nothing that belongs to
+the user: not the index, HEAD, a branch or any other ref. Index and files become two commits without a ref. One pack
+holds them with every commit that no remote has, except objects that an earlier save has stored.
 
-`restore` makes branch, index and files of a directory what they were. It refuses a directory that holds anything else:
-files that are not in a clean checkout, a branch at a commit that the saved one does not contain, a merge under way.
-Nothing is merged and nothing is overwritten.
+`restore` restores branch, index and files of a directory. It refuses a directory with any other content: files that are
+not in a clean checkout, a branch at a commit that the saved one does not contain, a merge in progress. Nothing is
+merged and nothing is overwritten.
 
-| part of a tree | what is done |
+| part of a tree | result |
 | --- | --- |
-| modes (executable), links, renames, empty files | come back as they were |
-| empty directories | git has none |
-| submodules | the commit that the index names comes back; what is inside of them does not travel |
-| repositories inside that are no submodules | left out, and named (`TreeRef.left_out`) |
-| a merge, rebase or cherry-pick under way, unmerged files | `save` refuses |
-| `assume-unchanged`, `skip-worktree` and `intent-to-add` in the index | the files come back, these marks do not |
-| filters of the repository's own configuration | not run: `save` refuses where one applies to a file |
+| modes (executable), links, renames, empty files | restored |
+| empty directories | not saved: git does not store them |
+| submodules | the commit in the index is restored; their contents are not saved |
+| nested repositories that are not submodules | omitted and listed (`TreeRef.left_out`) |
+| a merge, rebase or cherry-pick in progress, unmerged files | `save` refuses |
+| `assume-unchanged`, `skip-worktree` and `intent-to-add` in the index | the files are restored, these flags are not |
+| filters of the repository's own configuration | not run: `save` refuses if one applies to a file |
 
-A digest over names, modes and bytes of all files is part of the reference, so that `restore` can tell that a tree is
-what it was: with conversions of line endings configured otherwise on this machine it would not be, and is refused.
+The reference includes a digest over names, modes and bytes of all files. `restore` uses it to verify the tree: for
+example, if line-ending conversion is configured differently on this machine, the tree differs and is refused.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ GitName = Annotated[str, AfterValidator(_no_option)]
 class TreeRef(BaseModel):
     """A saved tree."""
 
-    # What a later version adds is ignored: see `records.py`.
+    # Fields of later versions are ignored: see `records.py`.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     head: GitName | None
@@ -134,7 +134,7 @@ class TreeStore:
 
     def __init__(self, connection: FleetConnection, complete_below: int = 0) -> None:
         """The history of a repository smaller than `complete_below` bytes is stored with the tree, so that it can be
-        restored anywhere; of others only what no remote has."""
+        restored anywhere. For other repositories, only commits that no remote has are stored."""
         self._connection = connection
         self._complete_below = complete_below
         self._objects: ObjectStore | None = None
@@ -196,10 +196,10 @@ class TreeStore:
                     async with asyncio.timeout(_PACK_SECONDS):
                         found = await (await self._store()).get(pack)
                 await checkout.add_pack(found.data or b"")
-        # Only now: what is checked out here can be compared with commits that have just come. Nothing refers to them.
+        # Only now: the checkout can be compared with the commits that were just received. No ref points to them.
         await checkout.check_follows(ref)
         await checkout.become(ref)
-        # A directory without files is in no commit, and is made.
+        # A directory without files is in no commit, so create it.
         inside = os.path.normpath(os.path.join(checkout.place.top, ref.below))  # noqa: ASYNC240 - looks at nothing
         await asyncio.to_thread(os.makedirs, inside, exist_ok=True)
         return inside
@@ -234,7 +234,7 @@ class _Checkout:
     async def read(self, *arguments: str, **how: Any) -> str:
         return await _checked(self.git, *arguments, cwd=self.place.top, git_dir=self.place.git_dir, **how)
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- checking -------------------------------------------------------------------------------------------------
 
     async def check_saveable(self) -> None:
         await asyncio.to_thread(self._check_not_under_way)
@@ -275,7 +275,7 @@ class _Checkout:
                 )
 
     async def has(self, commit: str) -> bool:
-        # With everything that it needs: `-e` alone finds a commit whose files are missing.
+        # Including all objects that it needs: `-e` alone finds a commit whose files are missing.
         return not (await self.run("rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")).code
 
     async def head(self) -> str | None:
@@ -332,7 +332,7 @@ class _Checkout:
         async with self._index(copied=False) as beside:
             names_, modules, nested = await self._names()
             listed = await asyncio.to_thread(_existing, self.place.top, names_)
-            # Replaced where a directory has become a file, or the other way round: the index is empty here.
+            # Replaces entries where a directory became a file, or the reverse: the index is empty here.
             listing = os.fsencode("".join(f"{name}\0" for name in listed))
             if listed:
                 how = ("update-index", "--add", "--replace", "-z", "--stdin")
@@ -390,7 +390,7 @@ class _Checkout:
                 file.write(data)
 
         if await asyncio.to_thread(private_files.exists_at, place.removesuffix("pack") + "idx"):
-            return  # of an earlier time
+            return  # a pack that was stored earlier
         await asyncio.to_thread(write)
         reply = await self.run("index-pack", place)
         if reply.code:
@@ -404,11 +404,11 @@ class _Checkout:
                 raise TreeRefused("The saved tree is not complete.")
         now = await self.head()
         base = [now] if now is not None else []
-        # With both trees git refuses to overwrite a file that it does not know, and removes what is gone.
+        # With both trees git refuses to overwrite an unknown file, and removes files that are gone.
         how = ("read-tree", "-m", "-u", "--no-recurse-submodules", *base, ref.files)
         await self.read(*how, variables=_NO_CONVERSION)
         await self.read("read-tree", "--reset", ref.index)
-        # The times of the files become known to the index; what differs from it is told by the code, which is expected.
+        # Refreshes the file times in the index. The exit code reports files that differ from it, which is expected.
         await self.run("update-index", "-q", "--refresh", "--ignore-submodules")
         if ref.branch is not None:
             if ref.head is not None:
