@@ -33,7 +33,7 @@ class ChangedFile(NamedTuple):
     note: str
     """Its other status: `new`, `deleted`, `renamed`, or why there are no lines."""
     digest: str
-    """Identifies these changes: a page keeps it to know whether somebody has viewed them."""
+    """Identifies these changes: a page stores it to know whether the user has viewed them."""
 
     def row(self) -> dict[str, Any]:
         return self._asdict()
@@ -64,7 +64,7 @@ def _changed_file(part: str) -> ChangedFile:
     else:
         note = "renamed" if renamed else "" if hunks else "binary file, or only the file mode changed"
     named = renamed[1] if renamed else old if new in ("", _NOWHERE) else new
-    # Without lines that name it, the head of the part is all there is: `diff --git a/x b/x`.
+    # Without lines that name the file, only the header exists: `diff --git a/x b/x`.
     path = named or head.split("\n", 1)[0].rpartition(" b/")[2]
     return ChangedFile(path, [part[hunks.start() :].rstrip("\n")] if hunks else [], note, _digest(part.rstrip("\n")))
 

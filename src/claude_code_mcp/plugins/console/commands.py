@@ -108,7 +108,7 @@ def _from_url(arguments: argparse.Namespace) -> dict[str, Any]:
     connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     try:
-        # `http.client` follows no redirects: the token goes nowhere but to the address that was given.
+        # `http.client` follows no redirects: the token is sent only to the given address.
         connection.request("POST", "/api/tickets", b"{}", headers)
         response = connection.getresponse()
         status, answer = response.status, json.loads(response.read(1 << 20))

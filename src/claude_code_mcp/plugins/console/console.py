@@ -2,8 +2,8 @@
 
 Every route except the page and the sign-in needs a signed-in user; `page_routes.py` has the rest. The shared server
 opens a loopback port for it, without MCP and tokens: the only way in is a link created for the user through the socket,
-which nobody else can use. The port is remembered, so that pages, sign-ins and subscriptions, which browsers bind to the
-port, continue after a restart.
+which no other user can access. The port is remembered, so that pages, sign-ins and subscriptions, which browsers bind
+to the port, continue after a restart.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Console:
         """`address` is the listening address. Links use it, unless the settings name another one."""
         settings = host.settings
         reached = "localhost" if address.unspecified else address.host
-        # Passkeys are for a name: who signs in with one stays at that origin.
+        # Passkeys are bound to a host name: a person who signs in with one stays at that origin.
         origin = settings.web_url or accounts.origin or f"http://{replace(address, host=reached).netloc}"
         public = origin.rstrip("/")
         self.url = self._own_url = f"{public}/"
@@ -201,7 +201,7 @@ class Consoles:
         """Whether the server must keep running for browsers: one is signed in, a command serves the page for a phone,
         the page was used within this many seconds, or a notification is pending."""
         try:
-            # First, since it is awaited: what follows is as it is at the end of this call.
+            # First, because it is awaited: the values read below are current when this call returns.
             signed_in = [await asyncio.to_thread(console.signed_in) for console in self._made]
             served = [console.phone and await asyncio.to_thread(console.phone.read) for console in self._made]
         except OSError as error:
@@ -294,7 +294,7 @@ class ConsolePort:
                 log.warning("the console cannot be opened: %s", error)
 
     async def _open(self) -> None:
-        # Two requests at once must not open two ports: the second one waits and finds the first one's.
+        # Concurrent requests must not open two ports: the second request waits and finds the port of the first.
         async with self._opening:
             if self._consoles.first is not None:
                 return
@@ -308,17 +308,17 @@ class ConsolePort:
         try:
             return self._server_at(fixed or self._remembered())
         except InvalidArgument:
-            # Who has chosen a port expects the console there and nowhere else.
+            # A user who configures a port expects the console only there.
             if fixed:
                 raise
             return self._server_at(0)
 
     def _server_at(self, port: int) -> HttpServer:
         def app(bound: Address) -> ASGIApp:
-            # Before there is a console: one that is made counts as open, and links lead to it.
+            # Checked before the console is created: a created console counts as open, and links lead to it.
             private_directory(self._file.parent)
             replace_file(self._file, str(bound.port).encode())
-            # A command that serves the console for a phone keeps running while the server restarts.
+            # A command that serves the console for a phone keeps running across a restart of the server.
             self._phone = PhoneAddress(self._host.settings.state_dir, bound.port)
             console = self._consoles.open(bound, self._accounts)
             if console is not None:

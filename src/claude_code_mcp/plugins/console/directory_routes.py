@@ -1,5 +1,5 @@
-"""The route by which a person chooses where a new session works: where they worked last, and what is below the
-directories that their sessions may use."""
+"""The route for choosing the directory of a new session: the person's recent directories, and the directories below
+those that their sessions may use."""
 
 import asyncio
 import os
@@ -19,9 +19,9 @@ from .guard import WebUser
 _MAX_NAMES = 200
 _MAX_RECENT = 8
 _LOOKED_AT = 200
-"""Sessions, the last used first, whose directories are looked at."""
+"""Maximum number of sessions, last used first, whose directories are read."""
 _MAX_LINKS = 1000
-"""Links of a directory that are followed to see where they lead."""
+"""Maximum number of links in a directory whose targets are checked."""
 _MAX_PATH = 4096
 
 
@@ -32,16 +32,16 @@ class DirectoryRoutes:
         self._service = service
 
     async def list(self, request: Request, user: WebUser) -> Response:
-        """The directories below one, or, without a path, the roots and where the caller worked last."""
+        """The directories below one, or, without a path, the roots and the caller's recent directories."""
         path, text = text_of(request, "path", _MAX_PATH), text_of(request, "text")
         policy = self._service.policy_for(user.caller)
         if path is not None:
             found = await asyncio.to_thread(_below, policy, path, text or "")
         else:
             rows, _ = await self._service.stored.page(caller=user.caller, limit=_LOOKED_AT)
-            # A shared session is somebody else's project.
+            # A shared session belongs to another person's project.
             stored = [row.project_directory for row in rows if row.project_directory and row.access is None]
-            # One that has just been started is not on the disk yet.
+            # A session that was just started is not on the disk yet.
             known = self._service.sessions(principal=user.principal)
             running = [session.cwd for session in known if session.owner == user.principal]
             used = [*running, *stored]
@@ -60,14 +60,14 @@ def _beginning(policy: CallerPolicy, used: Iterable[str]) -> dict[str, Any]:
 def _below(policy: CallerPolicy, path: str, text: str) -> dict[str, Any]:
     resolved = policy.working_directory(path)
     try:
-        # Without following links: a session may put one in the place of the directory that was just checked.
+        # Without following links: a session may replace the directory that was just checked with a link.
         folders, links = folders_at(resolved)
     except OSError as error:
         raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.", field="path") from None
     wanted = text.casefold()
     links = sorted(links)[:_MAX_LINKS]
     names = [name for name in (*folders, *links) if wanted in name.casefold() and _is_text(name)]
-    # Those of tools come last.
+    # Dot directories, which usually belong to tools, come last.
     names.sort(key=lambda name: (name.startswith("."), name.casefold(), name))
     linked = frozenset(links)
     shown: list[str] = []
@@ -95,7 +95,7 @@ def _leads_to_directory(policy: CallerPolicy, path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a name can be written in an answer, and sent back as it was."""
+    """Whether a name can be encoded in an answer and sent back unchanged."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:

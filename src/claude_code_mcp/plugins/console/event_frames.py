@@ -2,7 +2,7 @@
 
 Fragments of a growing text are merged until the next flush, and held back while they may end in the beginning of a
 known secret. A frame has an id only if everything up to it was sent: a client that resumes after it misses nothing and
-gets nothing twice.
+receives no duplicates.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
 
 def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
     """How many of the first fragments can be sent without the others."""
-    # From the end: as a rule nothing is held back, and the first look decides.
+    # From the end: usually nothing is held back, and the first check decides.
     for count in range(len(parts), 0, -1):
         end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_MAX_SECRET:]
         if not redactor.held_back(end):
@@ -117,13 +117,13 @@ class FrameEncoder:
         for name, payload in self._payloads(event):
             yield self._frame(name, payload, event.seq, event.at)
         if self.holds:
-            # The frame of the fragments must not come with an older number than this one.
+            # The frame of the pending fragments must not follow with an older number than this one.
             self.reached = event.seq
 
     def flush(self) -> Iterator[Frame]:
         """The pending fragments that can be sent."""
         text = "".join(self._parts)
-        # A text that always seems to begin a secret must neither be held for ever nor grow without a bound.
+        # A text that always seems to begin a secret must neither be held back forever nor grow without a bound.
         if text and (not self._redactor.held_back(text) or len(text) > _MAX_PENDING):
             yield from self._release()
 
@@ -134,7 +134,7 @@ class FrameEncoder:
     def _fragment(self, event: Partial | PartialRun) -> Iterator[Frame]:
         if isinstance(event, Partial) and event.raw is not None:
             if event.raw.get("parent_tool_use_id") is not None:
-                return  # of a subagent: its items come whole
+                return  # a subagent's fragment: its items are sent complete
             if not event.text:
                 kind = (event.raw.get("event") or {}).get("type")
                 if kind == "content_block_start":
@@ -204,7 +204,7 @@ class FrameEncoder:
 
     def _message(self, event: Message) -> Iterator[tuple[str, dict[str, Any]]]:
         raw = event.raw
-        if "omitted_bytes" in raw:  # the log did not keep it
+        if "omitted_bytes" in raw:  # the log did not store it
             yield "gap", {"first": event.seq, "last": event.seq}
             return
         items = frame_items(raw) if event.type in ("assistant", "user") else []
@@ -219,7 +219,7 @@ class FrameEncoder:
             yield "agent", self._redactor.data({"call": agent[0], "agent": agent[1]})
 
     def _shown(self, item: Item) -> dict[str, Any]:
-        # Before it is shortened: of a secret that is cut in half nothing would be recognised.
+        # Redacted before it is shortened: a truncated secret would not be recognised.
         return item_fields(shortened(item_without_secrets(item, self._redactor.data), MAX_PREVIEW), self._cwd)
 
 
@@ -307,7 +307,7 @@ _ONLY_ON_DISK = frozenset({"title", "branch", "messages", "tag", "pinned", "arch
 def page_row(row: SessionRow) -> dict[str, Any]:
     """A row in the page's format, before redaction."""
     columns = {**_STORED_COLUMNS, **(_LIVE_COLUMNS if row.in_memory else {})}
-    # Without a title the row was made without the disk: the page keeps what it knows of that.
+    # A row without a title was created without reading the disk: the page keeps its known values.
     known = {name for name in columns if row.display_text is not None or name not in _ONLY_ON_DISK}
     fields: dict[str, Any] = {name: getattr(row, column) for name, column in columns.items() if name in known}
     if row.machine is not None:

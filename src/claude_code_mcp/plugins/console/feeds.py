@@ -1,12 +1,14 @@
-"""The feeds of watchers: events of sessions and lists, kept once in rings, and the stream of one watcher.
+"""The feeds for watchers: events of sessions and lists, stored once in rings, and the stream of one watcher.
 
-Frames are kept in a ring: adding one costs the same however many watch, and never waits. A watcher that falls behind
-the oldest frame is told of the gap and goes on there. Watchers at the same place get the very same bytes.
+Frames are stored in a ring: adding one costs the same for any number of watchers and never waits. A watcher that falls
+behind the oldest frame is notified of the gap and continues there. Watchers at the same position receive identical
+bytes.
 
-A feed is there while it is watched. It takes the events as they come, waits a moment for more, encodes each once and
-wakes its watchers. The log of the session never waits for any of this.
+A feed exists while it is watched. It collects events for a short time, encodes each once and wakes its watchers. The
+session's log never waits for a feed.
 
-A watcher that reads slowly gets a gap and goes on. One that reads nothing is let go, as when its sign-in has ended.
+A watcher that reads slowly gets a gap and continues. A watcher that reads nothing, or whose sign-in has ended, is
+disconnected.
 """
 
 import asyncio
@@ -103,7 +105,7 @@ class Ring:
             event.set()
 
     def join(self, wake: asyncio.Event) -> "RingPlace":
-        """A reader's position at the end; `wake` is set whenever there may be more. Must be left."""
+        """A reader's position at the end; `wake` is set whenever there may be more. The caller must leave it."""
         self._wakes.add(wake)
         return RingPlace(self, wake)
 
@@ -113,7 +115,7 @@ class Ring:
     def read(self, place: int) -> Read:
         """The frames from a position on that are still stored, within a size."""
         begin = max(place, self._start)
-        # Watchers that keep up are all at the same place: the bytes are joined once for all of them.
+        # Watchers that keep up share one position: the bytes are joined once for all of them.
         if self._latest.begin == begin and self._latest.end == self.end:
             return self._latest
         parts: list[bytes] = []
@@ -147,7 +149,7 @@ class RingPlace:
         return found.data, lost
 
     def reached(self, seq: int) -> None:
-        """The watcher has everything up to this event from elsewhere."""
+        """Marks everything up to this event as received by the watcher from elsewhere."""
         self._last_seq = max(self._last_seq, seq)
 
     def leave(self) -> None:
@@ -175,8 +177,8 @@ class SessionFeed:
         self.sent_seq = session.events.last_seq
         """The last event that is completely in the ring, or needs no frame."""
         self._known_id = session.id
-        # Before the subscription, with nothing awaited in between:
-        # each fragment is taken once, from the log or from there.
+        # Before the subscription and without an await in between: each fragment is read once, either from the log or
+        # from the subscription.
         self._begin_within_a_text()
         self._events: Subscription = session.events.subscribe()
         self.gone = False
@@ -226,13 +228,13 @@ class SessionFeed:
     async def _run(self) -> None:
         async for event in self._events:
             self._take(event)
-            # As a rule more fragments come within this pause; as one frame they cost every watcher less.
+            # Usually more fragments arrive within this pause. Combined in one frame they cost every watcher less.
             await asyncio.sleep(_MERGE_SECONDS)
             with contextlib.suppress(IndexError):
                 while True:
                     self._take(self._events.take())
             self._flush()
-        # The log was closed. First, so that watchers who are woken below look for the session that has taken its place.
+        # The log was closed. Set first, so that the watchers woken below look for the session that replaced it.
         self.gone = True
         for encoded in self._encoder.finish():
             self.ring.add(encoded)
@@ -242,7 +244,7 @@ class SessionFeed:
     def _take(self, event: Event) -> None:
         for encoded in self._encoder.take(event):
             self.ring.add(encoded)
-        # While fragments are held back this must not move on: who resumes behind it would miss them.
+        # Must not advance while fragments are held back: a watcher that resumes after this event would miss them.
         if not isinstance(event, PartialRun) and not self._encoder.holds:
             self.sent_seq = event.seq
 
@@ -268,7 +270,7 @@ def _until(event: Event, seq: int) -> Event | None:
 
 
 class TranscriptFeed:
-    """Whether the transcript of a session grows that a terminal or another server runs."""
+    """Whether the transcript of a session grows while a terminal or another server runs it."""
 
     def __init__(self, service: Service, principal: str, session_id: str) -> None:
         self.ring = Ring(most_frames=10)
@@ -278,7 +280,7 @@ class TranscriptFeed:
         self._task = service.start_task(self._follow())
 
     async def _follow(self) -> None:
-        with contextlib.suppress(ClaudeCodeError):  # it has no transcript yet: then nobody else has it either
+        with contextlib.suppress(ClaudeCodeError):  # it has no transcript yet, so no other process has it either
             async for _ in self._service.stored.follow(self._session_id, caller=Caller(self._principal)):
                 session = session_in_memory(self._service, self._principal, self._session_id)
                 if session is None or not session.live:
@@ -315,7 +317,7 @@ class ListFeed:
 
     def _report(self) -> None:
         self._report_timer = None
-        # Taken away before anything is encoded: what changes meanwhile is for the next report.
+        # Cleared before encoding: changes during the encoding go into the next report.
         changed, self._changed = self._changed, {}
         known = {session.id: session for session in self._service.sessions(principal=self._principal)}
         for session_id in changed:
@@ -391,7 +393,7 @@ def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT])
     try:
         yield feed
     finally:
-        # Another feed may be there under the same key by now, which others watch.
+        # Another feed with other watchers may be stored under the same key by now.
         if not feed.ring.watched and feeds.get(key) is feed:
             del feeds[key]
             feed.close()
@@ -435,7 +437,7 @@ class Streams:
             session_id = (await self._service.find(session_id, caller=user.caller)).id
         after = request.headers.get("last-event-id") or text_of(request, "after")
         mine = self._open.setdefault(user.principal, set())
-        # Counted together with the check, nothing is awaited in between: requests at once do not all find room.
+        # Checked and counted without an await in between: concurrent requests cannot all pass the check.
         if len(mine) >= _MAX_STREAMS:
             raise LimitReached("Too many pages are open at once.")
         watcher = _Watcher(self._service, self._feeds, user.principal, session_id)
@@ -458,14 +460,14 @@ class Streams:
             else:
                 with anyio.move_on_after(due - clock()):
                     await watcher.wake.wait()
-            # By the clock, however much there is to tell: a sign-in that was ended elsewhere ends a busy stream too.
+            # By the clock, however much data is pending: a sign-in that ended elsewhere also ends a busy stream.
             if not watcher.to_check and clock() < due:
                 continue
             watcher.to_check, due = False, clock() + self._heartbeat
             try:
                 signed_in = await self._still_signed_in(user)
             except ClaudeCodeError:
-                return  # that cannot be said just now: the next request is told why
+                return  # the sign-in cannot be checked now: the next request reports the reason
             yield b": ping\n\n" if signed_in else frame("signed-out", {})
             if not signed_in:
                 return
@@ -502,10 +504,10 @@ class _Watcher(contextlib.ExitStack):
         self._feed: SessionFeed | None = None
         self._events: RingPlace | None = None
         self._attached = self.enter_context(contextlib.ExitStack())
-        """The part for the session in memory."""
+        """The feed of the session in memory."""
 
     def begin(self, after: str | None) -> bytes:
-        """Takes its positions, and returns what comes before the frames read there."""
+        """Takes its positions, and returns the data that precedes the frames read there."""
         self._listing = self.enter_context(self._feeds.list_of(self._principal))
         self._join(self._listing.ring)
         first = b"retry: 2000\n\n" + self._listing.rows()
@@ -530,7 +532,7 @@ class _Watcher(contextlib.ExitStack):
         session = session_in_memory(self._service, self._principal, self._session_id)
         if session is None or (self._feed is not None and session is self._feed.session):
             return False
-        # With nothing awaited between leaving the old log and joining the new one, no event falls between the two.
+        # No await between leaving the old log and joining the new one, so that no event is lost in between.
         self._attached.close()
         self._feed = self._attached.enter_context(self._feeds.session(session))
         self._events = self._feed.ring.join(self.wake)
@@ -540,7 +542,7 @@ class _Watcher(contextlib.ExitStack):
 
     def read(self) -> bytes:
         """The new data, possibly empty."""
-        # Before the reading: what comes during it sets the event again, and the next round finds it.
+        # Before reading: an event that arrives meanwhile sets this again, and the next round finds it.
         self.wake.clear()
         parts = []
         for place in self._places:
@@ -567,7 +569,7 @@ def _missed(feed: SessionFeed, after: str | None) -> bytes:
         position = events.position(after)
     except ValueError:
         position = None
-    if position is None:  # of a log that is no more
+    if position is None:  # the id belongs to a log that no longer exists
         cursor = events.cursor(feed.sent_seq)
         return frame("reset", {"cursor": cursor}, cursor)
     return feed.backlog(position)
@@ -592,12 +594,12 @@ class StreamResponse(Response):
                     pass
                 tasks.cancel_scope.cancel()
 
-            # Only reading the request shows that a browser has left; a stream with nothing to say would never notice.
+            # Only reading the request shows that a browser has disconnected; a silent stream would never notice.
             tasks.start_soon(until_gone)
             try:
                 await self._write(send)
             finally:
-                # The generator leaves its feeds when it is closed, also when this task is being cancelled.
+                # Closing the generator makes it leave its feeds, also when this task is being cancelled.
                 with anyio.CancelScope(shield=True):
                     await self._frames.aclose()  # type: ignore[attr-defined]  # it is a generator
                 self._release()
@@ -608,7 +610,7 @@ class StreamResponse(Response):
         async for data in self._frames:
             with anyio.move_on_after(_MAX_WRITE) as limit:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-            # Without an end of the answer: the connection is in an unknown state, and is to be dropped.
+            # Without a final chunk: the connection is in an unknown state and must be dropped.
             if limit.cancelled_caught:
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,13 +1,13 @@
-"""Who a request is from, and who can sign in: the checks that stand before everything else.
+"""The checks before every request: who sent it, and who can sign in.
 
-A sign-in rests on a token (it ends when that token is no longer the principal's), on the socket of the shared server,
-which only its own user can reach, on the word of a trusted proxy, which must say the same with every request, or on
-nothing where the server lets everybody on this machine in.
+The basis of a sign-in is one of these: a token (the sign-in ends when the token is no longer the principal's); the
+socket of the shared server, which only its own user can reach; a trusted proxy, which must name the same person in
+every request; or nothing, on a server that admits everyone on this machine.
 
-The Host must be one of ours, so that no foreign name leads here (DNS rebinding). A browser must say that the page which
-asks is ours (Origin, Sec-Fetch-Site). Then a bearer token counts; or else a cookie together with the header
-`X-CSRF-Token`, whose value only our own page has. Cookies are shared by all ports of a host, the storage of a page is
-not: the cookie alone, which a server on another port may get to see, opens nothing.
+The Host must be one of ours, so that no foreign name leads here (DNS rebinding). A browser must report that the
+requesting page is ours (Origin, Sec-Fetch-Site). Then a bearer token counts, or otherwise a cookie together with the
+header `X-CSRF-Token`, whose value only our own page has. All ports of a host share cookies but not a page's storage: a
+server on another port may receive the cookie, but the cookie alone grants no access.
 """
 
 import asyncio
@@ -167,8 +167,7 @@ class Guard:
         429 for an address with too many failed tokens."""
         token = _bearer(request)
         if token is not None:
-            # Before the token is looked at: an address that guesses
-            # must not learn whether one of its guesses was right.
+            # Before the token is checked: an address that guesses tokens must not learn whether one guess was right.
             self._limit.check(_address(request))
             identity = await self._accounts.by_token(token)
             if identity is not None:
@@ -187,8 +186,8 @@ class Guard:
         if not cookie or not csrf or len(cookie) > _MAX_SECRET or len(csrf) > _MAX_SECRET:
             return None
         found = await asyncio.to_thread(self._sign_ins.find, cookie, csrf)
-        # With every request: whoever a proxy lets in no more, or as somebody else, is signed in no more. Nor are the
-        # groups those of the sign-in, hours ago, but those that it says now.
+        # Checked with every request: a person whom the proxy no longer admits, or names differently, is no longer
+        # signed in. The groups are the ones that the proxy names now, not the ones from the sign-in hours ago.
         if (
             found is not None
             and self._accounts.must_be_named(found.identity)
@@ -196,7 +195,7 @@ class Guard:
         ):
             return None
         if found is not None and not await self._accounts.stands(found.identity):
-            # Ended for good: if the same token is given out again, an old browser must not be signed in by that.
+            # Ended permanently: if the same token is issued again, an old browser must not be signed in by it.
             await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
             return None
         return found
@@ -232,10 +231,10 @@ class Guard:
     async def sign_in(self, request: Request, ticket: str | None, token: str | None, device: str) -> NewSignIn:
         """A new sign-in with a ticket, a token, or nothing on an open server. Raises RequestRefused."""
         address = _address(request)
-        # Before the ticket is looked up, which uses it up.
+        # Before the ticket is looked up, because that uses it up.
         self._limit.check(address)
         identity = await self._identity(request, ticket, token)
-        # A ticket outlives what it rests on: the token may have been withdrawn since it was given.
+        # A ticket outlives its basis: the token may have been revoked since the ticket was issued.
         if identity is None or not await self._accounts.stands(identity):
             self._note_failure(request)
             raise RequestRefused(
@@ -248,7 +247,7 @@ class Guard:
             return await asyncio.to_thread(self._sign_ins.use_ticket, ticket)
         if token is not None:
             found = await self._accounts.by_token(token)
-            # An access token lasts minutes and can be taken back: a sign-in would outlast it by weeks.
+            # An access token lasts minutes and can be revoked: a sign-in would outlast it by weeks.
             return found if found is not None and found.has_operator_token else None
         return await self._accounts.by_request(request) or self._accounts.anybody()
 
@@ -284,7 +283,7 @@ def _bearer(request: Request) -> str | None:
     if value is None:
         return None
     scheme, _, token = value.partition(" ")
-    # Another scheme is a failed try and not an absence: it must not fall back to the cookie.
+    # Another scheme is a failed attempt, not a missing token: it must not fall back to the cookie.
     return token.strip() if scheme.casefold() == "bearer" else ""
 
 

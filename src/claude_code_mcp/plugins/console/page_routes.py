@@ -139,15 +139,15 @@ class ServiceRoutes:
 
     async def _open_stream(self, request: Request, user: WebUser) -> Response:
         response = await self._streams.open(request, user)
-        # The page that is open from now on shows what is asked, in its list at least.
+        # From now on the open page shows open questions, at least in its list.
         for session in self._service.sessions(principal=user.principal):
-            # Whoever only watches a session is not the one whose time to answer begins.
+            # A viewer of a shared session does not start the time limit of a question.
             if self._service.access.may_answer(session.id, user.principal):
                 self._service.broker.seen(*(question.id for question in session.questions))
         return response
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
-        """A question that opens while the page is open is seen at once."""
+        """A question that opens while the page is open counts as seen at once."""
         if isinstance(event, QuestionOpened) and self.watched(owner):
             self._service.broker.seen(event.question.id)
 
@@ -166,7 +166,7 @@ def api_routes(
     def for_user(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             async def work() -> Response:
-                # The user first: no handler runs for a request that is nobody's.
+                # Authenticates first: no handler runs for an unauthenticated request.
                 user = await user_of(request)
                 with bodies.of(user.principal, request):
                     return await handler(request, user)
@@ -179,5 +179,5 @@ def api_routes(
         raise RequestRefused(404, "NOT_FOUND", "Not found.")
 
     routes = [Route(f"/api{path}", for_user(handler), methods=[method]) for method, path, handler in handlers]
-    # Behind the same checks: without a sign-in nobody learns which addresses exist.
+    # Behind the same checks: without a sign-in the existing addresses are not revealed.
     return [*routes, Route("/api/{rest:path}", for_user(nothing), methods=[*METHODS])]

@@ -48,7 +48,8 @@ def serve_phone(
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("The console is again reachable from this machine only.")
     finally:
-        # The server reads the address whenever it gives a link. Links in notices then lead to this machine again.
+        # The server reads the address whenever it creates a link. Links in notifications then lead to this machine
+        # again.
         with contextlib.suppress(Exception):
             ask()
     return 0

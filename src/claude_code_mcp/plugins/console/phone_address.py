@@ -1,8 +1,8 @@
 """The address at which a phone reaches the console of the shared server.
 
 `web --tunnel` and `web --lan` serve the console there while they run. They write the address to a file and hold a lock
-on another. The server accepts requests to the address and uses it in links while the lock is held, so an address whose
-command was killed stops counting too.
+on another file. The server accepts requests to the address and uses it in links while the lock is held, so the address
+of a killed command also becomes invalid.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class PhoneAddress:
         private_directory(self._file.parent)
         lock = FileLock(self._lock, mode=0o600)
         try:
-            # The server holds the lock for a moment whenever it reads the address.
+            # The server holds the lock briefly whenever it reads the address.
             lock.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
             raise InvalidArgument(

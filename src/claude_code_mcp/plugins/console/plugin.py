@@ -56,7 +56,7 @@ class ConsolePlugin(Plugin):
 
         served = server.settings.section(ConsoleSettings).web
         used = server.shared is not None and served and not server.over_http
-        # Served over HTTP it has that port; else it is opened again if it was open before.
+        # Over HTTP the console uses that port; otherwise its own port is reopened if it was open before.
         if used and await asyncio.to_thread((server.settings.state_dir / "web").exists):
             server.service.start_task(self._own_port(server).reopen())
         try:

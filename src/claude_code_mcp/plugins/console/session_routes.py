@@ -122,7 +122,7 @@ class SessionRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     async def list(self, request: Request, user: WebUser) -> Response:
         text, project = text_of(request, "text"), text_of(request, "project", 4096)
@@ -143,7 +143,7 @@ class SessionRoutes:
         )
         plain = not offset and text is None and project is None and not archived
         active, _ = await stored.page(caller=user.caller, limit=_MAX_ROWS, active=True) if plain else ([], None)
-        # Of a search nobody knows how much it will find.
+        # The number of search results is unknown in advance.
         counted = more is not None and text is None and project is None
         listed = {
             "attention": redactor.data(most_urgent_first(map(page_row, active))),
@@ -198,7 +198,7 @@ class SessionRoutes:
         except SessionNotFound:
             if session is None:
                 raise
-            # A session in memory has no transcript before its process has written one, and exists all the same.
+            # A session in memory has no transcript until its process has written one.
             none = {"sessionId": session.id, "title": "", "total": 0, "first": 1, "turns": []}
             return answer({**none, "agents": [], "leftBehind": 0, "cursor": cursor})
         cwd, parts = session.cwd if session is not None else "", read.page.parts
@@ -263,7 +263,7 @@ class SessionRoutes:
         found = await self._service.stored.find(session_id_of(request), text, _MAX_FOUND, caller=user.caller)
         return answer({"found": [{"turn": hit.turn, "itemId": hit.item_id, "excerpt": hit.excerpt} for hit in found]})
 
-    # -- doing ----------------------------------------------------------------------------------------------------
+    # -- changing -------------------------------------------------------------------------------------------------
 
     async def create(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, CreateSession)
@@ -307,7 +307,7 @@ class SessionRoutes:
         await arguments_of(request, Nothing)
         done = await self._service.interrupt(session_id_of(request), caller=user.caller)
         redactor = self._service.redaction
-        # Whole: the page puts them back where they were written.
+        # Unabridged: the page puts the messages back into the input box.
         dropped = [{"messageId": message.id, "text": redactor.text(message.text)} for message in done.dropped]
         return answer({**dump(interruption(done.session, (), redactor)), "droppedMessages": dropped})
 
@@ -474,7 +474,7 @@ class QuestionRoutes:
     async def answer(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, QuestionAnswer)
         decided = answer_from(arguments.decision, arguments)
-        # Nothing is awaited from here on to the answer itself.
+        # No await from here on to the answer itself.
         question = self._question(request, user)
         shown = without_secrets(question, self._service.redaction)
         session = self._service.respond(
@@ -484,9 +484,9 @@ class QuestionRoutes:
             principal=user.principal,
             by=CHANNEL,
             client=user.device,
-            person=user.sign_in is not None,  # a token alone is a program's
+            person=user.sign_in is not None,  # a token alone belongs to a program
         )
-        await session.saved()  # what was allowed for the session outlives this process
+        await session.saved()  # permissions for the session outlive this process
         return answer({"sessionId": session.id, "status": status_of(session)})
 
     def _question(self, request: Request, user: WebUser) -> Question:
@@ -519,7 +519,7 @@ async def _until_connected(hub: "Hub", server: str) -> None:
         async with asyncio.timeout(_MAX_WAIT):
             while hub.status(server)[0].state != "connected":
                 await changed.wait()
-                changed.clear()  # nothing is awaited between this and the look
+                changed.clear()  # no await between this and the check
     except TimeoutError:
         pass
     finally:

@@ -95,7 +95,7 @@ class SignInRoutes:
             raise InvalidArgument("token: pass a ticket or a token, not both.", field="token")
         device = one_line(visible(arguments.device or ""), _MAX_DEVICE)
         if arguments.ticket is not None and not arguments.replace:
-            # Before the ticket is used: a person who decides against it can still use it elsewhere.
+            # Before the ticket is used: a person who declines can still use it elsewhere.
             await self._guard.refuse_ticket_of_another(request, arguments.ticket)
         made = await self._guard.sign_in(request, arguments.ticket, arguments.token, device)
         principal = made.sign_in.identity.principal
@@ -114,9 +114,9 @@ class SignInRoutes:
         elif user.sign_in is not None:
             await asyncio.to_thread(self._sign_ins.end, user.sign_in.id, user.principal)
         self._audit(AuditKind.SIGNED_OUT, user.principal, device=user.device, everywhere=bool(arguments.everywhere))
-        # After the sign-in has ended: the streams ask the database whether it still stands.
+        # After the sign-in has ended: the streams check the database for it.
         self._routes.check_sign_ins(user.principal)
-        # Otherwise the next person at this browser would be signed in again with a click.
+        # Otherwise the next person at this browser could sign in again with one click.
         leaving = await self._accounts.sign_out_address(user.identity)
         response = answer({"provider": leaving})
         self._guard.clear_cookie(request, response)
@@ -132,7 +132,7 @@ class SignInRoutes:
         }
         response = answer(fields)
         cookie = self._guard.cookie_of(request) if user.sign_in is not None else None
-        if cookie:  # so that the browser keeps it as long as we do
+        if cookie:  # so that the browser keeps it as long as the server does
             self._guard.set_cookie(request, response, cookie)
         return response
 
@@ -162,7 +162,7 @@ class SignInRoutes:
     async def ticket(self, request: Request, user: WebUser) -> Response:
         await arguments_of(request, Nothing)
         if user.sign_in is None and not user.identity.has_operator_token:
-            # For the same reason as in `Guard.sign_in`: a link would make a sign-in of an access token.
+            # For the same reason as in `Guard.sign_in`: a link would turn an access token into a sign-in.
             raise RequestRefused(
                 403, "FORBIDDEN", "An access token cannot create a link. Sign in to the console for one."
             )

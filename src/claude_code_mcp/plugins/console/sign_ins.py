@@ -88,7 +88,7 @@ class SignIns:
         """Uses a ticket up and returns its identity; None if it is unknown, used or expired."""
         query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
         row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
-        # Removed in any case: one that has expired is of no use to anybody either.
+        # Removed in any case: an expired ticket is useless.
         return None if row is None or row[2] <= self._clock() else Identity(row[0], row[1])
 
     # -- sign-ins -------------------------------------------------------------------------------------------------
@@ -109,14 +109,14 @@ class SignIns:
         """The sign-in with these two secrets, recording its use; None if unknown or expired."""
         query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
         row = self._database.row(query, hash_of(cookie))
-        # The first secret is looked up by its hash, which says
-        # nothing about it; the second is compared in constant time.
+        # The first secret is looked up by its hash, which reveals nothing about it; the second is compared in constant
+        # time.
         if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
             return None
         found, now = _sign_in(row[:-1]), self._clock()
         if found.expires_at < now:
             return None
-        # Not at every request: each note is a transaction, and those of all servers of the user take turns.
+        # Not at every request: each record is a transaction, and all servers of the user share the database.
         if now - found.used_at > _USE_NOTED:
             self._database.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", now, found.id)
         return found

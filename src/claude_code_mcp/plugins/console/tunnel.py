@@ -46,7 +46,7 @@ TUNNELS = {
     "cloudflared": Tunnel(
         "cloudflared",
         lambda origin: ("tunnel", "--no-autoupdate", "--url", origin),
-        # The program also prints the address of the service that it asks for a tunnel.
+        # The program also prints the address of the service from which it requests a tunnel.
         re.compile(r"https://(?!api\.)[a-z0-9-]+\.trycloudflare\.com(?=[/\s]|$)"),
         "https://developers.cloudflare.com/cloudflare-one/connections/connect-networks/downloads/",
         "Anyone who knows this address can reach the sign-in page, but only your link signs in.",
@@ -99,7 +99,7 @@ async def _address(tunnel: Tunnel, child: ChildProcess, output: _Output, say: Ca
     shown = 0
     deadline = asyncio.get_running_loop().time() + _START_SECONDS
     while True:
-        # Read before the text, which then has everything that an ended program has printed.
+        # Read before the text, which then includes all output of an ended program.
         ended = child.exited.done()
         text = f"{output.text}\n{child.stderr}"
         if (found := tunnel.address.search(text)) is not None:
