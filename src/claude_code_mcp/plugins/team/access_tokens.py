@@ -134,7 +134,7 @@ class AccessTokens:
     async def check(self, token: str) -> Grant | None:
         """The token's grant; None if it is invalid, with the reason in the log. Raises UpstreamUnavailable if that
         cannot be determined now."""
-        # Before anything is parsed or sent on: anybody can send anything.
+        # Before anything is parsed or forwarded: the sender is unauthenticated.
         if len(token) > _MAX_TOKEN or not token.isascii():
             return None
         try:
@@ -150,7 +150,7 @@ class AccessTokens:
             log.info("rejected an access token: %s", reason)
             return None
         except UpstreamUnavailable as error:
-            # Where the issuer is, and how it fails, is for the operator and not for whoever asks.
+            # The issuer's address and failures are for the operator, not for the sender of the token.
             log.error("access tokens from %s cannot be verified: %s", self.issuer, error.message)
             raise UpstreamUnavailable("The issuer of access tokens cannot be reached at the moment.") from None
 
@@ -159,7 +159,7 @@ class AccessTokens:
         Raises UpstreamUnavailable if that cannot be determined now."""
         try:
             claims = await self._signed(id_token, [client_id])
-            # It must have been given for this very sign-in, and not for one that somebody else has begun.
+            # The token must have been issued for this sign-in, not for one that another person started.
             if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
                 raise NotGood("it belongs to another sign-in")
             return self._grant(claims)
@@ -177,7 +177,7 @@ class AccessTokens:
 
     async def metadata(self) -> Mapping[str, Any]:
         """The issuer's metadata, at most a minute old. Raises UpstreamUnavailable."""
-        # One reading for all who ask, and a failure counts for a while too: anybody can have this asked.
+        # All callers share one request, and a failure is cached too: any unauthenticated client can trigger it.
         async with self._reading_metadata:
             if time.monotonic() >= self._metadata_until:
                 try:
@@ -263,7 +263,7 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
         raise NotGood(f"its claim {claim!r} is not a valid name")
     if not 0 < len(name) <= _MAX_NAME:
         raise NotGood(f"its claim {claim!r} is too long or empty")
-    # Anybody may register with somebody else's address; the issuer says whether it was looked at.
+    # Anyone may register with another person's address; the issuer reports whether the address is verified.
     if claim == "email" and claims.get("email_verified") is not True:
         raise NotGood("its email address is not verified")
     return name
@@ -376,7 +376,7 @@ class IssuerKeys:
         return self._by_id[key_id]
 
     async def _read_again(self, key_id: str | None) -> None:
-        # Others have waited at the lock while one has read them; and after each try there is a pause.
+        # Another caller may have read the keys while this one waited at the lock; each attempt is followed by a pause.
         if (key_id in self._by_id and self._age() < _KEYS_FOR) or time.monotonic() - self._tried_at < _PAUSE:
             if self._age() >= _KEYS_AT_MOST:
                 raise UpstreamUnavailable("the issuer's keys could not be read")
@@ -390,7 +390,7 @@ class IssuerKeys:
                 "the keys of %s cannot be refreshed; using the known ones for now: %s", self._issuer, error.message
             )
         finally:
-            # From its end on: those who have waited meanwhile must not each wait for an issuer that hangs.
+            # Measured from the end of the attempt: callers that waited must not each wait for an issuer that hangs.
             self._tried_at = time.monotonic()
 
     def _age(self) -> float:
@@ -411,7 +411,7 @@ class IssuerKeys:
                 try:
                     key = jwt.PyJWK(row)
                 except (jwt.PyJWTError, TypeError, ValueError):
-                    continue  # of a kind that is not known here, or no key at all; the others count
+                    continue  # an unknown kind or not a key; the other keys are used
                 if key.algorithm_name in ALGORITHMS and isinstance(key.key_id, str | None):
                     found[key.key_id] = key
         if len(found) == 1:
@@ -508,7 +508,7 @@ async def _get_json(address: str, form: Mapping[str, str] | None = None, client:
             body = bytearray()
             async for part in answer.aiter_bytes():
                 body += part
-                # Before the next part: the issuer is trusted with names, not with this server's memory.
+                # Checked before the next chunk: the issuer is trusted with names, not with this server's memory.
                 if len(body) > _MAX_ANSWER:
                     raise UpstreamUnavailable(f"{address} sent too large a response")
         if answer.status_code != 200:

@@ -141,8 +141,8 @@ class TokenAuthenticator(PeopleAuthenticator):
         address = caller_address()
         flooding = self._unknown_tokens.is_over(address)
         if flooding and tokens.must_ask(token):
-            # Whoever has no token can make up as many as they like, and each is a question to the issuer: those of all
-            # such addresses stand in one line, in which a good one gets its turn.
+            # A sender without a token can invent any number of them, and each causes a request to the issuer. All such
+            # addresses share one queue, in which a valid token gets its turn.
             async with self._doubted:
                 grant = await tokens.check(token)
         else:

@@ -116,7 +116,7 @@ def _address(settings: Settings, people: InvitedPeople) -> str:
 
 
 def _print_link(arguments: argparse.Namespace, address: str, secret: str) -> int:
-    # Behind the #: browsers do not send that, so the secret is in no log on the way.
+    # In the fragment, which browsers do not send, so that the secret appears in no log on the way.
     url, expires_at = f"{address}/invite#{secret}", time.time() + arguments.hours * _HOUR
     if arguments.json:
         print_json({"name": arguments.name, "url": url, "expiresAt": iso(expires_at)})
@@ -169,7 +169,7 @@ def _print_names(names: Sequence[PersonName], *, below: bool) -> None:
     if not names:
         return
     rows = [("NAME", "SUBJECT", "ISSUER", "SINCE")]
-    # What the provider says of people is shown on the operator's terminal.
+    # The provider controls these texts, and they are printed to the operator's terminal.
     rows += [(visible(name.name), visible(name.subject), visible(name.issuer), iso(name.since)) for name in names]
     if below:
         print()
@@ -183,7 +183,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     removed = people.remove(arguments.name)
     if removed is None:
         raise NotFound(f"There is no person named {arguments.name}.")
-    # After the removal was committed: a server that looks now must not find them.
+    # After the removal is committed, so that a server that reads now does not find them.
     announce_change(settings.state_dir)
     _audit_ended_shares(settings, removed)
     fields = {"removed": arguments.name, "sharesEnded": len(removed.shares)}
@@ -255,6 +255,6 @@ def _share(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 
 def _unshare(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
-    # A name always: without one the tool would take the session back from everybody.
+    # Always with a name: without one the tool would end the shares with everyone.
     report = sessions.manage(sessions.find(arguments.session), "unshare", text=arguments.name)
     return print_outcome(arguments, report, visible(report["message"]))

@@ -1,9 +1,9 @@
 """The people who were invited, with their invitations and passkeys.
 
 A person of the embedded authorization server has a name, which the operator chose and under which rules, costs and
-sessions are stored, and a subject, which is random and never reused. Somebody who is invited under the name of a
+sessions are stored, and a subject, which is random and never reused. A person who is invited under the name of a
 removed person has another subject. Removing a person removes all their data in the same transaction. The name stays
-reserved for invited people, so that nobody can get it, with its sessions, through a provider or a proxy.
+reserved for invited people, so that no other person can get it, with its sessions, through a provider or a proxy.
 
 Using an invitation removes it and stores its passkey in one transaction: of two simultaneous uses one fails, in
 whatever process. Only its hash is stored. Every method blocks on the disk and raises OSError if the database cannot be
@@ -129,7 +129,7 @@ class InvitedPeople:
         def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount
             if removed:
-                # Those of a caller with a token of this name rest on something else, and stay.
+                # Sign-ins of a caller with a static token of this name have another basis and stay.
                 for table in ("sign_ins", "tickets"):
                     db.execute(
                         f"DELETE FROM {table} WHERE principal = ? AND credential LIKE 'person:%'",  # noqa: S608

@@ -246,7 +246,7 @@ class OAuthGrants:
     def _forget_expired(self, db: "sqlite3.Connection") -> None:
         now = self._clock()
         db.execute("DELETE FROM oauth_tokens WHERE expires_at <= ?", (now,))
-        # A code stays after its time for as long as its grant has tokens: if it comes again, they end.
+        # An expired code stays for as long as its grant has tokens: a second use ends them.
         db.execute(
             "DELETE FROM oauth_grants WHERE granted_at < ? AND NOT EXISTS"
             " (SELECT 1 FROM oauth_tokens WHERE oauth_tokens.grant_id = oauth_grants.grant_id)",

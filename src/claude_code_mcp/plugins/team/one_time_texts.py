@@ -9,8 +9,8 @@ from ...core.model.text import base64url
 
 class OneTimeTexts:
     """One-time values that pass through a browser: whether this process created them and whether they are unused.
-    Nothing is stored for outstanding values, so that nobody can displace those of others by creating many; of used ones
-    the latest `most` are stored. After a restart none is valid."""
+    Outstanding values are not stored, so that a flood of new ones cannot displace those of others; of used values the
+    latest `most` are stored. After a restart none is valid."""
 
     def __init__(self, most: int = 1000) -> None:
         self._key = secrets.token_bytes(32)

@@ -94,7 +94,7 @@ class People:
         cannot be served, which is logged. Raises UpstreamUnavailable if that cannot be determined now."""
         if not self._is_free(grant) or not await self._own_name(grant):
             return None
-        # A token from before says nothing of the groups: whoever has left one would be in it again by showing it.
+        # An earlier token must not set the groups: a person could return to a group by showing an old token.
         outdated = self._is_outdated(grant)
         if not outdated or grant.name not in self._known:
             groups = self._remembered[grant.name].names if outdated else grant.groups
@@ -104,8 +104,9 @@ class People:
                 return None
         if not outdated:
             await self._remember(grant)
-        # Again: the list of callers may have changed meanwhile, or somebody else have come by this name. Nothing is
-        # awaited from here on, and only then are the groups taken over: nobody changes what somebody else may do.
+        # Checked again: the list of callers may have changed meanwhile, or another person may have taken the name. No
+        # await from here on, and the groups are assigned only then, so that one person cannot change another's
+        # permissions.
         if not self._is_free(grant):
             return None
         known = self._known.get(grant.name)
@@ -140,7 +141,7 @@ class People:
         try:
             own = await asyncio.to_thread(self._names.take, grant.name, self._issuer, grant.subject)
         except OSError as error:
-            # Not known whose it is: somebody else's sessions would be open to whoever comes now.
+            # The owner is unknown: admitting this person could open another person's sessions.
             log.error("cannot read who owns the name %s: %s", grant.name, error)
             raise UpstreamUnavailable("Your account cannot be looked up at the moment.") from None
         if not own:
@@ -185,7 +186,7 @@ class People:
 
     def expires_at(self, identity: Identity) -> float | None:
         """Until when this person is admitted by what they have shown; None if they are not."""
-        # The person too and not only the name: after a restart the sign-ins from before are still on the disk.
+        # Checks the person and not only the name: after a restart, earlier sign-ins are still on the disk.
         person = self._known.get(identity.principal)
         if person is None or self._identity_of(identity.principal, person.subject) != identity:
             return None

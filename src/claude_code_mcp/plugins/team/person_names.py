@@ -1,8 +1,8 @@
 """The owners of names.
 
 A name belongs permanently to the first person who signs in with it: an issuer and a subject, or an invited person. A
-provider can give a name to somebody else, but sessions, files and costs are stored under it here. Every method blocks
-on the disk.
+provider can give a name to another person later, but sessions, files and costs are stored under it here. Every method
+blocks on the disk.
 """
 
 import json
@@ -68,7 +68,7 @@ class PersonNames:
         query = "SELECT issuer, subject FROM person_names WHERE name = ?"
         found = self._database.row(query, name)
         if found is None:
-            # Of two servers that come to this at once the first has it: the row that is there is what counts.
+            # Of two concurrent servers the first wins: the existing row counts.
             insert = "INSERT OR IGNORE INTO person_names VALUES (?, ?, ?, ?)"
             self._database.execute(insert, name, issuer, subject, self._clock(), durable=True)
             found = self._database.row(query, name)

@@ -67,8 +67,8 @@ class ProviderSignIn:
         self._scopes = tuple(dict.fromkeys(("openid", "profile", "email", *own.oauth_scopes)))
         self._callback = f"{url.rstrip('/')}{CALLBACK}"
         self._secure = url.startswith("https://")
-        # With the prefix no other host of the same domain can set it: its owner could have people of this server go on
-        # with a sign-in of theirs. Browsers take it for the whole host only, and over TLS.
+        # With the prefix no other host of the same domain can set it. Otherwise that host's owner could make people of
+        # this server continue a sign-in of the owner's. Browsers accept it for the whole host only, and over TLS.
         prefix, self._path = ("__Host-", "/") if self._secure else ("", START)
         self._cookie = f"{prefix}claude_code_mcp_sign_in_{hashlib.sha256(url.encode()).hexdigest()[:8]}"
         self._states = OneTimeTexts()
@@ -83,7 +83,7 @@ class ProviderSignIn:
                     log.warning("a sign-in at the provider failed: %s", reason)
                 except UpstreamUnavailable as error:
                     log.warning("a sign-in at the provider failed: %s", error.message)
-                # A person is before the browser: the page tells them, and where the provider is stays in the log.
+                # The browser shows a page to the person; the provider's address stays in the log.
                 self._page.refused()
                 return RedirectResponse(f"{self._url}#sign-in-failed", 303, dict(HEADERS))
 
@@ -129,7 +129,7 @@ class ProviderSignIn:
         query = request.query_params
         state, code = query.get("state", ""), query.get("code", "")
         browser, tokens = request.cookies.get(self._cookie, ""), self._tokens
-        # Before anything is awaited: it counts once, whoever comes with it.
+        # Before any await: it counts once, whichever request uses it.
         if not self._use(state):
             raise _Failed("it was not started here, has expired or was already completed")
         if not self._states.is_derived(browser, "browser", state):
@@ -147,7 +147,7 @@ class ProviderSignIn:
         }
         answer = await tokens.exchange(form, self._client)
         id_token, nonce = str(answer.get("id_token", "")), self._states.derived("nonce", state)
-        # A provider that says nothing of scopes has granted those that were asked for (RFC 6749, 5.1).
+        # A provider that returns no scopes has granted the requested ones (RFC 6749, 5.1).
         granted = answer.get("scope", " ".join(self._scopes))
         scopes = granted.split() if isinstance(granted, str) else ()
         identity = await self._admitted(id_token, nonce, scopes)

@@ -28,7 +28,7 @@ class ProxyUsers:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        # What it believes of where a request is from is as uvicorn does it.
+        # Determines the peer's address from forwarded headers as uvicorn does.
         self._trusted = ProxyHeadersMiddleware(app, [*settings.http_proxies]).trusted_hosts  # type: ignore[arg-type]
         user, groups = settings.proxy_user_header, settings.section(TeamSettings).proxy_groups_header
         self._user = user.lower().encode() if user is not None else None
@@ -42,7 +42,7 @@ class ProxyUsers:
         await self._app(scope, receive, send)
 
     def _with_user(self, scope: Scope) -> Scope:
-        # Before anything is changed: inside, the address is the one that the proxy has told.
+        # Before any change: the inner application sees the address that the proxy reports.
         peer = (scope.get("client") or ("",))[0]
         users = [value for name, value in scope["headers"] if name.lower() == self._user]
         groups = [value for name, value in scope["headers"] if name.lower() == self._groups]

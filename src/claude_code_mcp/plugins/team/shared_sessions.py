@@ -56,7 +56,7 @@ class SharedSessions(SessionAccess):
             raise LimitReached("This session has reached the maximum number of shares.")
         details = {"with": grantee, "access": str(access)}
         self.audit(AuditEvent(AuditKind.SESSION_SHARED, owner, session_id, details))
-        self.taken_back(session_id)  # from answering to watching is less
+        self.taken_back(session_id)  # changing access from answering to watching revokes permissions
 
     async def take_back(self, session_id: str, owner: str, grantee: str | None = None) -> list[str]:
         ended = await asyncio.to_thread(self._shares.take_back, session_id, grantee)
@@ -107,7 +107,7 @@ class SharedSessions(SessionAccess):
             return
         async with FileFollower().follow(str(file)) as changes:
             while True:
-                # First when it is followed already: what was changed before that would be missed.
+                # Read once after the watch begins: earlier changes would be missed otherwise.
                 with contextlib.suppress(OSError):
                     await self.refresh()
                 await changes.changed()

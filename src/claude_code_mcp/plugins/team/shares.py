@@ -123,7 +123,7 @@ class Shares:
     def changes_file(self) -> Path:
         """The file that changes when a session is shared or unshared, which other servers with this state directory
         follow; its directory exists."""
-        self._database.open()  # first: a restore that is under way puts another directory in the place of this one
+        self._database.open()  # first: a restore in progress replaces this directory
         private_directory(self._changes.parent)
         return self._changes
 

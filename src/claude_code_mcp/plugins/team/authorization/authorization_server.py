@@ -61,8 +61,8 @@ _SIGNED_IN_FOR = 12 * 3600.0
 _MAX_FORM = 64 << 10
 _MAX_FAILURES, _MAX_REGISTRATIONS, _MAX_DOCUMENTS, _MAX_EXCHANGES = 60, 60, 60, 600
 """Per address and minute: failed sign-ins, client registrations, client documents read, and tokens requested or
-revoked. Nothing could be guessed; the limits are for the load. Whole offices, and the users of a hosted client, share
-an address, and a client requests a token every ten minutes."""
+revoked. None of these secrets can be guessed; the limits protect against load. Whole offices, and the users of a hosted
+client, share an address, and a client requests a token every ten minutes."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -114,7 +114,7 @@ class _PasskeyForms:
             self.failures.failed(_address(request))
             self._audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
             raise _Stopped(message("Unknown passkey", "Nothing was approved. Try again.", 403))
-        # After the signature and with nothing awaited in between: of two that are good, one counts.
+        # After the signature and without an await in between: of two valid uses only one counts.
         if not self._requests.use(sealed):
             raise _Stopped(_over())
         return person
@@ -193,7 +193,7 @@ def people_of(
         return None if found is None else (grant_of(*found), found[1])
 
     tokens = OwnAccessTokens(OAuthGrants(database), origin, resource)
-    # Whose name is whose is known by the invitations.
+    # The invitations determine who owns a name.
     people = People(origin, service.admit, service.assign, None, is_taken, returning, invited.groups())
     return tokens, people
 
@@ -242,14 +242,15 @@ class AuthorizationServer:
         mark = await asyncio.to_thread(change_mark, self._state_dir)
         async with WatchedFile(str(mark), lambda: None) as watched:
             while True:
-                # In this order: a change from here on is noted again.
+                # In this order, so that a change from here on is noticed again.
                 watched.clear()
                 await watched.watch_again()
                 try:
                     self._apply(await asyncio.to_thread(self._people.names))
                     await self._end_what_was_left()
                 except OSError as error:
-                    # Not taken for an empty list. Their tokens are looked up for each request all the same.
+                    # An error is not an empty list. Removed people's tokens are refused anyway, because each request
+                    # looks them up.
                     log.error("cannot read who was removed, or could not end their sessions: %s", error)
                 await watched.wait()
 
@@ -273,7 +274,7 @@ class AuthorizationServer:
             return
         for name in await asyncio.to_thread(self._people.left_by_removed):
             await self._callers.remove(name)
-            # Last: what failed, or was cut off with this server, is done at the next change or by the next one.
+            # Last: after a failure or a stop of this server, the next change or the next server repeats it.
             await asyncio.to_thread(self._people.note_ended, name)
 
     def _end_stolen(self, name: str) -> None:
@@ -324,7 +325,7 @@ class AuthorizationServer:
     def _metadata(self) -> OAuthMetadata:
         return OAuthMetadata.model_validate(
             {
-                # As a text: clients compare issuers letter by letter.
+                # As a string: clients compare issuers character by character.
                 "issuer": self._origin,
                 "authorization_endpoint": f"{self._origin}/authorize",
                 "token_endpoint": f"{self._origin}/token",
@@ -399,13 +400,13 @@ class AuthorizationServer:
         if _has_repeated(request.query_params.multi_items()):
             return message("Request rejected", "The request has a duplicate parameter.", 400)
         if self._is_own(request.query_params.get("redirect_uri", "")):
-            # Looked at here too: a client that has named a port of the person's own machine may come with any other.
+            # Checked here too: a client that has registered a port on the person's own machine may use any other port.
             return message("This client cannot sign in", "It asks to redirect you to a page of this server.", 400)
         self._count_reading(request, request.query_params.get("client_id"))
         response = await handler.handle(request)
         location = response.headers.get("location")
         if location is None:
-            # Never sent on to an address that is not the client's: the person is told instead.
+            # Never redirected to an address that is not the client's: the person sees the error instead.
             return message(
                 "This client cannot sign in",
                 "It is not registered here, or it asks to redirect you to an address that it has not registered.",
@@ -413,11 +414,11 @@ class AuthorizationServer:
             )
         if location.startswith(f"{self._origin}{CONSENT}?"):
             return response
-        # A refusal says who it is from too (RFC 9207).
+        # A refusal also identifies the issuer (RFC 9207).
         location = construct_redirect_uri(location, iss=self._origin)
         if urlsplit(location).scheme != "http":
-            # Anybody can register any address: only a program on the person's own machine is told without their doing
-            # (RFC 9700, 4.11.2). Otherwise a link to this server would lead wherever somebody likes.
+            # Anyone can register any address: only a program on the person's own machine is redirected to without their
+            # consent (RFC 9700, 4.11.2). Otherwise a link to this server would be an open redirect.
             return refused_page(location)
         response.headers["location"] = location
         return response
@@ -452,13 +453,13 @@ class AuthorizationServer:
         takes a slot that others wait for."""
         if isinstance(client_id, str) and self._documents.must_read(client_id):
             self._readings.check(_address(request))
-            # Counted before it is awaited: many at the same moment are many.
+            # Counted before the await, so that concurrent requests count too.
             self._readings.failed(_address(request))
 
     async def _register(self, request: Request, handler: RegistrationHandler) -> Response:
         address = _address(request)
         self._registrations.check(address)
-        # Counted before it is awaited: many at the same moment are many.
+        # Counted before the await, so that concurrent requests count too.
         self._registrations.failed(address)
         return await handler.handle(request)
 

@@ -61,7 +61,7 @@ class KnownClient(OAuthClientInformationFull):
         named = self.redirect_uris or []
         if redirect_uri is not None:
             wanted = str(redirect_uri)
-            # Spelled as the SDK spells the address of a request: one without a path has a slash there.
+            # Normalized like the address in a request by the SDK: without a path it gets a slash.
             spelled = [str(AnyUrl(str(address))) for address in named]
             if wanted in spelled or any(_same_on_loopback(wanted, address) for address in spelled):
                 return redirect_uri
@@ -76,7 +76,7 @@ def _same_on_loopback(wanted: str, named: str) -> bool:
     for parts in (first, second):
         if parts.scheme != "http" or parts.hostname not in _LOOPBACK_NAMES:
             return False
-        # A name and password before the host would make another host of it to the eye.
+        # A name and password before the host would make it look like another host.
         if parts.username is not None or parts.password is not None:
             return False
     return (first.path, first.query, first.fragment) == (second.path, second.query, second.fragment)
@@ -110,7 +110,7 @@ def is_at(address: str, origin: str) -> bool:
 
 def _canonical(address: str) -> tuple[str, str, int | None]:
     parts = urlsplit(address)
-    host = (parts.hostname or "").rstrip(".")  # the dot at its end leads to the same server
+    host = (parts.hostname or "").rstrip(".")  # a trailing dot leads to the same server
     host = "localhost" if host in _LOOPBACK_NAMES else host
     return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
@@ -132,7 +132,7 @@ def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) ->
     for address in addresses:
         if not isinstance(address, str):
             raise ValueError("redirect_uris must be strings")
-        # This server's own pages are no client: one of them could be made to act on what belongs to another.
+        # This server's own pages are no client: one of them could be tricked into acting on another client's data.
         if is_at(address, own_origin):
             raise ValueError("a redirect URI must not point to this server")
     name = metadata.get("client_name")
@@ -179,11 +179,11 @@ class ClientDocuments:
         if known is not None:
             return known[1]
         try:
-            # A few at a time: anybody can have documents read.
+            # A few at a time: any unauthenticated client can trigger reads.
             async with self._reading:
                 found = await self._read(client_id)
         except (NotPublic, InvalidArgument, ValueError, ValidationError, TimeoutError, OSError, httpx2.HTTPError):
-            # Why is told to nobody: it would be a way to look at what this server reaches.
+            # The reason is not revealed: it would let a client probe what this server can reach.
             found = None
         self._kept.pop(client_id, None)
         self._failed.pop(client_id, None)
@@ -214,13 +214,13 @@ async def _get(parts: SplitResult, address: str) -> bytes:
     port = f":{parts.port}" if parts.port is not None else ""
     url = f"{parts.scheme}://{literal}{port}{parts.path}" + (f"?{parts.query}" if parts.query else "")
     async with (
-        # Without the environment: a proxy would look the name up again, and may reach what this server must not.
+        # Without the environment's proxies: a proxy would resolve the name again and may reach forbidden addresses.
         httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as http,
         http.stream(
             "GET",
             url,
             headers={"Host": parts.netloc, "Accept": "application/json"},
-            # The certificate must be that of the name, though the connection goes to the address.
+            # The certificate is checked against the name, although the connection goes to the address.
             extensions={"sni_hostname": parts.hostname},
         ) as answer,
     ):

@@ -117,16 +117,16 @@ def page(title: str, body: str, status: int = 200, sends_to: str = "") -> HTMLRe
     )
     policy = (
         f"default-src 'none'; script-src {_SCRIPT_HASH}; style-src {_STYLE_HASH}; base-uri 'none'; "
-        # Browsers hold the answer to a form against this too: the client's address is where a decision leads.
+        # Browsers also apply this to the redirect after a form: a decision leads to the client's address.
         f"form-action 'self' {sends_to}".rstrip()
         + "; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     headers = {
         **HEADERS,
-        # With `no-referrer` browsers would say of our own forms that they are from nowhere.
+        # With `no-referrer`, browsers would send our own forms with the origin `null`.
         "Referrer-Policy": "same-origin",
-        # A client that has opened this in a window of its own must find it again when the browser comes back to it.
+        # A client that opened this page in a separate window must be able to access the window after the redirect.
         "Cross-Origin-Opener-Policy": "unsafe-none",
         "Content-Security-Policy": policy,
         "Cache-Control": "no-store",

@@ -1,9 +1,9 @@
 """Passkeys (WebAuthn): creating them and signing in with them; and requests that a browser has started.
 
-A request, such as a client's request for access, passes through the browser sealed. The server stores nothing about
-it, so nobody can displace others' requests by starting many. It is valid for ten minutes, once, and only with the
-cookie of the browser that started it. The challenge that a passkey signs is derived from both, so a signature is valid
-for this request in this browser only. After a restart of the server, requests must be started again.
+A request, such as a client's request for access, passes through the browser sealed. The server stores nothing about it,
+so a flood of requests cannot displace those of others. It is valid for ten minutes, once, and only with the cookie of
+the browser that started it. The challenge that a passkey signs is derived from both, so a signature is valid for this
+request in this browser only. After a restart of the server, requests must be started again.
 
 Passkeys must be discoverable, so that people type no name, and the authenticator must have verified the person.
 """
@@ -52,7 +52,7 @@ class SealedRequests:
     def __init__(self, origin: str) -> None:
         self._key = secrets.token_bytes(32)
         self._secure = origin.startswith("https://")
-        # With the prefix no other host of the same domain can set it; browsers take it over TLS only.
+        # With the prefix no other host of the same domain can set it; browsers accept it over TLS only.
         digest = hashlib.sha256(origin.encode()).hexdigest()[:8]
         self._cookie = f"{'__Host-' if self._secure else ''}claude_code_mcp_browser_{digest}"
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -100,7 +100,7 @@ class SealedRequests:
         return found if len(found) == _COOKIE_LENGTH and found.isascii() else secrets.token_urlsafe(32)
 
     def keep_browser(self, response: Response, browser: str) -> None:
-        # Lax: the page that it is first sent with is opened from the site of a client.
+        # Lax: the browser first sends it with a page that is opened from a client's site.
         response.set_cookie(
             self._cookie, browser, max_age=int(BEGUN_FOR), path="/", secure=self._secure, httponly=True, samesite="lax"
         )
@@ -203,7 +203,7 @@ class Passkeys:
         handle = presented.response.user_handle
         if handle is not None and handle != bytes.fromhex(passkey.person.subject):
             return None
-        # Last, and in one statement: a passkey that was removed while its signature was checked opens nothing.
+        # Last, and in one statement: a passkey that was removed during the signature check grants no access.
         return passkey.person if self._people.note_use(presented.raw_id, verified.new_sign_count) else None
 
 

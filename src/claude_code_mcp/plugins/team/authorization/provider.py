@@ -62,7 +62,7 @@ class OwnAccessTokens:
         return _LOOKED_AT
 
     def must_ask(self, token: str) -> bool:
-        """They are in this server's database."""
+        """Never: the tokens are in this server's database."""
         return False
 
     async def check(self, token: str) -> Grant | None:
@@ -70,7 +70,7 @@ class OwnAccessTokens:
         if len(token) > _MAX_TOKEN or not token.isascii():
             return None
         try:
-            # Looked up for each request: what has ended has ended at once.
+            # Looked up for each request, so that an ended grant is refused at once.
             found = await asyncio.to_thread(self._grants.access_token, token)
         except OSError:
             raise UpstreamUnavailable(_UNAVAILABLE) from None
@@ -106,7 +106,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
             return await self._documents.read(client_id)
         stored = await asyncio.to_thread(self._grants.client, client_id)
         client = None if stored is None else KnownClient.model_validate_json(stored)
-        # One that was let in by a rule of before is not known any more: it registers again, and is told.
+        # A client accepted by earlier rules is treated as unknown: it gets an error and registers again.
         return client if client is not None and has_good_addresses(client) else None
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
@@ -115,7 +115,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         except ValueError as error:
             raise RegistrationError("invalid_redirect_uri", str(error)) from None
         await asyncio.to_thread(self._grants.register, known.client_id, known.model_dump_json(exclude_none=True))
-        # The SDK answers with this very object: the client is told what it is here, and that it needs no secret.
+        # The SDK answers with this object: it shows the client its effective metadata, and that it needs no secret.
         client_info.client_secret = client_info.client_secret_expires_at = None
         for name in ("client_name", "token_endpoint_auth_method", "grant_types", "response_types", "scope"):
             setattr(client_info, name, getattr(known, name))
@@ -151,7 +151,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         return AuthorizationCode(
             code=authorization_code,
             scopes=[*found.granted.scopes],
-            # Its time is looked at when it is redeemed: one that comes a second time counts as that, however late.
+            # The expiry is checked at redemption: a second use counts as such, however late it happens.
             expires_at=time.time() + 60,
             client_id=found.granted.client_id,
             code_challenge=found.challenge,
@@ -183,7 +183,7 @@ class Provider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
-        # Each once: a request could name the same one thousands of times, and they are kept with the tokens.
+        # Without duplicates: a request could repeat a scope thousands of times, and scopes are stored with the tokens.
         return self._tokens(await asyncio.to_thread(self._grants.rotate, refresh_token.token, [*dict.fromkeys(scopes)]))
 
     def _tokens(self, made: NewTokens | Reused | None) -> OAuthToken:
