@@ -43,7 +43,7 @@ class Deliveries:
     def add(self, delivery: PendingDelivery) -> None:
         """Stores a delivery; it is on disk on return. Raises OSError if it cannot be written, or if this server has
         stopped."""
-        # First: what belongs to a server that does not seem to live would be taken over by another at once.
+        # First: another server would at once take over deliveries of a server that seems dead.
         self._life.begin()
         self._database.write(lambda db: _put_delivery(db, self._life.id, delivery), durable=True)
 
@@ -58,7 +58,7 @@ class Deliveries:
 
     def _take(self, db: "sqlite3.Connection") -> list[PendingDelivery]:
         servers = [server for (server,) in db.execute("SELECT DISTINCT server FROM deliveries").fetchall()]
-        # Within the transaction: of two servers that look at the same time only one takes what is left.
+        # Within the transaction: of two concurrent servers only one takes the remaining deliveries.
         gone = [server for server in servers if not self._life.lives(server)]
         taken: list[PendingDelivery] = []
         for server in gone:

@@ -133,7 +133,7 @@ class Push:
         servers. Thread-safe."""
         if not self.base:
             self.base = base
-            # The console is made in a thread, and tasks may be started in the event loop only.
+            # The console is created in a thread, but tasks may only be started in the event loop.
             self._loop.call_soon_threadsafe(lambda: self._service.start_task(self._take_over()))
 
     def move(self, base: str) -> None:
@@ -194,7 +194,7 @@ class Push:
         if session is None or session.outside is None or not session.outside.attended():
             self._put(owner, unread)
         elif isinstance(event, QuestionOpened):
-            # The person sees it in the terminal; it becomes news when they leave it open.
+            # The person sees it in the terminal; a notification is due only when they leave it open.
             self._service.start_task(
                 self._put_when_left(owner, unread, event.question.id, session.outside), endless=True
             )
@@ -208,8 +208,8 @@ class Push:
 
     def _put(self, owner: str, unread: _Unread) -> None:
         self._unread.setdefault(owner, deque(maxlen=_MAX_UNREAD)).append(unread)
-        # One reader of each principal at a time: the news of one session arrive in their order, and nobody's wait for
-        # what another principal has chosen to become readable.
+        # One reader per principal: the events of one session stay in order, and one principal's unreadable preferences
+        # do not delay the others.
         if owner not in self._reading or self._reading[owner].done():
             self._reading[owner] = self._service.start_task(self._read(owner))
 
@@ -240,7 +240,7 @@ class Push:
             chosen = await self._once_readable(partial(self.chosen_for, principal, session_id), notice.expires_at)
             if chosen is not None and chosen.wants(notice.kind, datetime.now(UTC)):
                 made = [Waiting(f"msg_{new_id()}", principal, known.id, notice) for known in chosen.receivers]
-                # On disk before the first try: a server that is killed in between has not lost them.
+                # On disk before the first attempt: a server that is killed in between does not lose them.
                 for waiting in made:
                     await self._outboxes.keep(waiting)
                 self._outboxes.put(made, chosen)
@@ -270,13 +270,13 @@ class Push:
             if waiting is not None:
                 left.setdefault((waiting.principal, waiting.notice.session_id), []).append(waiting)
         for (principal, session_id), own in left.items():
-            # Each on its own: nobody waits for what another principal has chosen to become readable.
+            # Separately, so that one principal's unreadable preferences do not delay the others.
             self._service.start_task(self._go_on(principal, session_id, own))
 
     async def _go_on(self, principal: str, session_id: str, left: list[Waiting]) -> None:
         until = max(waiting.notice.expires_at for waiting in left)
         chosen = await self._once_readable(partial(self.chosen_for, principal, session_id), until)
-        # What the principal wants is not known: nothing is dropped, and the next server looks again.
+        # The principal's preferences are unknown: nothing is dropped, and the next server tries again.
         if chosen is None:
             return
         now = datetime.now(UTC)
@@ -297,7 +297,7 @@ class Push:
         is still open."""
         if time.time() >= notice.expires_at or not self.knows(principal):
             return False
-        # The rest is about questions: only they can become old news before they expire.
+        # The rest applies to questions: only they can become outdated before they expire.
         if notice.question_id is None:
             return True
         return any(question.id == notice.question_id for question in self._service.broker.pending())
@@ -316,7 +316,7 @@ class Push:
     async def post_notice(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         """Sends it to the receiver from here. Raises SendFailed, ClaudeCodeError, OSError or ValueError."""
         key = await asyncio.to_thread(lambda: self.key)
-        # In a thread: the first message for a browser imports what encrypts and signs it.
+        # In a thread: the first message for a browser imports the modules for encryption and signing.
         request = await asyncio.to_thread(request_for, receiver, notice, self.base, key, delivery_id)
         return await post(request.url, request.headers, request.body, private=self.may_reach_private(principal))
 
@@ -340,8 +340,7 @@ class Push:
 
     def close(self) -> None:
         """Stops sending; pending notifications are left to the next server."""
-        # First: a reader that is in the middle of writing notices
-        # to the disk must not put them into an outbox any more.
+        # First: a reader that is writing notices to the disk must not add them to an outbox afterwards.
         self._stopped.set()
         for unread in self._unread.values():
             unread.clear()
@@ -435,7 +434,7 @@ class _Outbox:
         self._waiting.append((receiver, waiting))
         if len(self._waiting) > _MAX_WAITING:
             _, oldest = self._waiting[1]
-            # Not the first one: it is being sent, and `_run` removes it when that is over.
+            # Not the first one: it is being sent, and `_run` removes it afterwards.
             del self._waiting[1]
             self._outboxes.start_task(self._outboxes.drop([oldest]))
         if self._task is None or self._task.done():
@@ -449,7 +448,7 @@ class _Outbox:
         """Stops sending; returns what was not sent."""
         left = [waiting for _, waiting in self._waiting]
         self._waiting.clear()
-        # A receiver that has refused for good is removed by the very task that sends to it, which then ends by itself.
+        # A receiver that refused permanently is removed by the task that sends to it, which then ends by itself.
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         return left
@@ -470,8 +469,7 @@ class _Outbox:
                 reply = await self._push.send(principal, receiver, waiting.notice, waiting.delivery_id)
                 if reply.ok:
                     return
-                # The same request would be refused again; only a server
-                # that is overloaded or broken may answer differently.
+                # The same request would be refused again; only an overloaded or broken server may answer differently.
                 if reply.status < 500 and reply.status not in _WORTH_ANOTHER_TRY:
                     await self._give_up(principal, receiver, reply)
                     return

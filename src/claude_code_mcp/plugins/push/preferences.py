@@ -143,7 +143,7 @@ class PreferenceStore:
             try:
                 current = preferences_in(principal, document)
             except ValidationError:
-                # Not the defaults: they would replace all receivers that are there and only cannot be read.
+                # Not the defaults: they would replace all stored receivers, which are only unreadable.
                 raise _damaged() from None
             changed.append(change(current))
             return changed[-1].model_dump(mode="json", by_alias=True)
@@ -219,7 +219,7 @@ class Notice:
     @property
     def tag(self) -> str:
         """An id shared by notifications of which the newest replaces the others."""
-        # Of two budgets that are low at once, neither replaces the other.
+        # Of two budgets that are low at the same time, neither notification replaces the other.
         subject = self.body if self.kind == "budget" else self.kind
         return hashlib.sha256(f"{self.session_id} {subject}".encode()).hexdigest()[:32]
 

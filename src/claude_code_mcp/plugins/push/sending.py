@@ -45,11 +45,11 @@ async def post(
                 httpx2.URL(url).copy_with(host=address),
                 headers={"Host": parts.netloc, "User-Agent": "claude-code-mcp", "Connection": "close", **headers},
                 content=body,
-                # The certificate must be that of the name, though the connection goes to the address.
+                # The certificate is checked against the name, although the connection goes to the address.
                 extensions={"sni_hostname": parts.hostname},
             )
-            # A bare transport: a client would log the address, which is a secret, and follow the environment's proxies.
-            # In a thread: the first time it reads every certificate that this machine trusts.
+            # A bare transport: a client would log the address, which is a secret, and use the environment's proxies.
+            # Created in a thread, because the first use reads every certificate that this machine trusts.
             async with await asyncio.to_thread(_transport) as transport:
                 response = await transport.handle_async_request(request)
                 await response.aclose()
@@ -60,7 +60,7 @@ async def post(
     except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         cause: BaseException = error
         while (earlier := cause.__cause__ or cause.__context__) is not None:
-            cause = earlier  # the first one says what was wrong: a connection was refused, a certificate is not valid
+            cause = earlier  # the first error names the cause: a refused connection or an invalid certificate
         raise SendFailed(str(cause) or type(cause).__name__) from None
     wait = response.headers.get("retry-after", "")
     seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 8 else None

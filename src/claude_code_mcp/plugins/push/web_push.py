@@ -64,7 +64,7 @@ def encrypt(message: bytes, public_key: str, auth: str) -> bytes:
     return bytes(
         http_ece.encrypt(
             message,
-            private_key=ec.generate_private_key(_CURVE),  # another one for each message
+            private_key=ec.generate_private_key(_CURVE),  # a new key for each message
             dh=decode64(public_key),
             auth_secret=decode64(auth),
             version="aes128gcm",
@@ -79,7 +79,7 @@ class ServerKey:
         """Reads or creates the key. Blocks on the disk. Raises OSError if it cannot be read or created; an existing one
         is never replaced."""
         private_directory(path.parent)
-        with FileLock(path.with_suffix(".lock"), mode=0o600):  # of two who make one, the second takes the first's
+        with FileLock(path.with_suffix(".lock"), mode=0o600):  # concurrent creators share the first key
             self._key = _read_key(path) or _new_key(path)
 
     @property
@@ -114,7 +114,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
         return None
     try:
         key = serialization.load_pem_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: the key has a password
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise OSError(

@@ -93,7 +93,7 @@ class AuditSink:
             except (OSError, httpx2.HTTPError) as error:
                 if number == 0:
                     log.warning("the audit trail cannot be sent to %s: %s", self.name, error)
-            # A server that stops does not wait for a collector that is away.
+            # A server that stops does not wait for an unavailable collector.
             if self._closing.wait(self._pause * 2**number):
                 return False
         return False

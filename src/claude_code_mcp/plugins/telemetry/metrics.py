@@ -117,7 +117,7 @@ class Metrics:
         sessions have no id. Blocks briefly to measure processes."""
         if viewer is None:
             return generate_latest(self._registry)
-        # It only ever asks for what is to be written.
+        # prometheus_client only asks for the metrics to be written.
         own = {session.id for session in self._sessions() if session.owner == viewer}
         shown: Any = _SeenBy(self._registry, viewer, own)
         return generate_latest(shown)
@@ -191,7 +191,7 @@ class _SeenBy:
     def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
         """`sessions` are the viewer's own, because ids of others are not visible to them."""
         self._registry = registry
-        # Nor which MCP servers there are that the policy may keep from them.
+        # Hidden as well: the MCP servers that the policy may conceal from the viewer.
         self._shown: dict[str, Container[str]] = {"caller": {viewer}, "session": sessions, "server": ()}
 
     def collect(self) -> Iterator[Metric]:

@@ -105,14 +105,14 @@ class Telemetry:
             return {}
         propagate.inject(carrier, trace.set_span_in_context(turn.span))
         if "traceparent" not in carrier:
-            return {}  # the operator has other propagators
-        # Both: one that the server itself was started with belongs to another trace.
+            return {}  # the operator configured other propagators
+        # Both: the environment may contain the trace with which the server was started.
         return {"TRACEPARENT": carrier["traceparent"], "TRACESTATE": carrier.get("tracestate", "")}
 
     @contextlib.contextmanager
     def within(self, session_id: str, tool_use_id: str) -> Iterator[None]:
         turn = self._turns.get(session_id)
-        # Without a turn in no trace: the current one is that of a request which is over.
+        # Without a turn, no trace applies: the current one belongs to a finished request.
         found = context.Context()
         if turn is not None:
             found = trace.set_span_in_context(turn.tools.get(tool_use_id, turn.span), found)
@@ -125,7 +125,7 @@ class Telemetry:
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def act(self, act: AuditEvent) -> None:
-        """Ignore callers' actions: they are requests, which have spans of their own."""
+        """Ignore callers' actions: they are requests, which have their own spans."""
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         at = int(event.at * 1e9)
@@ -162,7 +162,7 @@ class Telemetry:
             "enduser.id": self._name(owner),
             "claude_code.turn": event.number,
         }
-        # A turn begins while the request is answered that brought its message, whose span is the current one.
+        # A turn begins while the request that brought its message is answered; its span is the current one.
         name = "invoke_agent claude-code"
         self._turns[session_id] = _Turn(self._tracer.start_span(name, attributes=attributes, start_time=at), at)
 
@@ -312,7 +312,7 @@ class TelemetryLogs(logging.Handler):
                 context=get_current(),
                 severity_text=record.levelname,
                 severity_number=_SEVERITIES.get(record.levelno, SeverityNumber.UNSPECIFIED),
-                # Redacted before it is cut: half of a secret could not be recognised.
+                # Redacted before it is cut: a truncated secret could not be recognised.
                 body=cut(self._redact(self.format(record)), _MAX_LENGTH),
                 attributes={"log.logger": record.name},
             )

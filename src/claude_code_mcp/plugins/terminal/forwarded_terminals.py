@@ -1,7 +1,7 @@
-"""Terminals of other machines: their servers report them over HTTP, and get the answers to their questions.
+"""Terminals of other machines: their servers report them over HTTP and receive the answers to their questions.
 
 A terminal belongs to the caller whose token came with the report, and only its questions can be answered here. Its
-files are on the other machine. That machine also judges the answers, by the policy of its user.
+files are on the other machine. That machine also checks the answers against the policy of its user.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from .forwarding_messages import (
 _LAPSE = 3 * POLL_SECONDS
 """Seconds without a report after which the terminals of a machine are gone."""
 _MAX_MACHINES = 10
-"""Machines of one caller."""
+"""Maximum number of machines per caller."""
 _STATES = {"running": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
 
 
@@ -50,14 +50,14 @@ class ForwardedTerminals:
         self._callers = callers
         self._room = BodyRoom(2 * MAX_REPORT)
         self._machines: dict[tuple[str, str], _Machine] = {}
-        """By principal and by what the sender calls itself."""
+        """By principal and by the sender's own id."""
         self._stopped = False
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(PATH, self._handle, methods=["POST"])]
 
     def stop(self) -> None:
-        """End what senders wait for."""
+        """End the waits of all senders."""
         self._stopped = True
         for machine in self._machines.values():
             machine.wake()
@@ -149,7 +149,7 @@ class _Machine:
         self.revision = ""
 
     def take(self, report: Report) -> None:
-        """Show what a report says, and nothing else."""
+        """Show exactly the contents of a report."""
         reported = {terminal.session_id: terminal for terminal in report.terminals or ()}
         for session_id in self.terminals.keys() - reported.keys():
             self.terminals.pop(session_id).leave()
@@ -199,12 +199,12 @@ class _Terminal:
         self._questions: dict[str, str] = {}
         """The open questions: their ids here, by key."""
         self.answers: dict[str, RelayedAnswer] = {}
-        """By key, until a report is without the question."""
+        """By key, until a report no longer has the question."""
         place = RemotePlace("", "")
         self._outside: OutsideSession = service.outside.join_remote(own_id, principal, place, lambda: self._attended)
 
     def take(self, reported: ForwardedTerminal, machine: str) -> None:
-        """Show what a report says of this terminal."""
+        """Show a report's data about this terminal."""
         self._attended = reported.attended
         self._outside.remote = RemotePlace(machine, reported.directory)
         self._outside.permission_mode = reported.permission_mode

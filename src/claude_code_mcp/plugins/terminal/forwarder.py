@@ -1,9 +1,9 @@
-"""Forwards the terminals of this machine to the server that their person has chosen, and answers that come from there.
+"""Forwards the terminals of this machine to the server that their user chose, and applies the answers from there.
 
-It is an observer: a question is open here before it is forwarded, and nothing waits for the other server. An
-answer from there passes `Service.respond` like one from any channel, so that the policy of the local user judges it.
+It is an observer: a question is open here before it is forwarded, and nothing waits for the other server. An answer
+from there passes through `Service.respond` like one from any channel, so the policy of the local user applies.
 
-Of several servers that the hooks report to, the one that holds a lock forwards.
+If hooks report to several servers, the server that holds a lock forwards.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _LOOK_AGAIN = 5.0
 _MAX_TITLE = 200
 _GOODBYE = 2.0
 _SETTLE = 0.05
-"""Seconds in which further changes are put into the same report."""
+"""Seconds during which further changes go into the same report."""
 
 
 class Forwarder:
@@ -75,7 +75,7 @@ class Forwarder:
             self._changed.set()
 
     def act(self, act: AuditEvent) -> None:
-        """Not of interest."""
+        """Audit events are ignored."""
 
     def _report(self, revision: str, target: ForwardingTarget) -> Report:
         self._refused = {asked.id: self._refused[asked.id] for asked in self._open() if asked.id in self._refused}
@@ -114,13 +114,13 @@ class Forwarder:
     def _question(self, asked: Question) -> ForwardedQuestion:
         """Raises ValueError or RecursionError if it cannot be sent."""
         refused = self._refused.get(asked.id, [])
-        # Another key after a refusal: it is another question there.
+        # A new key after a refusal: the other server treats it as a new question.
         key = f"{asked.id}.{len(refused)}"
         shown = self._service.redaction.data(asked.tool_input)
         return ForwardedQuestion.of(asked, key, shown, refused[-1] if refused else None)
 
     def _take(self, relayed: RelayedAnswer, target: ForwardingTarget) -> None:
-        """Answer a question as was decided there; a refusal is shown there with the question."""
+        """Apply a decision of the other server; a refusal is shown there with the question."""
         question_id = relayed.key.rpartition(".")[0]
         asked = next((asked for asked in self._open() if asked.id == question_id), None)
         if asked is None or relayed.key != f"{question_id}.{len(self._refused.get(question_id, ()))}":
@@ -163,7 +163,7 @@ class Forwarder:
     async def _forward(self, target: ForwardingTarget | None) -> None:
         if target is None:
             return
-        # Takes a while, and most people forward nothing.
+        # Imported here because it takes a while, and most people forward nothing.
         from .forwarding_connection import ForwardingConnection  # noqa: PLC0415
 
         self._service.add_secrets(filter(None, (target.token,)))
@@ -210,7 +210,7 @@ class Forwarder:
                     pause, self.problem = _FIRST_PAUSE, None
                     for answer in relay.answers:
                         self._take(answer, target)
-                await asyncio.sleep(_SETTLE)  # however fast the other server is
+                await asyncio.sleep(_SETTLE)  # limits the rate, however fast the other server answers
         finally:
             if sent:
                 goodbye = Report(client=target.client, revision=uuid.uuid4().hex, terminals=[])
@@ -218,7 +218,7 @@ class Forwarder:
                     await asyncio.wait_for(connection.send(goodbye), _GOODBYE)
 
     async def _send(self, connection: "ForwardingConnection", report: Report) -> ReportReply | None:
-        """The answer to a report; None if something changes before it comes. Raises ClaudeCodeError."""
+        """The answer to a report; None if something changes before it arrives. Raises ClaudeCodeError."""
         sending = asyncio.ensure_future(connection.send(report))
         changing = asyncio.ensure_future(self._changed.wait())
         try:
@@ -227,7 +227,7 @@ class Forwarder:
         finally:
             sending.cancel()
             changing.cancel()
-            # An answer that is lost here is repeated with the next report.
+            # If the answer is lost here, it is repeated with the next report.
             await asyncio.gather(sending, changing, return_exceptions=True)
 
     async def _wait_for_change(self, seconds: float) -> None:

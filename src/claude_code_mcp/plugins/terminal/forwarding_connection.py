@@ -1,4 +1,4 @@
-"""How reports reach the server that shows the terminals: with a token, or signed in with OAuth."""
+"""Sends reports to the server that shows the terminals, with a token or an OAuth sign-in."""
 
 import asyncio
 import json
@@ -57,10 +57,10 @@ class ForwardingConnection:
             auth = SilentOAuth(url, OAuthConfig(), self._storage, TlsConfig(), self._renewals)
         else:
             headers["Authorization"] = f"Bearer {self._target.token}"
-        # In a thread: the first time it reads every certificate that this machine trusts.
+        # In a thread: the first use reads every certificate that this machine trusts.
         verify = await asyncio.to_thread(tls_context, TlsConfig())
         timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=_READ_TIMEOUT, write=_READ_TIMEOUT)
-        # Redirects are errors: they could lead the token elsewhere.
+        # Redirects are errors: they could send the token elsewhere.
         self._client = httpx2.AsyncClient(headers=headers, auth=auth, verify=verify, timeout=timeout, trust_env=False)
         return self
 

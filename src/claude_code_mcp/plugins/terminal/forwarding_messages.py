@@ -1,8 +1,8 @@
-"""What a server that forwards its terminals and the server that shows them say to each other. Pure.
+"""The messages between a server that forwards its terminals and the server that shows them. Pure.
 
-The first one sends a `Report` of all its terminals. The answer comes as soon as one of their questions is answered
-there, or after a while, and has every answer whose question is still in the report. So nothing depends on a single
-message: a report that is lost is sent again, and an answer is repeated until a later report is without its question.
+The forwarding server sends a `Report` of all its terminals. The answer arrives as soon as one of their questions is
+answered there, or after a while, and has every answer whose question is still in the report. No single message is
+critical: a lost report is sent again, and an answer is repeated until a later report no longer has its question.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class ForwardedQuestion(_Message):
     """A question of a terminal, without secrets."""
 
     key: _Name
-    """Identifies the question; another one after an answer was refused."""
+    """Identifies the question; changes when an answer was refused."""
     tool: _Name
     input: dict[str, Any]
     suggestions: list[dict[str, Any]] = Field(default=[], max_length=100)
@@ -87,7 +87,7 @@ class ForwardedTerminal(_Message):
 
 
 class Report(_Message):
-    """All terminals of one server. Without `terminals`, they are those of the revision before."""
+    """All terminals of one server. Without `terminals`, they are unchanged since the previous revision."""
 
     client: _Name
     """Identifies the server that forwards, among those of its principal."""
@@ -142,7 +142,7 @@ class RelayedAnswer(_Message):
 
 
 def _plain(answers: Any) -> Any:
-    """Answers as JSON has them."""
+    """Answers as plain JSON values."""
     if isinstance(answers, Mapping):
         return {part: _plain(answer) for part, answer in answers.items()}
     return answers if isinstance(answers, str) else [_plain(answer) for answer in answers]
@@ -153,6 +153,6 @@ class ReportReply(_Message):
 
     answers: list[RelayedAnswer] = []
     principal: _Name = ""
-    """The name that the receiving server has for the sender."""
+    """The receiving server's name for the sender."""
     unknown: bool = False
-    """Whether the revision is not known there, so that the terminals must be sent."""
+    """Whether the revision is unknown there, so that the terminals must be sent."""

@@ -1,7 +1,7 @@
 """The server to which a person lets this machine forward the questions of terminals.
 
-Stored in a private directory below the state directory, never in a variable: sessions inherit variables. Servers that
-run notice a change at once.
+Stored in a private directory below the state directory, never in a variable: sessions inherit variables. Running
+servers detect a change at once.
 """
 
 import json
@@ -45,7 +45,7 @@ class ForwardingPlace:
         self.credentials = self.directory / "credentials"
 
     def read(self) -> ForwardingTarget | None:
-        """None if nothing is forwarded. Raises OSError or ValueError if that cannot be read. Blocks on the disk."""
+        """None if nothing is forwarded. Raises OSError or ValueError if the file cannot be read. Blocks on the disk."""
         try:
             stored = json.loads(read_secret(self.file, _MAX_FILE))
         except FileNotFoundError:
@@ -57,7 +57,7 @@ class ForwardingPlace:
         replace_file(self.file, json.dumps(asdict(target)).encode())
 
     def remove(self) -> bool:
-        """Forward nothing from now on, and forget the sign-in. Returns whether something was forwarded."""
+        """Stop forwarding and delete the sign-in. Returns whether a target was set."""
         was_there = self.file.exists()
         self.file.unlink(missing_ok=True)
         shutil.rmtree(self.credentials, ignore_errors=True)
@@ -65,7 +65,7 @@ class ForwardingPlace:
 
 
 def new_target(url: str, token: str | None) -> ForwardingTarget:
-    """Raises InvalidArgument for an address that cannot be used, or over which a token could be read."""
+    """Raises InvalidArgument for an unusable address, or for one that would expose a token."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     try:
         is_valid = (
@@ -83,5 +83,5 @@ def new_target(url: str, token: str | None) -> ForwardingTarget:
 
 
 def machine_name() -> str:
-    """How this machine is called at the target."""
+    """This machine's name at the target."""
     return os.uname().nodename[:200]

@@ -61,7 +61,7 @@ class Installation:
         self.directory = settings.state_dir / "terminal-plugin"
         self._record = settings.state_dir / "terminal-plugin.json"
         self._config_dir = Path(config_directory(environment))
-        # A link is followed: many people keep the file elsewhere.
+        # Follows a link: many people keep the file elsewhere.
         self.settings_file = Path(os.path.realpath(self._config_dir / "settings.json"))
         self._claude_path = settings.claude_path
 
@@ -99,7 +99,7 @@ class Installation:
         if found.connected:
             self._install_again(before)
             return self.status()
-        # Before anything is changed: whatever happens from now on can be undone.
+        # Before any change: everything from here on can be undone.
         made = {"made": self._absent(_LISTS), "directories": self._absent(_DIRECTORIES)}
         replace_file(self._record, json.dumps({"before": before, **made}).encode())
         try:
@@ -141,7 +141,7 @@ class Installation:
             try:
                 self._run(*arguments)
             except ClaudeCodeError:
-                continue  # it was not installed as far as that
+                continue  # the installation did not get that far
         before = record.get("before")
         if "after" in record and connected == record["after"]:
             self._write_settings(before)
@@ -151,7 +151,7 @@ class Installation:
             self._remove_if_empty(self._config_dir / "plugins" / name)
         shutil.rmtree(self._config_dir / "plugins" / "cache" / NAME, ignore_errors=True)
         for name in record.get("directories", ()):
-            with contextlib.suppress(OSError):  # something else is in it by now
+            with contextlib.suppress(OSError):  # the directory has other content by now
                 (self._config_dir / "plugins" / name).rmdir()
         shutil.rmtree(self.directory, ignore_errors=True)
         self._record.unlink(missing_ok=True)
@@ -175,7 +175,7 @@ class Installation:
         _write_json(manifest_file, {**manifest, "version": __version__})
         servers_file = self.directory / ".mcp.json"
         if own_registrations(self.environment, str(Path.home())):
-            servers_file.unlink()  # its tools would be there twice
+            servers_file.unlink()  # otherwise its tools would appear twice
             return
         servers = json.loads(servers_file.read_text(encoding="utf-8"))
         for server in servers["mcpServers"].values():

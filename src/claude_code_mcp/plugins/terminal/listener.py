@@ -86,7 +86,7 @@ class HookListener:
                 self._terminals.ended(event)
                 return
             if event.name == "SessionStart":
-                # Its hook does not wait. It says nothing that Claude Code's own record does not say.
+                # Its hook does not wait. It reports nothing beyond Claude Code's own record.
                 await _refuse_own(event.pid)
             else:
                 hook = peer_pid(writer.get_extra_info("socket"))
@@ -114,14 +114,14 @@ class HookListener:
 
     async def _ask(self, event: HookEvent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if event.is_of_subagent:
-            # Claude Code shows the dialog of a subagent in the background only when the hooks have ended: the
-            # person at the terminal must not wait for a person elsewhere.
+            # Claude Code shows the dialog of a background subagent only after the hooks have ended: the person at the
+            # terminal must not wait for a remote answer.
             writer.write(_OVER + b"\n")
             return
         answered = asyncio.Event()
 
         def reply(line: bytes | None) -> None:
-            # Without a word if this server stops: then the hook puts the question to the next one.
+            # No answer if this server stops: the hook then asks the next one.
             if line is not None or not self._terminals.closed:
                 writer.write((line or _OVER) + b"\n")
             answered.set()
@@ -129,7 +129,7 @@ class HookListener:
         hook_ended = await self._terminals.ask(event, reply)
 
         async def until_gone() -> None:
-            await reader.read(1)  # a hook says nothing more
+            await reader.read(1)  # a hook sends nothing more
             answered.set()
 
         try:
@@ -173,5 +173,5 @@ def _free_place(state_dir: Path) -> Path:
         except ConnectionRefusedError:
             left.unlink(missing_ok=True)
         except OSError:
-            continue  # it is busy, or has just been removed
+            continue  # it is busy or was just removed
     return directory / f"{os.getpid()}.sock"

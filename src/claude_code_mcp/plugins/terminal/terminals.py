@@ -152,7 +152,7 @@ class Terminal:
         ):
             state = State.RUNNING
         elif state is State.IDLE and not self._turn_has_ended and now < self._status_since + _RECORD_DELAY:
-            return  # the hook of the turn's end is on its way; an interrupted turn has none
+            return  # the hook of the turn's end is still to come; an interrupted turn has none
         self.outside.report_state(state)
 
     def _is_over(self, started: float) -> bool:
@@ -355,10 +355,10 @@ class Terminals:
         asked here."""
         terminal = await self._join(event.session_id, event.cwd, event.pid)
         plan = await self._plan(terminal, event) if kind_of(event.tool) is QuestionKind.PLAN_REVIEW else None
-        # Of a new call the transcript may have nothing yet, and an equal call before it has a result.
+        # The transcript may not have a new call yet, and an earlier equal call in it has a result.
         if await terminal.was_answered(event) or (event.is_again and await asyncio.to_thread(_has_result, event)):
             raise QuestionClosed("It was answered at the terminal.", closed="withdrawn")
-        # With nothing awaited from here on.
+        # No await from here on.
         if not terminal.outside.is_joined:
             raise SessionBusy("The terminal has left the session.", session_id=event.session_id)
         question_id = terminal.ask(event, plan, reply)
@@ -374,7 +374,7 @@ class Terminals:
         raise InvalidArgument("The plan's file cannot be found; review the plan at the terminal.")
 
     async def _join(self, session_id: str, cwd: str, pid: int) -> Terminal:
-        # One at a time for each session: events come in quick succession, and joining reads the disk.
+        # One at a time for each session: events arrive in quick succession, and joining reads the disk.
         lock = self._joining.setdefault(session_id, asyncio.Lock())
         try:
             async with lock:
@@ -406,7 +406,7 @@ class Terminals:
         finally:
             if self._terminals.get(terminal.session_id) is terminal:
                 self._leave(terminal.session_id, "the terminal has left the session")
-        # It may go on with another session, after `/clear` or `/resume`.
+        # It may continue with another session, after `/clear` or `/resume`.
         with contextlib.suppress(SessionBusy):
             await self._join_noted(await self._noted(terminal.pid))
 
@@ -416,7 +416,7 @@ class Terminals:
             noted = await asyncio.to_thread(noted_session, pid, self.config_dir)
             if noted is None or noted:
                 break
-            await asyncio.sleep(_READ_PAUSE)  # it may be being written
+            await asyncio.sleep(_READ_PAUSE)  # a write may be in progress
         return noted or {}
 
     def _leave(self, session_id: str, detail: str) -> None:
@@ -467,7 +467,7 @@ def _has_result(event: HookEvent) -> bool:
     blocks = [block for message in messages for block in _blocks(message)]
     results = _results(blocks)
     for block in reversed(blocks):
-        # Of a plan Claude Code tells a hook less than the model has written.
+        # Claude Code gives a hook less of a plan than the model has written.
         is_same = event.tool == "ExitPlanMode" or block.get("input") == event.tool_input
         if block.get("type") == "tool_use" and block.get("name") == event.tool and is_same:
             return block.get("id") in results

@@ -47,8 +47,8 @@ _REFUSALS: dict[str, type[ClaudeCodeError]] = {error.code: error for error in (P
 
 
 def _by_its_server(busy: SessionBusy, action: str, **more: Any) -> dict[str, Any]:
-    """Has the shared server do it, which has the session open though it is at rest. Raises `busy` if none runs, or
-    if it is not that one's."""
+    """Asks the shared server to do it, because that server has the idle session open. Raises `busy` if no server runs,
+    or if another process has the session."""
     session_id = str(busy.data.get("session_id"))
     try:
         client = Target().join()
@@ -70,10 +70,10 @@ def _diff(arguments: argparse.Namespace) -> int:
             diff = asyncio.run(changes.diff())
     except SessionBusy as busy:
         report = _by_its_server(busy, "diff")
-        if report.get("source") != "worktree":  # while it is at work nothing there is settled
+        if report.get("source") != "worktree":  # changes are not final while the session is busy
             raise
         session_id, diff = report["sessionId"], report["message"]
-        if report.get("path"):  # a long one, whole
+        if report.get("path"):  # a long diff is stored completely in a file
             diff = Path(report["path"]).read_text(encoding="utf-8", errors="surrogateescape")
         diff = diff if "diff --git " in diff else ""
     if arguments.json:
@@ -98,7 +98,7 @@ def _discard(arguments: argparse.Namespace) -> int:
             lost = asyncio.run(changes.unsaved())
             if lost and not arguments.yes and not agreed(f"This would be lost: {lost}. Discard it?"):
                 return failed("Nothing was discarded.", ExitCode.REFUSED)
-            # With what the person has seen: if more would be lost by now, it is refused.
+            # With the state that the person reviewed: refused if more would be lost by now.
             done = asyncio.run(changes.discard(None if arguments.yes else lost))
             return print_outcome(arguments, {"sessionId": session_id, "message": done}, done)
     except SessionBusy as busy:

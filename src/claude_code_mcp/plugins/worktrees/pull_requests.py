@@ -1,15 +1,15 @@
 """Pull requests for the branch of a session's worktree, pushed with git and opened with the user's own `gh` or `glab`.
 
-Only for sessions of the server's own user that run in no sandbox: what is pushed with is that user's sign-in.
+Only for sessions of the server's own user that run in no sandbox: a push uses that user's credentials.
 
-A session can write whatever it wants into the configuration of its repository: another address, a program to connect
-with, a credential helper, a hook. So nothing is pushed from there. An empty repository of our own, in a private
-directory that is gone afterwards, borrows the objects; it has no configuration but the user's, runs no hook, and speaks
-https, http and ssh alone. The address is that of the remote `origin`, which a session may have changed too: a person
-sees where the branch goes, and agrees to just that. Nothing is ever pushed with force.
+A session can write anything into the configuration of its repository: another address, a program for the connection, a
+credential helper, a hook. Therefore nothing is pushed from there. An empty repository of our own, in a temporary
+private directory, borrows the objects. It has only the user's configuration, runs no hook, and uses only https, http
+and ssh. The address is that of the remote `origin`, which a session may have changed too: a person sees the destination
+and agrees to exactly that one. A push is never forced.
 
-A remote is GitLab's if its host has that in its name, is the user's `GITLAB_HOST`, or is one that `glab` is set up for.
-`glab api` is what opens the merge request: `glab mr create` would take the description as an argument, which everybody
+A remote is GitLab's if its host name contains that word, is the user's `GITLAB_HOST`, or is one that `glab` is set up
+for. `glab api` opens the merge request: `glab mr create` would take the description as an argument, which every user
 can see in the list of processes.
 """
 
@@ -107,7 +107,7 @@ class PullRequests:
             return None
         remote, is_gitlab = found
         program = self._program("glab" if is_gitlab else "gh")
-        if program is None or (not is_gitlab and remote.path.count("/") > 1):  # elsewhere there are no groups in groups
+        if program is None or (not is_gitlab and remote.path.count("/") > 1):  # only GitLab has nested groups
             return None
         return remote, program, is_gitlab
 
@@ -130,7 +130,7 @@ class PullRequests:
             raise InvalidArgument(
                 "Git LFS files would not be pushed from here; ask the session to open the pull request."
             )
-        # What signs in to the model is no business of git's, gh's or their helpers'.
+        # git, gh and their helpers must not receive the credentials for the model.
         inherited = {name: value for name, value in self._home.environment.items() if not name.startswith(_WITHHELD)}
         environment = _without_tokens_of_others(remote.host, {**inherited, **_VARIABLES})
         place = await asyncio.to_thread(tempfile.mkdtemp, prefix="claude-code-mcp-push-")
@@ -162,7 +162,7 @@ class PullRequests:
             address = json.loads(reply.output)["web_url"]
         except (ValueError, KeyError, TypeError, RecursionError):
             address = None
-        # It is open in any case: glab has ended without an error.
+        # The merge request is open in any case: glab ended without an error.
         return address if isinstance(address, str) else f"https://{remote.host}/{remote.path}/-/merge_requests"
 
     async def _push(self, place: str, environment: Mapping[str, str], url: str, commit: str) -> None:
@@ -232,7 +232,7 @@ def _hosts_of_glab(environment: Mapping[str, str]) -> set[str]:
         with open(os.path.join(directory, "config.yml"), encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_CONFIGURATION)
     except OSError:
-        return set()  # then `gh` is tried, which refuses a host that it does not know
+        return set()  # then `gh` is tried, which refuses an unknown host
     hosts, is_within, depth = set[str](), False, 0
     for line in text.splitlines():
         key, indent = line.strip(), len(line) - len(line.lstrip(" "))

@@ -1,13 +1,13 @@
-"""What was changed in the worktree of a session: seen, committed, merged or discarded.
+"""Shows, commits, merges or discards the changes in the worktree of a session.
 
-Nothing is lost by any of it without somebody's yes:
+Nothing is lost without a person's consent:
 
-- `commit` and `merge` change nothing at all unless everything can be done. A merge is worked out beside the checkouts
-  first; then the checkout that it goes to is moved forward by git in one step, which refuses where that would overwrite
-  a change, an untracked or an ignored file there. A conflict is never resolved here.
-- What somebody has agreed to (`WorktreePlan.digest`) is compared with the very objects that are then committed and
-  merged, not with a look before.
-- `discard` counts what would be gone (`Unsaved`) and needs that to be agreed to, as it is at that moment.
+- `commit` and `merge` change nothing unless everything can be done. A merge is first computed outside of the checkouts.
+  Then git advances the target checkout in one step, and refuses if that would overwrite a change, an untracked file or
+  an ignored file there. A conflict is never resolved here.
+- The agreed state (`WorktreePlan.digest`) is compared with the objects that are then committed and merged, not with an
+  earlier reading.
+- `discard` counts the losses (`Unsaved`) and requires consent to exactly the losses at that moment.
 """
 
 import asyncio
@@ -61,14 +61,14 @@ class WorktreeView:
         commits = await self._own_commits()
         if not await self._is_there():
             return Unsaved(commits=commits)
-        # Files that git was told not to look at: it does not say whether they have changed.
+        # Files marked to be ignored by git: it does not report whether they have changed.
         flagged = (await self._in_worktree("ls-files", "-v", "-z")).split("\0")
         names = [line[2:] for line in flagged if line and (line[0].islower() or line[0] == "S")]
         hidden = await asyncio.to_thread(self._there, names)
         staged = (await self._in_worktree("ls-files", "--stage", "-z")).split("\0")
         modules = [line.partition("\t")[2] for line in staged if line.startswith("160000 ")]
         repositories = await asyncio.to_thread(self._there, [f"{name}/.git" for name in modules])
-        # Last, as this is what is likeliest to change before somebody acts on it.
+        # Last, because this is the most likely to change before the caller acts on it.
         states = await self._states("--ignored=matching")
         ignored = sum(state == "!!" for state, _ in states)
         return Unsaved(len(states) - ignored + hidden, ignored, commits, repositories)
@@ -131,7 +131,7 @@ class WorktreeView:
             states = await self._states(variables=beside)
             removed = [name for state, name in states if state[1] == "D"]
             present = [name.removesuffix("/") for state, name in states if state[1] not in " D"]
-            # First what is gone: a link may have taken the place of a directory.
+            # First deletions: a link may have replaced a directory.
             for how, names in (("--force-remove",), removed), (("--add", "--replace", "--remove"), present):
                 if names:
                     listed = os.fsencode("".join(f"{name}\0" for name in names))
@@ -206,12 +206,11 @@ class WorktreeChanges(WorktreeView, Workplace):
         if merged == target:
             return f"{worktree.into} already contains {worktree.branch}."
         how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--no-verify-signatures", "--quiet")
-        # Git refuses where the branch has moved since it was read: then this is no fast-forward any more.
+        # Git refuses if the branch has moved since it was read: then this is no longer a fast-forward.
         reply = await self._git.run("merge", *how, merged, cwd=worktree.repository)
         if reply.code:
             raise _refused(f"git cannot update the checkout {worktree.repository}: {reply.reason}")
-        # After the merge: if that is refused, nothing has changed. A branch that somebody has committed to meanwhile
-        # stays where it is.
+        # After the merge: if that is refused, nothing has changed. A branch with new commits stays where it is.
         if work != tip:
             await self._advance(tip, work)
         return f"{worktree.branch} is merged into {worktree.into} in {worktree.repository}, now at {merged[:12]}."
@@ -320,9 +319,9 @@ class WorktreeChanges(WorktreeView, Workplace):
         works there, and InvalidArgument if it is locked or contains another worktree."""
         worktree = self.worktree
         others = await self._check_removable()
-        # Noted now: the branch is deleted only if it still is where it was looked at.
+        # Recorded now: the branch is deleted only if it has not moved since it was checked.
         tip = await self._tip()
-        # Counted again: what was agreed to may be minutes old. And last: the removal looks at nothing itself.
+        # Counted again, because the consent may be minutes old. Last, because the removal itself checks nothing.
         lost = await self.unsaved()
         if agreed is not None and lost != agreed:
             raise PermissionDenied(f"This would lose {lost}, which was not confirmed. Nothing was discarded.")
@@ -341,7 +340,7 @@ class WorktreeChanges(WorktreeView, Workplace):
             if new:
                 raise _refused(f"it has {len(new)} new files")
             await self._remove()
-        # Only as long as the branch is at the commit that it was made at.
+        # Only while the branch is at its initial commit.
         gone = ("update-ref", "-d", f"refs/heads/{worktree.branch}", worktree.base)
         await self._git.run(*gone, cwd=worktree.repository)
 
@@ -383,7 +382,7 @@ def process_in(directory: str) -> int | None:
     import psutil  # noqa: PLC0415 - takes a while, and few sessions have a worktree
 
     for process in psutil.process_iter():
-        # Processes of other users, and such as have just ended.
+        # Processes of other users, and processes that have just ended.
         with contextlib.suppress(psutil.Error, OSError):
             place = process.cwd()
             if place == directory or place.startswith(directory + os.sep):

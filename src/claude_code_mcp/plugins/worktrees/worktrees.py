@@ -1,10 +1,10 @@
-"""Git worktrees of sessions: made, and taken back where no session has begun.
+"""Creates git worktrees for sessions, and removes them if no session has begun.
 
-A worktree is `.claude/worktrees/mcp-…` in the main checkout of the repository, on a branch of its own that begins at
-the commit which is checked out where the session was asked for. What is uncommitted there is not in it. Git ignores the
-place: by a rule that is there, or by a `.gitignore` in it that ignores everything, itself included.
+A worktree is `.claude/worktrees/mcp-…` in the main checkout of the repository, on its own branch, which begins at the
+commit that is checked out in the session's requested directory. Uncommitted changes there are not included. Git ignores
+the worktrees directory: by an existing rule, or by a `.gitignore` in it that ignores everything including itself.
 
-All of it must lie within the roots of the caller; nothing is left of a worktree that could not be made whole.
+The whole worktree must be within the caller's roots. If its creation fails, nothing of it is left.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ class Worktrees(Workplaces):
         worktree = _planned(found, f"mcp-{session_id.replace('-', '')[:12]}")
         git = Git(home, found.places)
         await _check_own_filters(git, found.repository)
-        # Before the worktree is there: from then on a `git add` in the checkout could take it in.
+        # Before the worktree exists: from then on a `git add` in the checkout could add it.
         await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
-        # The branch by itself: `worktree add -b` could fail after it has made one, and then not be repeated.
+        # The branch separately: `worktree add -b` could fail after creating the branch, and could then not be repeated.
         branch = ("update-ref", f"refs/heads/{worktree.branch}", worktree.base, "0" * len(worktree.base))
         try:
             await git.read(*branch, cwd=found.repository)
             how = ("worktree", "add", "--no-checkout", worktree.path, worktree.branch)
             await git.read(*how, cwd=found.repository)
-            # Asked for: git chooses another name than was planned where that is taken.
+            # Read from git, which chooses another name than planned if that is taken.
             worktree = worktree.model_copy(update={"git_dir": await _git_dir(git, worktree)})
-            # By itself, as another configuration may hold for the new branch than for the one that is checked out.
+            # Separately, because another configuration may apply to the new branch than to the one that is checked out.
             await git.read("reset", "--hard", "--quiet", cwd=worktree.path, git_dir=worktree.git_dir)
             await _check_own_filters(git, worktree.path, worktree.git_dir)
             return worktree, await asyncio.to_thread(_directory_in, worktree, found)
         except BaseException:
-            # Shielded: nobody else knows of it.
+            # Shielded: no other code knows of it.
             await asyncio.shield(self.take_back(home, worktree))
             raise
 
@@ -146,7 +146,7 @@ class _Found:
         linked = repository.git_dir != self.common_dir
         main = os.path.dirname(self.common_dir)
         usual = linked and os.path.basename(self.common_dir) == ".git" and os.path.isdir(main)
-        # Never inside of another worktree there: that one could be removed.
+        # Never inside another worktree there: that one could be removed.
         self.main = main if usual else self.repository.partition(f"{os.sep}{PLACE}{os.sep}")[0]
         self.head = ""
         self.branch: str | None = None
@@ -180,7 +180,7 @@ async def _find(home: Home, enforcer: PolicyEnforcer, principal: str, cwd: str) 
         raise PermissionDenied(f"worktree: {reason}.", field="worktree")
     repository, found = looked
     git = Git(home, found.places)
-    # In a sandbox git sees no more than the session; who may work everywhere is told nothing new.
+    # In a sandbox git sees no more than the session does; a caller without restrictions learns nothing new.
     if home.enclosure is None and not everywhere:
         await _check_configuration(git, repository)
     await _read_head(git, found, cwd)
@@ -214,7 +214,7 @@ async def _have_ignored(git: Git, main: str, path: str) -> None:
     if not (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
         return
     reply = await git.run("apply", "--whitespace=nowarn", "-", cwd=main, stdin=_IGNORE_ALL)
-    # It fails if the file is there: another session may have been a moment faster.
+    # Fails if the file exists: another session may have just created it.
     if (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
         raise _invalid(f"git cannot be configured to ignore {os.path.dirname(path)}: {reply.reason}")
 

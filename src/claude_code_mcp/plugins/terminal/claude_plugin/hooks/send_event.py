@@ -1,20 +1,20 @@
-"""Tells the claude-code-mcp servers of this user what happens in a terminal session, and asks them about permissions.
+"""Reports events of a terminal session to this user's claude-code-mcp servers, and asks them about permissions.
 
 Claude Code runs this program for each event, with the event as JSON on stdin. It runs as `python3 -I -S` and imports
 nothing but built-in modules, so that it ends within milliseconds. Without a server, and after any error, it ends
-silently, and Claude Code goes on as if there were no hook.
+silently, and Claude Code continues as if there were no hook.
 
-`PermissionRequest` waits for an answer, while the dialog stands in the terminal. The first server that answers
-ends the wait: with a decision, which is printed, or with `over`, because the person at the keyboard was faster. If a
-server ends without a word, the question is put to the next one that starts. Without a server, it waits a minute for the
-first: Claude Code starts our server together with the session.
+`PermissionRequest` waits for an answer while the dialog is open in the terminal. The first server that answers ends the
+wait: with a decision, which is printed, or with `over`, because the person at the keyboard was faster. If a server ends
+without an answer, the question goes to the next server that starts. Without a server, the hook waits a minute for the
+first one: Claude Code starts our server together with the session.
 
-Hooks of other events, except the first and last of a session, do not hold up the terminal (`async` in hooks.json). They
-stay until the servers have looked at them, which believe only processes that the terminal has started.
+Hooks of other events, except the first and last of a session, do not block the terminal (`async` in hooks.json). They
+keep running until the servers have checked them, because servers trust only processes that the terminal started.
 
     send_event.py EVENT DIRECTORY
 
-DIRECTORY holds the sockets of the servers. What is sent: the line `EVENT PID STARTED SIZE AGAIN`, then SIZE bytes of
+DIRECTORY holds the sockets of the servers. The message is the line `EVENT PID STARTED SIZE AGAIN`, then SIZE bytes of
 JSON. AGAIN is 1 if another server had the question before, and 0 otherwise.
 """
 
@@ -26,10 +26,10 @@ import time
 
 MAX_SERVERS = 8
 MAX_EVENT = 8 << 20
-MAX_NOTE = 128 << 10  # what a socket takes at once: a note must not wait for a server that is busy
-LOOKED_AT = 10.0  # seconds after which a server that is busy is not waited for
+MAX_NOTE = 128 << 10  # a socket takes this at once: a note must not wait for a busy server
+LOOKED_AT = 10.0  # seconds to wait for a busy server
 RETRY = 1.0
-FIRST_SERVER = 60.0  # seconds to wait for a server where there was none
+FIRST_SERVER = 60.0  # seconds to wait for a first server
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         if not name.startswith("Session"):
             wait_until_closed(sent, started + LOOKED_AT)
         return
-    # The dialog of a subagent in the background comes only after its hooks.
+    # The dialog of a background subagent appears only after its hooks have ended.
     if not servers and b'"agent_id"' in event:
         return
     answer = wait_for_answer(servers, message, again, directory)
@@ -63,7 +63,7 @@ def connect(directory: str) -> "list[_socket.socket]":
         os.chdir(directory)  # the address of a socket has 100 bytes: its name alone always fits
         found = os.stat(".")
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
-            return servers  # another user could have put a socket there, and would answer the dialog
+            return servers  # another user could have created a socket there and would answer the dialog
         names = sorted(name for name in os.listdir() if name.endswith(".sock"))
     except OSError:
         return servers
