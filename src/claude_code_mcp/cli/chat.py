@@ -130,7 +130,8 @@ def _run_logged_in(arguments: argparse.Namespace) -> int:
 
 
 def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
-    # A path of this machine means nothing on another one: there it is as written, or that machine's own default.
+    # A path of this machine means nothing on another one: there it is used as written, or that machine's default
+    # applies.
     is_remote = arguments.machine is not None or arguments.label
     options = {
         "workingDirectory": arguments.cwd if is_remote else os.path.abspath(arguments.cwd or "."),
@@ -151,7 +152,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     except CallFailed as error:
         if arguments.permission_mode == BYPASS and error.code == "PERMISSION_DENIED":
             raise PermissionDenied(f"{error} In a shell: `claude-code-mcp bypass on`.") from None
-        # The other fields are known to every server: these only to the gateway of a fleet.
+        # Every server knows the other fields; only the gateway of a fleet knows these.
         if is_remote and error.code == "INVALID_ARGUMENT" and "unknown field" in str(error):
             raise InvalidArgument(
                 "There is no fleet here: --machine and --label need one (`claude-code-mcp fleet up`)."
@@ -166,7 +167,7 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 
 def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     text, session_id = _text(arguments.message), sessions.find(arguments.session)
-    # Before the message is sent: what the turn puts out at once would be behind a later cursor.
+    # Before the message is sent: a later cursor would miss the turn's first output.
     cursor = None
     try:
         cursor = sessions.status(session_id, outputLines=0)["nextCursor"]
@@ -174,7 +175,8 @@ def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
         if error.code != UpstreamUnavailable.code:
             raise
     accepted = sessions.send(session_id, text)
-    # Without one its machine is gone, and another one goes on with it, whose cursor is behind the history.
+    # Without a cursor the session's machine is gone and another one continues it; its own cursor is at the end of its
+    # history.
     cursor = cursor or accepted.get("nextCursor")
     for loss in losses(accepted):
         print(visible(loss), file=sys.stderr, flush=True)
@@ -298,7 +300,7 @@ class _Conversation:
                 self._show(happening)
                 self._continues(happening)
             else:
-                self._at_prompt = False  # the line break that was typed has ended its line
+                self._at_prompt = False  # the typed line break has ended its line
                 # A line that was typed before the question was shown is a message, not an answer.
                 if self._asking is not None and happening.questions == self._questions_shown:
                     self._answer(happening)
@@ -338,7 +340,7 @@ class _Conversation:
             self._stopped_by = happening.signal
             if not is_busy(self._report):
                 return
-            # Before anything is printed: the terminal may be gone, which is what SIGHUP says.
+            # Before anything is printed: after SIGHUP the terminal may be gone.
             self._sessions.interrupt(self._session_id)
             with contextlib.suppress(OSError):
                 self._remark("\ninterrupting; press Ctrl-C again to leave at once")
@@ -372,7 +374,7 @@ class _Conversation:
     def _read_chunk(self) -> bytes:
         """The next typed bytes; empty at the end of the input."""
         while os.name == "posix":
-            # Waits without the lock: whoever shows a question needs it, to throw away what was typed before.
+            # Waits without the lock: the thread that shows a question needs it to discard earlier input.
             select.select([0], [], [])
             with self._input_lock:
                 if select.select([0], [], [], 0)[0]:  # it may have been discarded in the meantime
@@ -382,7 +384,7 @@ class _Conversation:
         self._chunk_questions = self._questions_shown
         return chunk
 
-    # -- what comes -------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------
 
     def _show(self, report: Report) -> None:
         self._report = report
@@ -402,7 +404,7 @@ class _Conversation:
             self._notice = report.get("notice")
             if self._notice:
                 self._remark(f"[{visible(self._notice)}]")
-        # Once the turn has ended the next Ctrl-C is a first one again.
+        # Once the turn has ended, the next Ctrl-C counts as the first again.
         self._interrupting = self._interrupting and is_busy(report)
         open_ids = [entry["inputId"] for entry in report.get("pendingInputs") or ()]
         if self._asking is not None and self._asking.asked.id not in open_ids:
@@ -457,7 +459,7 @@ class _Conversation:
     def _remark(self, text: str, end: str = "\n") -> None:
         """Print a remark on stderr, on a new line."""
         self._leave_prompt()
-        # Elsewhere the two are not on the same screen.
+        # Needed only if stdout and stderr are on the same screen.
         if self._printed.is_open and sys.stdout.isatty() and sys.stderr.isatty():
             sys.stdout.write(self._printed.break_line())
         if not self._json:
@@ -523,7 +525,7 @@ class _Conversation:
         asked = self._asking.asked
         try:
             OpenQuestions(self._sessions).answer(asked, decision)
-        except CallFailed as error:  # it does not fit, or is too late: then the next report says so
+        except CallFailed as error:  # it is invalid or too late: in the latter case the next report shows it
             print(f"[{visible(str(error))}]", file=sys.stderr)
             self._asking = Asking(asked)
             self._prompt()
@@ -556,7 +558,7 @@ class _Conversation:
             shown = {name: value for name, value in report.items() if name not in ("events", "hasMore")}
             print_json({**shown, "result": self._sessions.result(report) or None})
             return self._exit_code(report)
-        # The terminal may be gone, which is what SIGHUP says.
+        # After SIGHUP the terminal may be gone.
         with contextlib.suppress(OSError):
             self._print(self._printed.break_line())
             remark = f"session cost ${report.get('costUsd') or 0:.4f}"
@@ -610,12 +612,12 @@ def who_can_answer(arguments: argparse.Namespace) -> str:
     if arguments.on_question is not None:
         return "an answer" if arguments.on_question == "wait" else ""
     if arguments.own or arguments.url:
-        return ""  # nobody else knows of the one, and of the other we do not know who does
+        return ""  # our own server has no other clients, and those of a remote server are unknown
     status: dict[str, Any] = ask_shared(os.environ, "status", target_of(arguments).arguments) or {}
     persons = sum(bool(client.get("person")) for client in status.get("clients") or ())
     if persons:
         return "a person at another terminal"
-    # Not whether they are signed in: that lasts for weeks, and nobody may look.
+    # Not by sign-in: a sign-in lasts for weeks, and the page may not be open.
     watched: dict[str, Any] = ask_shared(os.environ, "watched", target_of(arguments).arguments) or {}
     return "the console" if watched.get("watched") else ""
 

@@ -1,7 +1,7 @@
 """`config`: the settings in force, their reference, and how this server is registered in each client.
 
-`--install` and `--remove` change only our entry in a client's file: comments, order and whatever a person has added
-stay. A copy of the original file is kept as `.bak`.
+`--install` and `--remove` change only our entry in a client's file: comments, order and a person's own additions stay.
+A copy of the original file is kept as `.bak`.
 """
 
 import argparse
@@ -144,11 +144,11 @@ def _default(field: FieldInfo) -> str:
 NAME = "claude-code"
 TOKEN = "CLAUDE_CODE_MCP_TOKEN"  # noqa: S105 - the name of a variable
 _PACKAGE = "claude-code-mcp"
-"""The directories of uv's cache that it makes environments in, and clears."""
+"""The directories of uv's cache in which it creates environments, and which it clears."""
 _CODEX_TIMEOUT = 120
 Entry = dict[str, Any]
 _OURS = frozenset({"type", "command", "args", "url", "serverUrl", "httpUrl", "headers"})
-"""What an entry is written with; whatever else an older one has, such as `env`, stays."""
+"""The fields that we write; other fields of an existing entry, such as `env`, stay."""
 _OURS_IN_CODEX = ("command", "args", "url", "bearer_token_env_var", "tool_timeout_sec")
 
 
@@ -198,8 +198,8 @@ def _registration(arguments: argparse.Namespace) -> ServerAddress:
 
 
 def own_command() -> list[str]:
-    """What starts this very installation: uvx if it is in uv's cache, which may be cleared at any time; else the script
-    beside the interpreter, else one on PATH, else the module."""
+    """The command that starts this installation: uvx if it is in uv's cache, which may be cleared at any time;
+    otherwise the script next to the interpreter, otherwise one on PATH, otherwise the module."""
     if is_cached(sys.prefix):
         wanted = requirement({"cli"} if bundled_executable() else set())
         return [shutil.which("uvx") or "uvx", "--from", wanted, _PACKAGE]
@@ -215,27 +215,27 @@ def own_command() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class McpHost:
-    """A client: where its entry goes, and how the entry is written."""
+    """A client: the location of its entry, and the entry's format."""
 
     instructions: Callable[[ServerAddress], str]
-    """What a person is told to do."""
+    """The instructions for a person."""
     file: Callable[[], Path] | None = None
     dialect: "JsonDialect | CodexFile | None" = None
-    """How the entry is written in that file, and read from it."""
+    """Writes and reads the entry in that file."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonDialect:
-    """How a client with a JSON file writes an entry: the object that holds all of them, how it refers to the variable
-    with the token, and the field that it has the URL of a server in."""
+    """The format of an entry in a client's JSON file: the object that contains all entries, the reference to the
+    variable with the token, and the field for a server's URL."""
 
     key: str
     reference: str
     url_field: str = "url"
     has_type: bool = False
-    """Whether every entry says of which type it is."""
+    """Whether every entry contains its type."""
     has_http_type: bool = True
-    """Whether an entry with a URL says that it is HTTP."""
+    """Whether an entry with a URL contains the type HTTP."""
 
     def entry(self, address: ServerAddress) -> Entry:
         if address.url is None:
@@ -246,8 +246,8 @@ class JsonDialect:
         return {**typed, self.url_field: address.url, **headers}
 
     def merged(self, text: str, address: ServerAddress) -> str:
-        """The text of a file with the entry in it. A person may have added variables, a timeout or comments to the
-        entry and around it; only the fields that are ours are changed. InvalidArgument if the file cannot be read."""
+        """The text of a file with the entry added. Changes only our fields: a person may have added variables, a
+        timeout or comments to the entry and around it. InvalidArgument if the file cannot be read."""
         entry = self.entry(address)
         try:
             known = decode_with_comments(text.lstrip("\ufeff")) if text.strip("\ufeff \t\r\n") else {}
@@ -264,8 +264,8 @@ class JsonDialect:
         return text
 
     def removed(self, text: str) -> str:
-        """The text of a file without the entry, and without the objects that are empty then; an empty text if nothing
-        is left. The same text if it has no entry. InvalidArgument if the file cannot be read."""
+        """The text of a file without the entry and without objects that become empty; an empty text if nothing is left,
+        and the same text if it has no entry. InvalidArgument if the file cannot be read."""
         if not text.strip("\ufeff \t\r\n"):
             return text
         try:
@@ -279,7 +279,7 @@ class JsonDialect:
             raise InvalidArgument(f"The file cannot be changed safely ({error}); remove the entry by hand.") from None
 
     def registered(self, text: str) -> ServerAddress | None:
-        """What the entry in a file says; None if there is no entry that `merged` could have written."""
+        """The address in a file's entry; None if there is no entry that `merged` could have written."""
         try:
             return _address_in(decode_with_comments(text.lstrip("\ufeff"))[self.key][NAME], self.url_field)
         except (ValueError, TypeError, KeyError):
@@ -287,7 +287,7 @@ class JsonDialect:
 
 
 def is_ours(entry: Any) -> bool:
-    """Whether an entry is for this server. Claude Code's own MCP server is often registered by the same name."""
+    """Whether an entry is for this server. Claude Code's own MCP server is often registered under the same name."""
     if not isinstance(entry, Mapping):
         return False
     if "command" in entry:
@@ -321,8 +321,8 @@ def claude_code_arguments(executable: str, address: ServerAddress) -> list[str]:
 
 
 class CodexFile:
-    """The TOML file of Codex. It is changed line by line, to keep comments and order; that nothing else has changed is
-    checked by its meaning."""
+    """The TOML file of Codex. It is edited line by line to keep comments and order; a comparison of the parsed contents
+    verifies that nothing else has changed."""
 
     _header = f"[mcp_servers.{NAME}]"
 
@@ -337,8 +337,8 @@ class CodexFile:
         return "\n".join([self._header, *lines, f"tool_timeout_sec = {_CODEX_TIMEOUT}"])
 
     def merged(self, text: str, address: ServerAddress) -> str:
-        """The text with the table in place of the old one, or at the end; all else, what else the table had too, is as
-        it was. InvalidArgument if that cannot be done."""
+        """The text with the table in place of the old one, or at the end; everything else, including other fields of
+        the old table, is unchanged. InvalidArgument if that is impossible."""
         before: list[str] = []
         kept: list[str] = []
         after: list[str] = []
@@ -361,8 +361,8 @@ class CodexFile:
         return merged
 
     def removed(self, text: str) -> str:
-        """The text without the table and those below it, such as its `env`; an empty text if nothing is left. The same
-        text if it has no such table. InvalidArgument if that cannot be done."""
+        """The text without the table and its subtables, such as `env`; an empty text if nothing is left, and the same
+        text if it has no such table. InvalidArgument if that is impossible."""
         kept: list[str] = []
         between: list[str] = []
         inside = False
@@ -370,7 +370,7 @@ class CodexFile:
             if line.startswith("["):
                 was_inside, inside = inside, line.startswith((self._header, f"[mcp_servers.{NAME}."))
                 if was_inside and not inside:
-                    kept += between  # comments above a table are about that one
+                    kept += between  # comments above a table belong to it
             if not inside:
                 kept.append(line)
             elif line.lstrip().startswith("#"):
@@ -390,7 +390,7 @@ class CodexFile:
         return removed
 
     def registered(self, text: str) -> ServerAddress | None:
-        """What the entry says; None if there is no entry that `merged` could have written."""
+        """The address in the entry; None if there is no entry that `merged` could have written."""
         try:
             return _address_in(tomllib.loads(text)["mcp_servers"][NAME], "url")
         except (tomllib.TOMLDecodeError, TypeError, KeyError):
@@ -413,11 +413,11 @@ def _without_ours(content: Mapping[str, Any], fields: Sequence[str] | None = Non
 
 
 PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
-"""Those whose servers `mcp import` can read."""
+"""The programs whose servers `mcp import` can read."""
 
 
 def files_of(source: str, environment: Mapping[str, str], project: Path) -> list[Path]:
-    """The files of a program, those of the project first; or the one file that was named instead."""
+    """The files of a program, the project's first; or only the named file."""
     home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
     data = _application_data(environment, home)
     files = {
@@ -511,7 +511,7 @@ VSCODE_USER = _json_host(
 
 
 def install_by_command(address: ServerAddress, *, yes: bool) -> int:
-    """Claude Code changes its file all the time; only it can write to it safely."""
+    """Claude Code changes its file frequently; only Claude Code itself can write to it safely."""
     executable = find_executable(os.environ.get(variable_of("claude_path", Settings)))
     present = entry_in_claude_code()
     wanted: Entry = {"url": address.url}
@@ -527,7 +527,7 @@ def install_by_command(address: ServerAddress, *, yes: bool) -> int:
 
 
 def remove_by_command(*, yes: bool) -> int:
-    """Removes the entry by Claude Code's own command, as `install_by_command` added it."""
+    """Removes the entry with Claude Code's own command, the counterpart of `install_by_command`."""
     if not is_ours(entry_in_claude_code()):
         return _nothing_to_remove(user_file(os.environ))
     executable = find_executable(os.environ.get(variable_of("claude_path", Settings)))
@@ -535,8 +535,8 @@ def remove_by_command(*, yes: bool) -> int:
 
 
 def entry_in_claude_code() -> Any:
-    """The entry of this server for all projects; None if it is missing or the file cannot be read, about which Claude
-    Code's own command says more."""
+    """The entry of this server for all projects; None if it is missing or the file cannot be read: Claude Code's own
+    command reports the details."""
     try:
         return json.loads(user_file(os.environ).read_bytes())["mcpServers"][NAME]
     except (OSError, ValueError, KeyError, TypeError):
@@ -605,7 +605,7 @@ def remove_from_file(file: Path, dialect: JsonDialect | CodexFile, *, yes: bool)
         else:
             file.unlink()
         if restores or (not after and original and not dialect.removed(original)):
-            backup.unlink()  # the file itself is that, or it had nothing but our entry too
+            backup.unlink()  # the file equals it now, or it contained only our entry too
     except OSError as error:
         raise ClaudeCodeError(f"{file} cannot be changed: {error.strerror}.") from None
     print(f"Written: {file}" if after else f"Deleted: {file}")
@@ -613,7 +613,7 @@ def remove_from_file(file: Path, dialect: JsonDialect | CodexFile, *, yes: bool)
 
 
 def _adds(dialect: JsonDialect | CodexFile, original: str, address: ServerAddress, present: str) -> bool:
-    """Whether `--install` has made the present text from the original."""
+    """Whether `--install` created the current text from the original."""
     try:
         return dialect.removed(original) == original and dialect.merged(original, address) == present
     except InvalidArgument:
@@ -626,7 +626,7 @@ def _nothing_to_remove(file: Path) -> int:
 
 
 def _text_of(file: Path) -> str:
-    """The text with the line ends that it has; empty if there is no file."""
+    """The text with its original line ends; empty if the file does not exist."""
     try:
         return file.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -641,8 +641,8 @@ def _print_difference(file: Path, before: str, after: str) -> None:
 
 
 def _write(file: Path, before: str, after: str) -> None:
-    """Writes the file in one step, since the client may read it at any moment, and with the mode that it has; a new one
-    is for its owner alone, since entries of clients often hold tokens. Keeps the text before as `.bak`."""
+    """Writes the file atomically, since the client may read it at any moment, and keeps its mode; a new file is
+    readable only for its owner, since clients' entries often contain tokens. Keeps the previous text as `.bak`."""
     mode = file.stat().st_mode & 0o777 if file.exists() else FILE
     if before:
         replace_file(file.with_name(f"{file.name}.bak"), before.encode(), mode)

@@ -1,11 +1,11 @@
 """`demo`: a tour of the product on the scripted model, printed as it happens; and the sessions of `tui --demo`.
 
-A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. Everything
-lives in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started;
-a tool call that is refused ends the demo. Both are one line on stderr.
+A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. All files
+are in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started, and a
+refused tool call ends the demo; both are reported in one line on stderr.
 
-The sessions of `tui --demo` work each in a project of its own, whose `CLAUDE.md` holds what the model says, so that
-prompts look as prompts do; their server ends with its one client.
+Each session of `tui --demo` works in a separate project, whose `CLAUDE.md` contains the model's answers, so that
+prompts look like real prompts; their server ends with its only client.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(_: argparse.Namespace) -> int:
-    executable = find_executable(load_settings().claude_path)  # refused now, in one line, and not in the second step
+    executable = find_executable(load_settings().claude_path)  # refused now, in one line, instead of in the second step
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="claude-code-mcp-demo-") as directory:
         try:
@@ -123,7 +123,7 @@ async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitR
 
 
 class _Tour:
-    """The steps, in order. Each prints what it calls and what comes back."""
+    """The steps, in order. Each prints its call and the result."""
 
     def __init__(self, client: "Client", project: Path) -> None:
         self._client = client
@@ -220,7 +220,7 @@ class _Tour:
 
 
 def _open_question(report: dict[str, Any]) -> dict[str, Any]:
-    """The one question of a session; ProcessFailed if it has none, as when Claude Code did not start."""
+    """The only question of a session; ProcessFailed if it has none, for example because Claude Code did not start."""
     questions: list[dict[str, Any]] = report.get("pendingInputs") or []
     if len(questions) != 1:
         reason = (report.get("error") or {}).get("message", "it has no open question.")
@@ -353,7 +353,7 @@ def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", L
 
 
 class DemoServer:
-    """The server of the sandbox, which ends with its one client."""
+    """The server of the sandbox, which ends with its only client."""
 
     def __init__(self, sandbox: Sandbox, environment: dict[str, str]) -> None:
         self.sandbox = sandbox

@@ -104,14 +104,14 @@ def has_credentials() -> bool:
 
 
 def missing_login(config: Path | None) -> str:
-    """Advice if there is certainly no login; empty otherwise. If no credential is visible, this starts the CLI, which
-    alone knows of helpers and settings that provide one."""
+    """Advice if there is certainly no login; empty otherwise. If no credential is visible, this starts the CLI, because
+    only the CLI knows helpers and settings that provide one."""
     if has_credentials():
         return ""
     try:
         login = login_of(find_executable(load_settings(file=config).claude_path))
     except ClaudeCodeError:
-        return ""  # what is wrong there is reported by the server, which needs more than this
+        return ""  # the server reports other problems; it needs more than this
     advice = f"Claude Code is not logged in: run {ADVICE}. `claude-code-mcp doctor` checks everything else."
     return "" if login.exists else advice
 
@@ -173,7 +173,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if wrong:
         print(f"{count_of(wrong, 'problem')} to fix.")
         return 1
-    # That a turn would work is said only where one was tried with this account.
+    # Only a turn tried with this account proves that turns work.
     is_certain = is_deep and not untried
     print("Everything works." if is_certain else "No problems found. --deep also tries the API.")
     return 0
@@ -215,11 +215,11 @@ def check_all(config: Path | None, *, deep: bool = False, yes: bool = False) -> 
 
 
 def _check_deeply(settings: Settings, *, yes: bool) -> Iterator[Finding]:
-    yield Finding("versions", True, ", ".join(_versions()))  # never wrong: for whoever reports a problem
+    yield Finding("versions", True, ", ".join(_versions()))  # always ok: it is information for problem reports
     try:
         executable = find_executable(settings.claude_path)
     except ExecutableNotFound:
-        return  # that it is missing is a finding already, and nothing can be tried without it
+        return  # the missing executable is already a finding, and nothing can be tried without it
     yield asyncio.run(_check_turn(settings))
     yield _check_request(executable, yes=yes)
 
@@ -274,7 +274,7 @@ def _version(path: str) -> tuple[int, int, int] | str:
 
 
 def claude_code_in_use() -> str:
-    """Version and place of the Claude Code that sessions run, or why there is none, in a line."""
+    """The version and location of the Claude Code that sessions run, or why it is missing, in one line."""
     try:
         path = find_executable(load_settings().claude_path)
     except ClaudeCodeError as error:
@@ -357,7 +357,7 @@ def _check_exports(state_dir: Path) -> Iterator[Finding]:
     records = SessionRecords(database_in(state_dir), config_directory(os.environ))
     has_transcript = {path.stem for path in Path(config_directory(os.environ)).glob("projects/*/*.jsonl")}
     count = size = 0
-    # What cannot be read is a finding of its own, and a file may go meanwhile.
+    # An unreadable state is a separate finding, and a file may disappear meanwhile.
     with contextlib.suppress(OSError, StateUnavailable):
         for path in (state_dir / "exports").glob("*"):
             session_id = path.name[: len(str(uuid.UUID(int=0)))]
@@ -401,7 +401,7 @@ def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
     """Check that a directory is writable; create it if it is missing, as the server would."""
     try:
         private_directory(directory)
-        # Permissions alone do not tell: the disk may be full, or mounted read-only.
+        # Permissions are not enough: the disk may be full, or mounted read-only.
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
@@ -414,7 +414,7 @@ def _check_disks(settings: Settings) -> Iterator[Finding]:
     wanted = (Path(tempfile.gettempdir()), settings.state_dir, Path(config_directory(os.environ)))
     by_disk: dict[int, list[Path]] = {}
     for directory in wanted:
-        with contextlib.suppress(OSError):  # one that cannot be written to is a finding of its own
+        with contextlib.suppress(OSError):  # a directory that is not writable is a separate finding
             by_disk.setdefault(directory.stat().st_dev, []).append(directory)
     for directories in by_disk.values():
         free = shutil.disk_usage(directories[0]).free
@@ -469,7 +469,7 @@ def _ask(executable: str, directory: str) -> dict[str, Any]:
         *("-p", "Say ok.", "--output-format", "json", "--model", "haiku", "--system-prompt", "Answer with: ok"),
         *("--tools", "", "--strict-mcp-config", "--no-session-persistence"),
     ]
-    # Its ten attempts with growing pauses would keep a person waiting for what the first one says.
+    # Its ten attempts with growing pauses would make a person wait for a result that the first attempt shows.
     once = {"CLAUDE_CODE_MAX_RETRIES": "1"}
     done = run_cli(executable, *arguments, variables=once, directory=directory, timeout=_REQUEST_TIMEOUT)
     try:
@@ -509,7 +509,7 @@ async def _check_turn(settings: Settings) -> Finding:
     with tempfile.TemporaryDirectory() as directory:
         async with ScriptedModel() as model:
             sandbox = Sandbox(Path(directory), model.url)
-            # Nothing of the check may be found in the user's own list of sessions and costs.
+            # The check must not appear in the user's own list of sessions and costs.
             private = settings.model_copy(update={"state_dir": sandbox.root / "state"})
             try:
                 async with Service(private, sandbox.environment()) as service:

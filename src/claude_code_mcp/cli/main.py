@@ -1,4 +1,4 @@
-"""The entry point. Serving on stdio begins with the greeting, which imports next to nothing; every other command is
+"""The entry point. Serving on stdio begins with the greeting, which imports almost nothing; every other command is
 loaded only when it is called."""
 
 import os
@@ -47,7 +47,7 @@ def _is_for_all_commands(flag: str) -> bool:
 
 
 def _is_shared(argv: list[str]) -> bool:
-    """Whether a server on stdio is to be the one that all clients share. argparse takes `--sh` for the whole flag."""
+    """Whether a server on stdio is the shared server of all clients. argparse accepts `--sh` as the whole flag."""
     flagged = any(len(argument) > 3 and "--shared".startswith(argument) for argument in argv)
     return flagged or os.environ.get(f"{OWN_PREFIX}SHARED", "").lower() in ("1", "true", "yes", "on")
 
@@ -59,7 +59,7 @@ def _load() -> "Serve":
     from ..startup.greeting import light_sdk  # noqa: PLC0415
 
     check_sdk_version()
-    gc.disable()  # what is imported stays; to look through it again and again takes a tenth of the time
+    gc.disable()  # imported objects stay; scanning them repeatedly takes a tenth of the time
     try:
         light_sdk.prepare()
         from .. import serving  # noqa: F401, PLC0415 - loaded before it is needed

@@ -1,7 +1,7 @@
 """The command line: registers every command and parses arguments.
 
-Exit codes are those of `client/conventions.py`. Standard output takes any character on any terminal, and a reader that
-leaves early, as `| head` does, is no error.
+Exit codes are defined in `client/conventions.py`. Standard output accepts any character on any terminal, and a reader
+that stops early, such as `| head`, is not an error.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def _needed(first: str) -> tuple[Sequence[str], Sequence[Command]]:
     if first.startswith("-"):
         return tuple(COMMANDS), plugin_commands()
     own = (first,) if first in COMMANDS else ()
-    # Bundled plug-ins are found by their directories, others only by reading what is installed.
+    # Bundled plug-ins are found by their directories, others only by reading the installed distributions.
     bundled = [command for plugin in bundled_plugins() for command in plugin.commands()]
     found = [command for command in bundled if command.name.partition(" ")[0] == first]
     if own or not found:
@@ -166,7 +166,7 @@ class _Parser(argparse.ArgumentParser):
         raise _Misuse(f"{message}.{near}" if near else message + self._missing(message), self.format_usage())
 
     def _missing(self, message: str) -> str:
-        """The names to choose from where the one of an action is missing."""
+        """Adds the names to choose from if the name of an action is missing."""
         if not message.startswith("the following arguments are required"):
             return ""
         below = next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
@@ -204,7 +204,7 @@ def build_parser(
     for extension in plugin_commands() if extensions is None else extensions:
         above = extension.name.rpartition(" ")[0]
         if above and above not in commands.choices:
-            continue  # a command below one that is not asked for
+            continue  # a subcommand of a command that is not requested
         module_name, _, function = extension.add.partition(":")
         getattr(import_module(module_name), function)(_below(commands, above) if above else commands)
     return parser
@@ -246,7 +246,7 @@ def run_with_output(command: Callable[[], int]) -> int:
         _discard_output()
         return 0
     except OSError as error:
-        # With a name it is about a file and not about the output: that is for whoever works with the file.
+        # An error with a file name concerns the file, not the output: the caller that uses the file handles it.
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         _discard_output()

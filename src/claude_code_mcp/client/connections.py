@@ -92,8 +92,8 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: Sequence[str] = ()) -> "LineClient":
-    """A client of the server that clients with this environment and these arguments of `serve` share. NotRunning if
-    there is none."""
+    """A client of the server that clients with this environment and these arguments of `serve` share. NotRunning if no
+    server runs."""
     try:
         where, fingerprint = place.find_place(arguments, environment)
     except NoPlace as error:
@@ -110,7 +110,7 @@ def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: S
 
 
 def ask_shared(environment: Mapping[str, str], ask: str, arguments: Sequence[str] = ()) -> Any:
-    """The answer of the server that clients with this environment and these arguments share; None if there is none."""
+    """The answer of the server that clients with this environment and these arguments share; None if no server runs."""
     try:
         answer, connection = ask_server(place.find_place(arguments, environment)[0], ask)
     except (NotRunning, OSError):
@@ -322,7 +322,7 @@ class HttpSession(McpClient):
                 connection.request("DELETE", self._target, headers=self._headers)
                 connection.getresponse().read()
             except _NO_ANSWER:
-                pass  # the server forgets us by itself
+                pass  # the server removes us automatically
             finally:
                 connection.close()
 

@@ -178,7 +178,7 @@ class LiveSessions:
             yield report
             # With more at hand there is nothing to wait for, and waiting would hold it back.
             wait = {} if report.get("hasMore") else {"waitSeconds": _WAIT, "anyChange": True}
-            # The id of the report: a session that was cleared meanwhile goes on under another one.
+            # The id in the report: a session that was cleared meanwhile continues under another one.
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)
 
     def watch(self, session_id: str, cursor: str | None = None, lines: int = 0) -> Iterator[Report]:

@@ -92,7 +92,7 @@ def _split(text: str) -> list[str]:
     """The lines of a text, so that a difference in the last line break is visible too."""
     if not text:
         return []
-    # An edit may change nothing but line ends, and a person must see what is changed.
+    # An edit may change only line ends, and a person must see the change.
     lines = visible(text.replace("\r\n", "\\r\n")).split("\n")
     return lines[:-1] if lines[-1] == "" else [*lines[:-1], f"{lines[-1]}  [no line break at the end]"]
 
@@ -228,7 +228,7 @@ def diff_rows(diff: str) -> Iterator[DiffRow]:
             before, old_left, after, new_left = (int(number or 1) for number in hunk.groups())
             yield DiffRow(text, Style.HEAD)
         elif text.startswith("\\"):
-            yield DiffRow(text, Style.SAME)  # "No newline at end of file": the hunk may go on behind it
+            yield DiffRow(text, Style.SAME)  # "No newline at end of file": the hunk may continue after it
         else:
             old_left = new_left = 0
             if text.startswith("diff --git "):

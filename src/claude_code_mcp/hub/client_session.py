@@ -176,7 +176,7 @@ class CallsInFlight:
 
     async def _asked_side(self, takes: Callable[[CallerSide], bool]) -> CallerSide:
         """The side of the call that the server's question belongs to. Raises TimeoutError if that stays unclear."""
-        possible = list(self._calls)  # calls that begin later cannot be the one that asks
+        possible = list(self._calls)  # calls that begin later cannot be the asking one
         # Recorded before the answer: the next caller already gets a separate connection.
         await self._on_question()
         call = _current_call.get() or await self._asking_call(possible, takes)

@@ -56,7 +56,7 @@ class ServerChanges:
             self._followed.add(uri)
             return
         if uri not in self._followed:
-            # Before the stream is ended: the next one is opened with what is in the set.
+            # Before the stream is ended: the next stream is opened with the contents of the set.
             self._followed.add(uri)
             self._follow_changed.set()
             self._listening.cancel()

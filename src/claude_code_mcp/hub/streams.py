@@ -113,7 +113,7 @@ class OAuthProvider(OAuthClientProvider):
 async def send_unchecked(
     session: ClientSession, method: str, params: "JsonObject", on_progress: ProgressFnT | None = None
 ) -> "JsonObject":
-    """Send a request whose result type differs from the one that the SDK derives from its method. Raises MCPError."""
+    """Send a request whose result type differs from the type that the SDK derives from its method. Raises MCPError."""
     data: JsonObject = {"method": method, "params": params}
     options: CallOptions = {}
     session._stamp(data, options)
@@ -441,7 +441,7 @@ class ObservedInbox(_ReadableStream):
             except (anyio.EndOfStream, anyio.ClosedResourceError):
                 self._on_end()
                 raise
-            if isinstance(item, ValidationError):  # a transport of the SDK passes on what it could not read
+            if isinstance(item, ValidationError):  # a transport of the SDK passes on unreadable messages
                 text = item.errors(include_url=False)[0].get("input")
                 item = (_salvage(text) if isinstance(text, str | bytes) else None) or item
             if not isinstance(item, SessionMessage):

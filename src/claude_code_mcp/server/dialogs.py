@@ -1,9 +1,10 @@
 """The answer channel through the client's own dialogs (MCP elicitation).
 
 On connections of the 2025 protocol a question is pushed as an `elicitation/create` request as soon as the client reads
-a stream: that of a call that waits, or else the connection's own. On 2026-07-28 a server may not send requests: there a
-waiting call returns the question, and the client repeats the call with the answer. The broker offers every question to
-the other channels too; the first answer wins, and the dialog of a question that was settled elsewhere is withdrawn.
+a stream: the stream of a waiting call, otherwise the connection's own. On 2026-07-28 a server may not send requests:
+there a waiting call returns the question, and the client repeats the call with the answer. The broker offers every
+question to the other channels too; the first answer wins, and the dialog of a question that was settled elsewhere is
+withdrawn.
 """
 
 import asyncio

@@ -5,15 +5,16 @@
     prompt = script("Count the files.", tool("Bash", command="ls | wc -l"), text("Done."))
 
 A script is free text followed by `SCRIPT:` and a JSON array with one step per model request. The first functions build
-the steps; a plain string is a step too. `answer_of` turns a step into what the model answers: a step is checked when it
-is played, so a mistake in it is answered with a text that names it. `request_reader` finds the step for a request.
+the steps; a plain string is a step too. `answer_of` turns a step into the model's answer: a step is checked when it is
+played, so an invalid step is answered with a text that names the mistake. `request_reader` finds the step for a
+request.
 
-The server keeps no conversation. The newest script in the request decides, and the number of assistant
-messages after it is the index of the step. Two kinds of request carry no script and are recognised by their
-shape: the CLI asks for a title of the session, and for a summary of a conversation that has become too long.
+The server keeps no conversation. The newest script in the request decides, and the number of assistant messages after
+it is the index of the step. Two kinds of request carry no script and are recognised by their shape: the CLI requests a
+title of the session, and a summary of a conversation that has become too long.
 
-`answer_to` never raises: what cannot be read is answered with a text that says why. These texts never hold
-the marker of a script, because the text of a subagent comes back to its parent as a message.
+`answer_to` never raises: an unreadable request is answered with a text that gives the reason. These texts never contain
+the marker of a script, because the text of a subagent returns to its parent as a message.
 """
 
 import json
@@ -113,7 +114,7 @@ def structured(value: Mapping[str, Any]) -> StepObject:
 
 
 def agent(description: str, prompt: str, *, background: bool = False, kind: str = "general-purpose") -> StepObject:
-    """The model starts a subagent, whose prompt may be a `script(...)` of its own."""
+    """The model starts a subagent, whose prompt may itself be a `script(...)`."""
     return tool("Agent", description=description, prompt=prompt, subagent_type=kind, run_in_background=background)
 
 
@@ -178,7 +179,7 @@ _KINDS: dict[type, str] = {str: "a string", dict: "an object"}
 
 
 class ScriptError(ValueError):
-    """A script that cannot be played; the message says what is wrong with it."""
+    """A script that cannot be played; the message names the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +351,7 @@ def _number(source: Json, key: str, default: float) -> float:
 
 
 _NOTIFICATION = "<task-notification>"
-"""Marks a message the CLI wrote about a subagent: what it quotes is not a script of this conversation."""
+"""Marks a message that the CLI wrote about a subagent: a script quoted in it does not belong to this conversation."""
 
 _PLAN_FILE = re.compile(r"plan(?: file already exists)? at (.{1,4096}?\.md)\b")
 _DIRECTORY = re.compile(r"[Ww]orking directory: (.+)")
@@ -381,7 +382,7 @@ def messages_of(body: Mapping[str, Any]) -> list[Json]:
 
 
 def texts_of(content: Any) -> list[str]:
-    """The texts of a message or of a tool result, without those of the tool results inside it."""
+    """The texts of a message or of a tool result, excluding tool results inside it."""
     if isinstance(content, str):
         return [content]
     return [str(block.get("text", "")) for block in _blocks_of_request(content, "text")]
@@ -411,9 +412,9 @@ def _blocks_of_request(content: Any, kind: str) -> list[Json]:
 
 
 def newest_script(messages: Sequence[Json]) -> tuple[int, str] | None:
-    """The position of the newest message that holds a script, and its text; None if there is none.
+    """The position of the newest message that contains a script, and its text; None without one.
 
-    The CLI puts a prompt into a user message, and what is sent during a turn into a system message.
+    The CLI puts a prompt into a user message, and messages sent during a turn into a system message.
     """
     for position in range(len(messages) - 1, -1, -1):
         for text in reversed(texts_by_role([messages[position]], "user", "system")):

@@ -317,7 +317,7 @@ class ScriptedModel:
 
 
 class ScriptedModelThread:
-    """A scripted model on a thread and loop of its own: for code that is not async, or shares no loop."""
+    """A scripted model with a separate thread and event loop: for code that is not async, or shares no loop."""
 
     def __init__(self, port: int = 0, *, keep_bodies: bool = False, remember: int = 1000) -> None:
         """The arguments of `ScriptedModel`."""

@@ -1,6 +1,6 @@
 """`claude-code-mcp mcp`: the MCP servers of the hub, from the shell, and an interactive client for any other.
 
-`add_to` is all that others need: the arguments of the actions. What an action does is in `configure`, `live` and
+`add_to` is the only public function: it adds the arguments of the actions. The actions are in `configure`, `live` and
 `connect`, each of which is imported only when one of its actions is called.
 """
 
@@ -24,21 +24,21 @@ _KINDS = ("server", "stdio", *_REMOTE_KINDS)
 
 
 class _ActionParser(argparse.ArgumentParser):
-    """For actions with a line of their own kind."""
+    """A parser for actions with a special command line."""
 
     reads_line = False
-    """The action reads its line itself: argparse would repeat in its messages what it does not understand, and that may
-    be a secret."""
+    """Whether the action parses its line itself: argparse would repeat unknown parts of it in its messages, and these
+    may be secrets."""
     finds_kind = False
-    """The kind of server to connect to may be left out: an address says by itself what it is, and any other word is the
+    """Whether the kind of server to connect to may be omitted: an address shows its kind, and any other word is the
     name of a configured server."""
     options_anywhere = False
-    """Options may stand among the words of the line too, and not only before and behind them."""
+    """Whether options may also stand between the words of the line, not only before and after them."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         argv = list(args or ())
         if self.options_anywhere and "--" not in argv:
-            self.options_anywhere = False  # for the two passes that follow, which come here as well
+            self.options_anywhere = False  # for the two passes that follow, which call this method too
             try:
                 return self.parse_known_intermixed_args(argv, namespace)
             finally:
@@ -233,8 +233,8 @@ def _add_connect(actions: Any) -> None:
     stdio = kinds.add_parser(
         "stdio", help="a program on this machine", usage="%(prog)s [--env NAME=VALUE] COMMAND [ARGUMENT …]"
     )
-    # `--header` and `--env` are parsed by the action: argparse would repeat in its message what it cannot parse, which
-    # may be a secret.
+    # The action parses `--header` and `--env`: argparse would repeat a value that it cannot parse in its message, and
+    # the value may be a secret.
     stdio.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable for the program"
     )
@@ -255,7 +255,7 @@ def _add_seconds(parser: argparse.ArgumentParser, flag: str, default: float) -> 
 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
-    """Which configuration files count."""
+    """Adds the options that select the configuration files."""
     parser.add_argument("--all", action="store_true", help="include the servers that Claude Code is configured with")
     parser.add_argument(
         "--project",

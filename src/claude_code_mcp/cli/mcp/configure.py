@@ -1,14 +1,14 @@
 """`mcp list`, `get`, `add`, `import`, `remove`, `enable` and `disable`: the configuration of servers.
 
-`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
-changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
-everything else in the file kept. A file that cannot be read is refused and left as it is.
+`load_configuration` and `select_servers` are shared with the actions that connect to servers. Only our own file is
+changed, through `edit_entries`: under a lock, via a temporary file that replaces the old one, and with everything else
+in the file unchanged. A file that cannot be read is refused and left unchanged.
 
-The lines of `mcp add` and `mcp add-json` are read as Claude Code's own commands read them, so that what the README of a
-server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere
-before `--`. Options of another name belong to a command without `--`, where Claude Code refuses them; with ours beside
-them nobody could tell whose they are, and the line is refused. argparse repeats in its messages what it does not
-understand, and that may be a secret. Messages here name options and say what they want; they never repeat a value.
+The lines of `mcp add` and `mcp add-json` have the syntax of Claude Code's own commands, so that lines from the README
+of a server can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere
+before `--`. Other options belong to a command without `--`, a form that Claude Code refuses; together with our options
+the assignment would be ambiguous, so the line is refused. argparse repeats unknown parts in its messages, and these may
+be secrets. Messages here name options and the expected values; they never repeat a value.
 """
 
 import argparse
@@ -82,7 +82,7 @@ _WANTED = {
 
 @dataclass(slots=True)
 class AddLine:
-    """What the line says."""
+    """The contents of the line."""
 
     name: str = ""
     command: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class AddLine:
     callback_port: str | None = None
     force: bool = False
     ours_behind: bool = False
-    """Whether an option of ours stands behind the beginning of the command."""
+    """Whether one of our options stands after the beginning of the command."""
 
 
 def read_add_line(argv: Sequence[str]) -> AddLine:
@@ -123,15 +123,15 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
 
 
 def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
-    """A word behind the first one of a command that does not stand after `--`. With an option of its own, all that
-    follows is the command's."""
+    """Handles a word after the first one of a command without `--`. If it is an option of the command, all following
+    words belong to the command."""
     if not word.startswith("-") or len(word) == 1:
         line.command.append(word)
     elif _is_ours(word):
         _take_option(line, word, rest)
         line.ours_behind = True
     else:
-        # Guessed wrongly, a secret would go to the program as an argument, or an argument would be lost.
+        # A wrong guess would pass a secret to the program as an argument, or lose an argument.
         if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
             raise InvalidArgument("Some of these options belong to mcp add: put the server's command after --.")
         line.command += [word, *rest]
@@ -164,7 +164,7 @@ def read_add_json_line(argv: Sequence[str]) -> AddLine:
 def _take_option(
     line: AddLine, word: str, rest: list[str], action: str = "mcp add", allowed: Collection[str] | None = None
 ) -> None:
-    """Sets what an option says; takes its value, or values, from the rest of the line."""
+    """Applies an option; takes its value, or values, from the rest of the line."""
     option, separator, value = word.partition("=")
     if not word.startswith("--"):  # -eNAME=VALUE
         option, separator, value = word[:2], word[2:], word[2:]
@@ -174,7 +174,7 @@ def _take_option(
     target = _WITH_VALUE.get(option)
     if target is None or (allowed is not None and target not in allowed):
         where = "" if allowed is not None else "; put the server's command after --"
-        # Shown as far as it can be: one that is mistyped may have its value in it.
+        # Shown only if it looks like the name of an option: a mistyped one may contain its value.
         shown = option if re.match(r"--?[a-zA-Z][a-z-]{0,20}$", option) else "An argument that begins with -"
         raise InvalidArgument(f"{shown} is not an option of {action}{where}.")
     if not separator:
@@ -212,7 +212,7 @@ def _check(line: AddLine) -> None:
 
 
 def entry_of(line: AddLine) -> dict[str, Any]:
-    """The entry that a line stands for."""
+    """The entry that a line describes."""
     entry = raw_entry(line.command, line.url, line.transport, line.header, line.env)
     oauth = {
         "clientId": line.client_id,
@@ -228,9 +228,9 @@ def entry_of(line: AddLine) -> dict[str, Any]:
 def raw_entry(
     command: list[str], url: str | None, kind: str | None, headers: list[str], variables: list[str]
 ) -> dict[str, Any]:
-    """An entry in the form of a configuration file: a program if `url` is None, else a remote server.
+    """An entry in the form of a configuration file: a program if `url` is None, otherwise a remote server.
 
-    Raises InvalidArgument for what does not fit together; the message never repeats a value, which may be a secret.
+    Raises InvalidArgument for contradicting values; the message never repeats a value, which may be a secret.
     """
     if url is None:
         if headers or kind not in (None, "stdio"):
@@ -263,10 +263,10 @@ def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
 def entries_of(
     source: str, environment: Mapping[str, str], project: Path, names: Collection[str] = ()
 ) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """The entries of a program in our words, by name, each with its file; the first file that has a name counts. Of a
-    registry only those are there whose `names` are wanted.
+    """The entries of a program in our format, by name, each with its file; for a name in several files, the first file
+    counts. From a registry, only the entries with the given `names` are included.
 
-    Raises InvalidArgument where there is no file, or one cannot be read.
+    Raises InvalidArgument if there is no file, or if one cannot be read.
     """
     from ..config import PROGRAMS, files_of  # noqa: PLC0415 - only here
 
@@ -279,7 +279,7 @@ def entries_of(
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in present:
         for name, entry in _entries_in(file, names).items():
-            # Files of the project come first, and count as they do in the program itself.
+            # Files of the project come first and take precedence, as in the program itself.
             found.setdefault(name, (file, entry))
     return found
 
@@ -311,8 +311,8 @@ NO_SERVERS = "No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND"
 
 
 def load_configuration(arguments: argparse.Namespace) -> HubConfig:
-    """What the hub would use, or with --all what all files say. Problems are printed to stderr; the servers that can
-    be used are there all the same."""
+    """The configuration that the hub would use or, with --all, the entries of all files. Problems are printed to
+    stderr; usable servers are included nevertheless."""
     settings = load_settings()
     everything = arguments.all or settings.hub == "all"
     configuration = hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
@@ -351,7 +351,7 @@ def list_servers(arguments: argparse.Namespace) -> int:
 
 
 def _address(config: ServerConfig) -> str:
-    """How a server is reached, without its secrets."""
+    """The address of a server, without its secrets."""
     description = config.describe()
     return str(description.get("command") or description.get("url") or "in this process")
 
@@ -373,7 +373,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def add_json(arguments: argparse.Namespace) -> int:
-    """An entry as JSON, as Claude Code's own `add-json` takes it; `-` reads it from standard input."""
+    """Adds an entry from JSON, like Claude Code's own `add-json`; `-` reads it from standard input."""
     line = read_add_json_line(arguments.line)
     [text] = line.command
     try:
@@ -402,10 +402,10 @@ def _add_entry(line: AddLine, entry: dict[str, Any]) -> int:
 
 
 def import_servers(arguments: argparse.Namespace) -> int:
-    """Copies the servers of another program into our own file. One that is there already, or cannot be used, is
-    reported and left out. The exit code is 1 if one could not be used."""
+    """Copies the servers of another program into our own file. A server that already exists, or cannot be used, is
+    reported and skipped. The exit code is 1 if one could not be used."""
     found = entries_of(arguments.source, os.environ, arguments.project.resolve(), arguments.names)
-    # A server of a registry is named as it is there, or as it is called here.
+    # A server from a registry may be named by its registry name or by the name it gets here.
     wanted = [short_name(name) if "/" in name else name for name in arguments.names] or list(found)
     for name in wanted:
         if name not in found:
@@ -426,7 +426,7 @@ def import_servers(arguments: argparse.Namespace) -> int:
                 continue
             try:
                 if isinstance(named := entry.get("envFile"), str):
-                    # The whole path: our own file is not beside it.
+                    # The full path, because our own file is not in the project.
                     named = named.replace("${workspaceFolder}", str(arguments.project.resolve()))
                     entry = {**entry, "envFile": os.path.join(file.parent, named)}
                 description = _check_entry(checked_name(name), entry)
@@ -443,7 +443,7 @@ def import_servers(arguments: argparse.Namespace) -> int:
 
 
 def get(arguments: argparse.Namespace) -> int:
-    """Prints all of one entry, without its secrets."""
+    """Prints a complete entry, without its secrets."""
     server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
     data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
     if arguments.json:
@@ -459,7 +459,7 @@ def get(arguments: argparse.Namespace) -> int:
 def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
     """A description of a usable entry, without secrets; InvalidArgument for one that the hub would refuse.
 
-    A variable that is not set here is no mistake: it may be set where the server runs.
+    A variable that is not set here is not an error: it may be set where the server runs.
     """
     try:
         expand(dict(entry), os.environ)
@@ -503,7 +503,8 @@ def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
 
 
 def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
-    """The named entry of our own file. Raises InvalidArgument; for a server of another file it says which one."""
+    """The named entry of our own file. Raises InvalidArgument; for a server from another file the message names that
+    file."""
     if arguments.name in entries:
         return entries[arguments.name]
     elsewhere = hub_servers(load_settings(), os.environ, arguments.project, "all").servers.get(arguments.name)
@@ -519,16 +520,17 @@ def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any
 
 @contextmanager
 def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
-    """The entries of the file, to be changed in place; written when the block ends without an exception.
+    """Context with the entries of the file, to be changed in place; they are written when the block ends without an
+    exception.
 
-    Raises InvalidArgument for a file that cannot be locked, read or written, or is not what it should be.
+    Raises InvalidArgument for a file that cannot be locked, read or written, or has an unexpected structure.
     """
     from filelock import FileLock  # noqa: PLC0415 - only changes need it
 
     file = file.resolve()  # a link to a file kept elsewhere stays a link
     try:
         private_directory(file.parent)
-        # From the reading to the writing: of two commands at once the second sees what the first has written.
+        # From reading to writing: of two simultaneous commands, the second sees the first one's changes.
         with FileLock(f"{file}.lock", mode=FILE):
             text, content = _read_file(file)
             section = next((key for key in SECTIONS if key in content), _KEY)
@@ -543,7 +545,7 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_file(file: Path) -> tuple[str, dict[str, Any]]:
-    """The text of the file and what it says."""
+    """The text of the file and its parsed contents."""
     try:
         text = file.read_text(encoding="utf-8")
         content = decode_with_comments(text or "{}")

@@ -1,7 +1,7 @@
 """`mcp connect`: an interactive client for one server, in a terminal or on a pipe.
 
-Commands are read line by line and done one after another; a command that fails is reported and the next one is read.
-Notifications of the server and changes of the connection are shown as they come.
+Commands are read line by line and run one after another; a failed command is reported and the next one is read.
+Notifications of the server and changes of the connection are shown as they arrive.
 """
 
 import argparse
@@ -97,9 +97,9 @@ def _server(arguments: argparse.Namespace) -> ConfiguredServer:
 
 
 class InteractiveClient:
-    """Reads commands and does them one after another.
+    """Reads commands and runs them one after another.
 
-    Ctrl-C in a terminal gives up the running command, and ends the client when there is none; on a pipe it always ends
+    Ctrl-C in a terminal cancels the running command, and ends the client if none is running; on a pipe it always ends
     the client.
     """
 
@@ -122,11 +122,11 @@ class InteractiveClient:
             "watch": self._watch,
             "help": self._help,
         }
-        """Each takes the rest of its line; what it found is shown."""
+        """Each command takes the rest of its line; its result is shown."""
 
     def announce(self, _: str, method: str, params: dict[str, Any]) -> None:
         """Shows a notification of the server."""
-        if method not in _NOT_ANNOUNCED:  # progress is shown by the call, and a cancellation is ours
+        if method not in _NOT_ANNOUNCED:  # the call shows progress, and cancellations are ours
             self._screen.show(f"* {notification_line(method, params)}")
 
     async def run(self, hub: Hub) -> int:
@@ -137,7 +137,7 @@ class InteractiveClient:
             await self._sign_in_if_needed()
             await self._greet()
             self._screen.complete_from(hub, self._server, _COMMANDS)
-            # After the greeting: the changes until then are those of our own connecting.
+            # After the greeting: earlier changes come from our own connecting.
             unwatch = hub.watch(self._server, self._announce_change)
             try:
                 while (line := await self._screen.read_command()) is not None:
@@ -173,7 +173,7 @@ class InteractiveClient:
             self._screen.show(f"* connection: {status.state}{reason}")
 
     async def _sign_in_if_needed(self) -> None:
-        """Connects; where a person has to sign in first and is there, that is done now."""
+        """Connects; if a person must sign in first and is present, starts the sign-in."""
         try:
             await self._hub.tools(self._server)
         except UpstreamUnavailable as error:
@@ -204,7 +204,7 @@ class InteractiveClient:
         if command is None:
             self._screen.show_error(f"There is no command {name!r}; `help` lists them.")
             return
-        # Only this command is given up by Ctrl-C; the session, and the connection to the server, go on.
+        # Ctrl-C cancels only this command; the session and the connection to the server continue.
         with anyio.CancelScope() as self._current:
             try:
                 found = await command(rest.strip())
@@ -226,7 +226,7 @@ class InteractiveClient:
         try:
             found = await call_tool(self._hub, self._server, name, texts, prompter)
         finally:
-            # A question that is still open would take the next command for its answer.
+            # An open question would take the next command as its answer.
             await prompter.withdraw()
         self._screen.show(found.text)
         if found.failed:
@@ -266,7 +266,7 @@ class InteractiveClient:
 
 
 def _make_screen(server: str, interrupt: Callable[[], None]) -> Screen:
-    """With line editing in a terminal that can do it, if what that needs is installed."""
+    """Creates the screen, with line editing if the terminal supports it and the required package is installed."""
     plain = Screen()
     if not plain.is_terminal or (os.environ.get("TERM", "dumb") == "dumb" and sys.platform != "win32"):
         return plain
@@ -283,7 +283,8 @@ def _misuse(command: str) -> InvalidArgument:
 
 
 def _split_line(line: str, command: str) -> tuple[str, list[str]]:
-    """A name and its arguments: one piece of JSON as it is, or words split as a shell would. Raises InvalidArgument."""
+    """A name and its arguments: a single piece of JSON unchanged, or words split like in a shell. Raises
+    InvalidArgument."""
     name, _, rest = line.partition(" ")
     if not name:
         raise _misuse(command)

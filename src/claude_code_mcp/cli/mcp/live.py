@@ -1,10 +1,10 @@
-"""What can be done with servers that are connected to, and the actions that do it once: `mcp status`, `call`, `tools`,
-`read`, `watch` and others.
+"""Operations on connected servers, and the actions that run one of them: `mcp status`, `call`, `tools`, `read`, `watch`
+and others.
 
-An operation returns what it found twice: as data for programs, and as text for people; `connect` uses them too. Each
-action makes a hub for the servers that it needs and closes it before it returns, also on failure and Ctrl-C, so that no
-program of a server is left running. What was asked for goes to stdout, everything else to stderr. A server that is not
-there is named on stderr.
+An operation returns its result twice: as data for programs, and as text for people; `connect` uses the operations too.
+Each action creates a hub for the servers that it needs and closes it before it returns, also on failure and Ctrl-C, so
+that no server program is left running. The requested output goes to stdout, everything else to stderr. A server that is
+not available is named on stderr.
 """
 
 import argparse
@@ -61,7 +61,7 @@ from .terminal import (
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What an operation found. `failed` is for a tool that says that it failed."""
+    """The result of an operation. `failed` is set if a tool reports that it failed."""
 
     data: Any
     text: str
@@ -90,20 +90,20 @@ async def list_tools(hub: Hub, server: str) -> OperationResult:
 async def call_tool(hub: Hub, server: str, tool: str, texts: Sequence[str], ask: AskPerson) -> OperationResult:
     """Calls a tool with arguments as people type them; progress is shown on stderr meanwhile.
 
-    Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server
-    does not list.
+    Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server does
+    not list.
     """
     schemas = {each.tool.name: each.tool.input_schema for each in await hub.tools(server)}
-    # A server that lists no tools may still have this one: it decides.
+    # A server that lists no tools may still have this one: the server decides.
     if schemas and tool not in schemas:
         raise InvalidArgument(f"{server!r} has no tool {tool!r}; {_those_there(tool, schemas)}")
-    # The schema decides how arguments are read: `number=7` is a number only where the tool wants one.
+    # The schema decides how arguments are read: `number=7` is a number only if the tool expects one.
     values = parse_arguments(texts, schemas.get(tool, {}))
     progress = Progress(sys.stderr)
     try:
         result = dump(await hub.call(server, tool, values, on_progress=progress, ask=ask))
     finally:
-        # Also when the call fails: the message must not stand behind a half-drawn bar.
+        # Also when the call fails: the message must not appear after a half-drawn bar.
         progress.done()
     return OperationResult(result, result_text(result), bool(result.get("isError")))
 
@@ -143,8 +143,8 @@ async def list_prompts(hub: Hub, server: str) -> OperationResult:
 
 
 async def get_prompt(hub: Hub, server: str, name: str, texts: Sequence[str]) -> OperationResult:
-    """A prompt with arguments as people type them. Raises InvalidArgument, before it is asked for, where the server
-    lists prompts and this is none of them, or where an argument that it needs is missing."""
+    """A prompt with arguments as people type them. Raises InvalidArgument, before the request, if the server lists
+    prompts without this one, or if a required argument is missing."""
     arguments = text_arguments(texts)
     prompts = {prompt.name: prompt for prompt in await hub.prompts(server)}
     if prompts and name not in prompts:
@@ -159,7 +159,7 @@ async def get_prompt(hub: Hub, server: str, name: str, texts: Sequence[str]) -> 
 
 
 def text_arguments(texts: Sequence[str]) -> dict[str, str]:
-    """Arguments that are texts whatever they look like, as those of prompts are."""
+    """Arguments that are always strings, like the arguments of prompts."""
     schema = {"properties": {text.partition("=")[0]: {"type": "string"} for text in texts}}
     return {key: plain_text(value) for key, value in parse_arguments(texts, schema).items()}
 
@@ -167,8 +167,8 @@ def text_arguments(texts: Sequence[str]) -> dict[str, str]:
 async def complete(
     hub: Hub, server: str, name: str, argument: str, value: str = "", known_arguments: Mapping[str, str] | None = None
 ) -> OperationResult:
-    """The values that a server suggests for an argument of a prompt, or of a template of addresses; those of
-    `known_arguments` have a value already."""
+    """The values that a server suggests for an argument of a prompt or of a URI template; the arguments in
+    `known_arguments` already have a value."""
     is_address = "://" in name or "{" in name
     reference = {"type": "ref/resource", "uri": name} if is_address else {"type": "ref/prompt", "name": name}
     params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
@@ -192,8 +192,7 @@ def _those_there(name: str, there: Iterable[str]) -> str:
 
 
 def command_hub(configuration: HubConfig, on_notification: OnNotification = ignore_notification) -> Hub:
-    """A hub for the person at the shell, whom no policy restricts; `on_notification` gets what servers send by
-    themselves."""
+    """A hub for the person at the shell, without any policy; `on_notification` receives the servers' notifications."""
     return make_hub(load_settings(), configuration, os.environ, on_notification, serving=False)
 
 
@@ -202,7 +201,7 @@ def run_action(action: Coroutine[Any, Any, int]) -> int:
 
     A call that a server refuses, or a server that is not available, is one line on stderr.
     """
-    logging.getLogger().addHandler(logging.NullHandler())  # what the hub logs is printed by the action, once
+    logging.getLogger().addHandler(logging.NullHandler())  # the action itself prints the hub's problems, once
     try:
         return asyncio.run(action)
     except UpstreamUnavailable as error:
@@ -212,7 +211,7 @@ def run_action(action: Coroutine[Any, Any, int]) -> int:
 
 
 def print_error(message: str, code: ExitCode = ExitCode.FAILED) -> int:
-    """Prints what a server may have said as one line to stderr; the value is the exit code."""
+    """Prints text that may come from a server as one line to stderr; returns the exit code."""
     return failed(" ".join(clean(message).split()), code)
 
 
@@ -229,11 +228,11 @@ async def _status(arguments: argparse.Namespace) -> int:
     if shared is not None:
         waiting = [status["name"] for status in shared if status["state"] == "pending"]
         if any(name in configuration.servers for name in waiting):
-            # The answer above is how they stand at this moment; what is on its way is waited for, as long as we say.
+            # The answer above is the current state; pending connections get time until the timeout.
             with anyio.move_on_after(timeout):
                 await in_thread(_have_connected, waiting)
             shared = await asyncio.to_thread(ask_shared, os.environ, "hub") or shared
-        # Without what is not known here: the shared server may be of another version.
+        # Without fields that are unknown here: the shared server may be of another version.
         known = {each.name for each in fields(ServerStatus)}
         statuses = [
             ServerStatus(**{name: value for name, value in status.items() if name in known})
@@ -243,7 +242,7 @@ async def _status(arguments: argparse.Namespace) -> int:
     else:
         async with command_hub(configuration) as hub:
             listed = Counter(tool.server for tool in await hub.tools(timeout=timeout))
-            # As many tools as were listed: a server that then announced a change has none in its status.
+            # The number of listed tools: after a server has announced a change, its status has none.
             statuses = [replace(status, tools=listed[status.name] or status.tools) for status in hub.status()]
     if arguments.json:
         print_json([_status_data(status, timeout) for status in statuses])
@@ -257,20 +256,20 @@ async def _status(arguments: argparse.Namespace) -> int:
 
 
 def _have_connected(servers: Sequence[str]) -> None:
-    """Has the shared server connect to these, and returns when it knows how they stand."""
+    """Makes the shared server connect to these servers, and returns when their state is known."""
     with contextlib.suppress(CallFailed, NotRunning, ClaudeCodeError), Target().join() as client:
         for name in servers:
             client.call("claude_mcp_servers", action="status", server=name)
 
 
 def selected(arguments: argparse.Namespace) -> HubConfig:
-    """The configuration with the servers that were named, or with all."""
+    """The configuration with the named servers, or with all."""
     configuration = load_configuration(arguments)
     return select_servers(configuration, arguments.servers) if arguments.servers else configuration
 
 
 def _status_line(status: ServerStatus, timeout: float) -> str:
-    """Name, version and offer of a connected server; the reason if it is not connected."""
+    """Name, version and features of a connected server; the reason if it is not connected."""
     if status.state != "connected":
         return one_line(reason_of(status, timeout), 400)
     offers_tools = "tools" in (status.capabilities or {})
@@ -288,7 +287,7 @@ def reason_of(status: ServerStatus, timeout: float) -> str:
 
 
 def server_name(status: ServerStatus) -> str:
-    """Name and version, as the server gave them."""
+    """Name and version as reported by the server."""
     info = status.server_info or {}
     return one_line(f"{info.get('name', 'a server without a name')} {info.get('version', '')}")
 
@@ -297,7 +296,7 @@ def server_name(status: ServerStatus) -> str:
 
 
 async def _login(arguments: argparse.Namespace) -> int:
-    """Prints the address to open. It is done when the browser comes back to us, or when its last address is pasted."""
+    """Prints the address to open. Done when the browser returns to us, or when its final address is pasted."""
     server, lines = arguments.server, InputLines()
 
     async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
@@ -318,8 +317,8 @@ async def _login(arguments: argparse.Namespace) -> int:
 
 
 async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: ReadLine) -> tuple[ServerStatus, bool]:
-    """Shows the address at which a person signs in, and takes the one that the browser ends up at if it is pasted.
-    Returns how the server stands then, and whether there was an address to open. Raises UpstreamUnavailable."""
+    """Shows the address at which a person signs in, and accepts the browser's final address if it is pasted. Returns
+    the server's state afterwards, and whether there was an address to open. Raises UpstreamUnavailable."""
     pasting: list[asyncio.Future[None]] = []
 
     async def show_address(address: str) -> None:
@@ -329,14 +328,15 @@ async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: 
     try:
         return await hub.authenticate(server, show_address, timeout), bool(pasting)
     finally:
-        # Signed in by the browser itself: who waits for a pasted address must not take the next line of the terminal.
+        # The browser itself completed the sign-in: waiting for a pasted address must not consume the next line of the
+        # terminal.
         for each in pasting:
             each.cancel()
         await asyncio.gather(*pasting, return_exceptions=True)
 
 
 async def _follow_pasted_address(hub: Hub, server: str, show: Show, read_line: ReadLine) -> None:
-    """Takes the address that a browser on another machine ended up at."""
+    """Accepts the final address of a browser on another machine."""
     while (line := await read_line("")) is not None:
         if line.strip():
             try:
@@ -392,12 +392,12 @@ async def _list(arguments: argparse.Namespace) -> int:
     return 1 if missing or configuration.problems else 0
 
 
-# -- one thing of one server ---------------------------------------------------------------------------------------
+# -- operations on a single server -------------------------------------------------------------------------------------
 
 
 async def _operate(arguments: argparse.Namespace) -> int:
-    """Does something with the one server that was named, within the time that was given, and prints what it found."""
-    # What is typed is read before anything is started: a mistake in it costs no connection.
+    """Runs an operation on the named server within the given time, and prints the result."""
+    # Arguments are parsed before anything is started: a mistake in them costs no connection.
     known_arguments = text_arguments(arguments.pairs) if arguments.action == "complete" else {}
     if arguments.action == "call" and arguments.arguments == ["-"]:
         arguments.arguments = [standard_input()]
@@ -427,7 +427,7 @@ async def _operation(hub: Hub, arguments: argparse.Namespace, known_arguments: M
 
 
 def _prompter() -> AskPerson:
-    """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
+    """Asks on stderr, so that stdout contains only the result; without a terminal every question is cancelled."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         return cancel_elicitation
     lines = InputLines()
@@ -440,7 +440,8 @@ def _prompter() -> AskPerson:
 
 
 def _write_contents(result: dict[str, Any]) -> None:
-    """The contents of a resource as they are, for a file or another program: nothing is added, bytes are bytes."""
+    """Writes the contents of a resource unchanged, for a file or another program: adds nothing and writes bytes as
+    bytes."""
     if sys.stdout is None:
         return
     sys.stdout.flush()
@@ -453,7 +454,7 @@ def _write_contents(result: dict[str, Any]) -> None:
             except ValueError:
                 raise UpstreamUnavailable("The server sent bytes that are not base64.") from None
             sys.stdout.flush()
-            # Past the text layer, which has just been flushed: otherwise bytes and texts would be in another order.
+            # Bypasses the text layer, which has just been flushed: otherwise bytes and text would be out of order.
             sys.stdout.buffer.write(decoded)
             sys.stdout.buffer.flush()
 
@@ -468,7 +469,7 @@ class _Watch:
         self._as_json = as_json
         self.lost = anyio.Event()
         self.unwritten: OSError | None = None
-        """Why nothing more can be printed. Not raised where a notification arrives: it would end the connection."""
+        """Why nothing more can be printed. Not raised where a notification arrives: that would end the connection."""
 
     def on_notification(self, _: str, method: str, params: dict[str, Any]) -> None:
         try:
@@ -492,15 +493,15 @@ class _Watch:
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
-    """Runs until the time is over, Ctrl-C, the server is lost for good, or nobody reads the output any more."""
+    """Runs until the time is over, Ctrl-C, the server is lost permanently, or the reader of the output leaves."""
     server, watch = arguments.server, _Watch(as_json=arguments.json)
     configuration = select_servers(load_configuration(arguments), [server])
     async with command_hub(configuration, watch.on_notification) as hub:
-        await hub.tools(server)  # raises where it cannot be connected to
+        await hub.tools(server)  # raises if the connection fails
         for uri in arguments.uris:
             await hub.follow(server, uri)
         unwatch = hub.watch(server, lambda what: watch.on_state(hub.status(server)[0]) if what == "state" else None)
-        # Looked at after the watch was set: a connection that was lost before it would never be reported.
+        # Checked after the watch was set: a connection lost before that would never be reported.
         [status] = hub.status(server)
         if status.state != "connected":
             raise UpstreamUnavailable(f"{server} is no longer connected.", state=status.state)

@@ -1,7 +1,7 @@
-"""What a person types as values for a server: the fields of its questions, and the arguments of a call.
+"""Values that a person types for a server: the fields of its questions, and the arguments of a call.
 
-A line that is typed for a field is a value of its type within its limits, or it is refused with a reason that says what
-would be one. Nothing here reads or writes by itself; where lines come from and go to is handed in.
+A line typed for a field is a value of its type within its limits; otherwise it is refused with a reason that describes
+valid values. This module does no I/O itself; the caller passes in functions to read and show lines.
 """
 
 import json
@@ -33,7 +33,7 @@ LEFT_OUT = object()
 
 
 class Unfit(Exception):
-    """The line is no value of the field; the text says what would be one."""
+    """The line is not a value of the field; the text describes valid values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class FieldEntry:
 
     @property
     def choices(self) -> list[str]:
-        """What completes a line."""
+        """The completions of a line."""
         if self.model.kind is FieldKind.BOOLEAN:
             return ["yes", "no"]
         return self.model.labels
 
     @property
     def heading(self) -> str:
-        """The lines before the prompt: a title or description of its own, and the choices, with numbers."""
+        """The lines before the prompt: the field's title or description, if any, and the numbered choices."""
         described = ": ".join(filter(None, (one_line(self.model.title), one_line(self.model.description, 500))))
         lines = [f"  {described}"] if described and described != self.model.name else []
         if self.model.options and self.model.kind is not FieldKind.BOOLEAN:
@@ -69,7 +69,7 @@ class FieldEntry:
         return f"  {one_line(self.model.name)} ({', '.join(filter(None, remarks))}){default}: "
 
     def value(self, line: str) -> Any:
-        """The value that a line stands for, or LEFT_OUT. Raises Unfit."""
+        """The value of a line, or LEFT_OUT. Raises Unfit."""
         text = line.strip()
         if not text and self._default is LEFT_OUT and self.required:
             raise Unfit("a value is required")
@@ -96,7 +96,7 @@ class FieldEntry:
 
     @property
     def _numbered(self) -> bool:
-        """Whether choices have numbers: not where a choice is itself one."""
+        """Whether choices have numbers: not if a choice is itself a number."""
         return not any(label.strip().isdecimal() for label in self.model.labels)
 
     def _chosen(self, text: str) -> Any:
@@ -185,7 +185,7 @@ class FieldEntry:
 
 
 def read_entries(schema: object) -> list[FieldEntry]:
-    """The fields of a form, whoever wrote it; what is not of the expected shape is passed over."""
+    """The fields of a form from any source; parts of an unexpected shape are skipped."""
     source = schema if isinstance(schema, Mapping) else {}
     properties, required = source.get("properties"), source.get("required")
     wanted = [name for name in required if isinstance(name, str)] if isinstance(required, Sequence) else []
@@ -207,7 +207,8 @@ _FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
         "a time such as 2026-11-15T12:00:00Z",
     ),
 }
-"""What reads a text of a format, and what such a text is. A text that is none gives nothing, or ValueError."""
+"""The parser of each format, and a description of its values. For an invalid text the parser returns a false value or
+raises ValueError."""
 
 
 def _is_of_format(text: str, form: str) -> bool:
@@ -218,7 +219,7 @@ def _is_of_format(text: str, form: str) -> bool:
 
 
 def shown_content(content: Mapping[str, Any]) -> str:
-    """The content that is about to be sent, on one line, for the person who confirms it."""
+    """The content to be sent, on one line, for the person who confirms it."""
     parts = []
     for name, value in content.items():
         shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
@@ -234,7 +235,7 @@ Show = Callable[[str], None]
 
 
 class ReadLine(Protocol):
-    """Shows a prompt and waits for a line; None when there are no more. `choices` complete what is typed."""
+    """Shows a prompt and waits for a line; None at the end of the input. `choices` complete the typed text."""
 
     def __call__(self, prompt: str, choices: Sequence[str] = ()) -> Awaitable[str | None]: ...
 
@@ -256,8 +257,8 @@ _SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
 
 
 class QuestionPrompter:
-    """Answers `elicitation/create` field by field. An empty line takes the default of a field or leaves it out, a line
-    that does not fit is asked for again; the end of input cancels."""
+    """Answers `elicitation/create` field by field. An empty line takes the default of a field or omits it, an invalid
+    line is asked for again, and the end of the input cancels."""
 
     def __init__(self, show: Show, read_line: ReadLine) -> None:
         self._show = show
@@ -275,10 +276,12 @@ class QuestionPrompter:
         return _CANCEL  # reached when `withdraw` has cancelled the scope
 
     async def withdraw(self) -> None:
-        """Cancels an open question and waits until it reads no more: the next line is meant for the next command."""
+        """Cancels an open question and waits until it has stopped reading: the next line is meant for the next
+        command."""
         if self._asking is not None:
             self._asking.cancel()
-            # Also when the call itself is being cancelled: until the question has let go, it would take the next line.
+            # Also when the call itself is being cancelled: until the question has stopped reading, it would take the
+            # next line.
             with anyio.CancelScope(shield=True):
                 await self._finished.wait()
 
@@ -294,7 +297,7 @@ class QuestionPrompter:
                 return _CANCEL
             if value is not LEFT_OUT:
                 content[entry.model.name] = value
-        # Nothing that was typed leaves for the server before the person has seen all of it together.
+        # No typed value is sent to the server before the person has seen all values together.
         return await self._confirm(f"Send {shown_content(content)}?", {"action": "accept", "content": content})
 
     async def _fill_in(self, entry: FieldEntry) -> Any:
@@ -320,7 +323,7 @@ class QuestionPrompter:
 def parse_arguments(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call, from one JSON object or from NAME=VALUE pairs; the schema says which values are strings.
 
-    Raises InvalidArgument for what is neither.
+    Raises InvalidArgument for any other form.
     """
     if len(texts) == 1 and texts[0].lstrip().startswith(("{", "[", '"')):
         try:
@@ -342,9 +345,9 @@ def parse_arguments(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str
 
 
 def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
-    """The value that fits the schema: a string stays as it is, anything else is read as JSON where it is JSON.
+    """The value that fits the schema: a string stays unchanged, anything else is parsed as JSON if it is valid JSON.
 
-    A value that does not fit is sent all the same; the server knows best what to say about it.
+    A value that does not fit is sent nevertheless, because the server's own message explains the problem best.
     """
     types = _schema_types(schema)
     if types == {"string"}:
@@ -358,7 +361,7 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _schema_types(schema: Mapping[str, Any]) -> set[str]:
-    """The JSON types that a schema allows; empty if it does not say."""
+    """The JSON types that a schema allows; empty if unspecified."""
     declared = schema.get("type", [])
     types = {declared} if isinstance(declared, str) else set(declared)
     if not types and "enum" in schema:

@@ -1,7 +1,7 @@
-"""What is printed and read by the `mcp` actions: plain text of what servers send, tables, progress, and lines of input.
+"""Output and input of the `mcp` actions: plain text from servers, tables, progress, and lines of input.
 
-What a server sends may hold control sequences that steer a terminal; `clean` takes them out, and everything that is
-printed to a terminal goes through it.
+Text from a server may contain control sequences for the terminal; `clean` removes them, and everything printed to a
+terminal passes through it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ ERASE_LINE = "\r\x1b[K"
 
 
 def clean(text: str) -> str:
-    """The text without what steers a terminal; lines and tabs stay."""
+    """The text without terminal control sequences; line breaks and tabs stay."""
     return _CONTROLS.sub("", text)
 
 
@@ -53,7 +53,7 @@ def signature(name: str, schema: Mapping[str, Any] | None) -> str:
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """The result of a call for people: text as it is, and in brackets what else there is."""
+    """The result of a call for people: text unchanged, and other contents described in brackets."""
     blocks = [block_text(block) for block in result.get("content") or ()]
     if not blocks and result.get("structuredContent") is not None:
         return json.dumps(result["structuredContent"], indent=2, ensure_ascii=False)
@@ -81,7 +81,7 @@ def resource_text(resource: Mapping[str, Any]) -> str:
 
 
 def _decoded_size(encoded: object) -> str:
-    """How many bytes a base64 text stands for."""
+    """The decoded size of a base64 text in bytes."""
     return count_of(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
 
 
@@ -112,7 +112,7 @@ class Progress:
             self._write(line + "\n")
 
     def done(self) -> None:
-        """Clears the line, so that what is printed next begins at its start."""
+        """Clears the line, so that the next output begins at its start."""
         if self._live:
             self._write(ERASE_LINE)
 
@@ -136,7 +136,7 @@ _CHUNK = 1 << 16
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal; one that is closed is none."""
+    """Whether a stream is a terminal; False for a closed stream."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -144,7 +144,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 class Screen:
-    """Output that may come at any time: in a terminal it goes above the prompt, which is then shown again."""
+    """Output that may arrive at any time: in a terminal it appears above the prompt, which is then shown again."""
 
     edits = False
     """Whether lines can be edited and completed."""
@@ -156,7 +156,7 @@ class Screen:
         self._prompt = ""
 
     def show(self, text: str) -> None:
-        """Prints to stdout; in a terminal without what would steer it."""
+        """Prints to stdout; in a terminal without control sequences."""
         self._print(clean(text) if self.is_terminal else text, sys.stdout)
 
     def show_error(self, text: str) -> None:
@@ -165,14 +165,14 @@ class Screen:
         self._print(f"error: {' '.join(clean(text).split())}", sys.stderr)
 
     def complete_from(self, hub: Hub, server: str, commands: Mapping[str, tuple[str, str]]) -> None:
-        """From now on the lines of commands are completed with what a server has, where lines can be edited."""
+        """Completes command lines with a server's features from now on, if lines can be edited."""
 
     async def read_command(self) -> str | None:
-        """The next command; None when there are no more."""
+        """The next command; None at the end of the input."""
         return await self.read_line("> ")
 
     async def read_line(self, prompt: str, choices: Sequence[str] = ()) -> str | None:
-        """The next line; None when there are no more. The prompt is shown in a terminal only."""
+        """The next line; None at the end of the input. The prompt is shown only in a terminal."""
         self._prompt = prompt if self.is_terminal else ""
         self._show_prompt()
         try:
@@ -181,7 +181,7 @@ class Screen:
             self._prompt = ""
 
     def _print(self, text: str, stream: TextIO) -> None:
-        if self.is_terminal:  # takes away the prompt, or the line that shows the progress of a call
+        if self.is_terminal:  # removes the prompt, or the progress line of a call
             print(ERASE_LINE, end="")
         print(text, file=stream, flush=True)
         self._show_prompt()
@@ -204,13 +204,13 @@ class InputLines:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def next(self) -> str | None:
-        """The next line, without its end; None when there are no more, and from then on always."""
+        """The next line, without its end; None at the end of the input, also for later calls."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             threading.Thread(target=self._read, daemon=True).start()
         line = await self._lines.get()
         if line is None:
-            # Put back, so that whoever reads next sees the end too and does not wait for ever.
+            # Put back, so that the next reader also sees the end and does not wait forever.
             self._lines.put_nowait(None)
         return line
 
@@ -224,7 +224,7 @@ class InputLines:
         """Puts a line into the queue from the reading thread; False when the loop has ended."""
         assert self._loop is not None
         try:
-            # The queue belongs to the event loop: put in directly, a line would not wake the one that waits for it.
+            # The queue belongs to the event loop: a line put in directly would not wake the waiting task.
             self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
         except RuntimeError:
             return False

@@ -102,10 +102,7 @@ def _is_exiting(stat: str) -> bool:
         with open(stat, "rb") as file:
             # After the name, which may contain anything: state, parent, group, session, terminal, its group, flags.
             return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
-    except (
-        FileNotFoundError,
-        ProcessLookupError,
-    ):  # this thread has ended; listing the threads fails if the process has
+    except (FileNotFoundError, ProcessLookupError):  # only this thread has ended, or listing the threads fails next
         return True
 
 

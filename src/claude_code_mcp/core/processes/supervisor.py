@@ -80,9 +80,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     descriptor = int(sys.argv[1])
     for other in map(int, os.listdir("/proc/self/fd")):
-        if (
-            other > 2 and other != descriptor
-        ):  # descriptors that the server left open for its children are not for the supervisor
+        if other > 2 and other != descriptor:  # descriptors that the server left open for its children
             with contextlib.suppress(OSError):
                 os.close(other)
     with socket.socket(fileno=descriptor) as requests:

@@ -98,7 +98,7 @@ class _Server:
     def output_ended(self) -> None:
         # Before its exit is known: the connection stops a program that has closed its output.
         self._ended_by_itself = not self.child.stopping
-        # Whichever of the three comes first: what was put in before is still read.
+        # Whichever of the three comes first: messages added before that are still read.
         self.inbox.end()
 
     def input_closed(self) -> None:

@@ -104,7 +104,7 @@ class Call:
         # The answer was given within the call above, without an await: the latest one is ours.
         settled = session.events.latest(QuestionSettled, 1)
         since = session.events.cursor(settled[0].seq - 1 if settled else session.events.last_seq)
-        await session.saved()  # what was allowed for the session outlives this process
+        await session.saved()  # permissions granted for the session outlive this process
         return session, since
 
     @property

@@ -48,7 +48,7 @@ def declared(required: Mapping[str, Any], optional: Mapping[str, Any] | None = N
 
 
 class ErrorInfo(ToolOutput):
-    """Why a call failed, or what is missing in its result."""
+    """Why a call failed, or which part of its result is missing."""
 
     code: str
     message: str

@@ -1,8 +1,8 @@
 """The greeting without I/O on the pipe: a client's first requests are answered from a file while the server is loading.
 
-That file, a manifest, has a heading, then one JSON result per line. The one beside this module is for the default
-settings; where a setting changes an answer, the server leaves a manifest in the user's cache directory for the next
-start. The module is imported before the first answer, so it imports only built-in modules.
+That file, a manifest, has a heading, then one JSON result per line. The manifest next to this module is for the default
+settings; if a setting changes an answer, the server leaves a manifest in the user's cache directory for the next start.
+The module is imported before the first answer, so it imports only built-in modules.
 
 The answers depend on our own code and on the MCP SDK: a manifest of another minor version of the SDK is not used. Other
 releases of the packages in `MADE_WITH` rarely change the answers. A manifest made with another release is used; once
@@ -231,7 +231,7 @@ def write(
     try:
         if os.path.lexists(temporary):
             os.unlink(temporary)  # of a process that had our number
-        # The one that is shipped is for everybody to read; what is in it is no secret.
+        # The shipped manifest is readable for all users; its contents are not secret.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with open(os.open(temporary, flags, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
             opened.write(json.dumps(heading).encode() + b"\n" + body)
@@ -292,7 +292,7 @@ _CLIENT = f"{_RESERVED}clientInfo"
 
 
 class GreetedInput:
-    """What the server takes over from the greeting; empty if there was none."""
+    """The input that the server takes over from the greeting; empty if there was no greeting."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ class Greeting:
         """Takes input and returns output."""
         searched = len(self._partial)
         self._partial += data
-        # Only in what is new: a long line in many pieces would be searched from its beginning for each of them.
+        # Only the new part: otherwise a long line in many pieces would be searched from its beginning for each piece.
         if self._partial.find(b"\n", searched) < 0:
             self.waiting = self.waiting or self.full
             return b""
@@ -449,7 +449,7 @@ class Greeting:
 
 def _parse_message(line: bytes) -> "dict[str, object] | None":
     """The message on a line; None if the server might parse it differently or refuse it."""
-    # What the server might refuse or read differently is left to it: its answer is the one that counts.
+    # Lines that the server might refuse or read differently are left to the server: its answer counts.
     if line.count(b"{") + line.count(b"[") > _MAX_BRACKETS or b"\\ud" in line.lower():
         return None
     try:

@@ -150,7 +150,7 @@ def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
         if 0 in ready and not _read_and_answer(greeting):
             if greeting.satisfied:
                 loading.exit(0)
-            # The end of a pipe would be reported at every poll: a busy loop beside the import.
+            # Every poll would report the end of a pipe: a busy loop during the import.
             sources.unregister(0)
             loading.start()
         if not ready or greeting.waiting or greeting.listed:

@@ -53,7 +53,7 @@ class _NoServer(Exception):
 def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     """Serves MCP on stdio through the shared server; returns the exit code. `load` is as for `greet`."""
     if not loop.on_pipes():
-        return loop.greet(argv, load)  # a terminal or a file: there is nobody to relay for
+        return loop.greet(argv, load)  # a terminal or a file: there is no client to relay for
     try:
         where, fingerprint = place.find_place(argv[1:], os.environ)
     except OSError as error:
@@ -71,7 +71,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     except (BrokenPipeError, ConnectionError):
         pass  # the client is gone
     finally:
-        # Whatever happens: another process may share these ends of the pipes, and would find them non-blocking.
+        # On every path: another process may share these ends of the pipes, and would find them non-blocking.
         front.restore_pipes()
     return 0
 
@@ -95,7 +95,7 @@ class _Front:
     def __init__(self, argv: list[str], where: place.Place, fingerprint: str) -> None:
         self._place = where
         found, self._leave_manifest = (None, None)
-        # A gateway offers more than the manifest knows, such as which machine a session is to run on.
+        # A gateway offers more than the manifest contains, such as the machine on which a session runs.
         if os.environ.get(loop.SWITCH) != "off" and not place.is_gateway(where):
             found, self._leave_manifest = find(argv)
         self._greeting = Greeting(found) if found is not None else None
@@ -158,14 +158,14 @@ class _Front:
         if not self._client_ended or self._to_client:
             return False
         if self._input_ended:
-            return self._socket is None  # what it has not answered by now stays unanswered
+            return self._socket is None  # the missing answers stay missing
         if self._greeting is not None and not self._online:
             return self._greeting.satisfied
         return self._socket is None and not self._waiting and not self._relay.waiting
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
-        """The server, with the highest descriptor, comes first: what a client sends after the end of a server is for
-        the next one."""
+        """The server, with the highest descriptor, comes first: lines that a client sends after the end of a server are
+        for the next one."""
         if len(events) > 1:
             events.sort(reverse=True)
         for descriptor, event in events:
@@ -181,7 +181,7 @@ class _Front:
                 if event & (_IN | _GONE):
                     self._read_server()
 
-    # -- what is waited for -----------------------------------------------------------------------------------
+    # -- polled events ----------------------------------------------------------------------------------------
 
     def _watch_all(self) -> None:
         room = len(self._to_server) + self._waiting_bytes < _ROOM
@@ -205,7 +205,7 @@ class _Front:
         self._masks[descriptor] = mask
 
     def _timeout(self) -> float | None:
-        """Milliseconds until something must be done without an event."""
+        """Milliseconds until the next action that no event triggers."""
         if self._online or (self._socket is None and self._rests):
             return None
         until = self._since + _ANSWER_SECONDS if self._socket is not None else self._next_try
@@ -231,7 +231,7 @@ class _Front:
             return
         if now - self._since > _ANSWER_SECONDS:
             raise _NoServer(f"no answer at {self._place.socket}")
-        # Before the try, which may raise or find that somebody else is just starting a server.
+        # Before the try, which may raise or find that another process is starting a server.
         self._next_try = now + _RETRY
         try:
             connection = self._connect(now)
@@ -242,18 +242,18 @@ class _Front:
         if connection is not None:
             self._socket = connection
             self._since = now
-            # In place of whatever was left for a server before: nothing may come before the hello.
+            # Replaces everything buffered for a previous server: nothing may be sent before the hello.
             self._to_server[:] = self._hello
             self._write_server()
 
     def _connect(self, now: float) -> "_socket.socket | None":
         try:
             return place.connect(self._place.socket)
-        # Nobody has been there, or a server that was killed has left its socket: both mean that none runs.
+        # No server was ever started here, or a killed one has left its socket: in both cases none runs.
         except (FileNotFoundError, ConnectionRefusedError):
             pass
         except BlockingIOError:
-            return None  # there are too many at once
+            return None  # too many connections at once
         if depth(os.environ):
             raise _NoServer("none is running, and one started inside a session would end with it")
         return place.start(self._place) if now >= self._may_start_at else None
@@ -269,14 +269,14 @@ class _Front:
         if welcome.protocol != hello.PROTOCOL:
             raise _NoServer(f"it is version {welcome.version}, which uses a different protocol")
         if hello.is_newer(hello.BUILD, welcome.version):
-            # Before the lines of the client: a server that has nothing to do yet may end at once for the newer version.
+            # Before the lines of the client: a server without work may end at once for the newer version.
             self._to_server += hello.HANDOVER + b" " + hello.BUILD.encode() + b"\n"
         self._online, self._lazy, self._since = True, False, time.monotonic()
         if self._greeting is not None:
             lines, rest = self._relay.greeted(self._greeting.handover())
             self._waiting, self._greeting = [*lines, *self._waiting], None
             self._client_lines.receive(rest)
-        # Before everything else that waits: a server takes no request before the handshake.
+        # Before all other waiting lines: a server accepts no request before the handshake.
         self._to_server += self._relay.resume()
         for waiting in self._waiting:
             self._to_server += self._relay.from_client(waiting)
@@ -294,7 +294,7 @@ class _Front:
             self._may_start_at = time.monotonic() + _OTHERS_FIRST
 
     def _lost(self) -> None:
-        """The connection is gone. A server that repeatedly exits right after connecting is given up."""
+        """The connection is lost. A server that repeatedly exits right after connecting is given up."""
         assert self._socket is not None
         self._watch(self._socket.fileno(), None)
         self._socket.close()
@@ -302,13 +302,13 @@ class _Front:
         steady = self._online and now - self._since > _STEADY
         self._failures = 0 if steady else self._failures + 1
         if self._online:
-            # Only for a server that has answered: of one that has not, nothing is in flight and no question is open.
+            # Only for a server that has answered: without its answer, no request is in flight and no question is open.
             self._to_client += self._relay.lost()
         self._socket, self._online, self._since = None, False, now
-        # Half a line of the old server must not become the beginning of the new one's first line.
+        # Half a line of the old server must not become the beginning of the new server's first line.
         self._server_lines = Lines(self._relay.too_long)
         self._to_server.clear()
-        # Ever longer: a server that cannot run would otherwise be started again without a pause.
+        # Growing pauses: a server that cannot run would otherwise be restarted continuously.
         self._next_try = now + _RETRY * self._failures**2
         self._write_client()
         if self._failures > _FAILURES and not self._rests:
@@ -329,7 +329,7 @@ class _Front:
             self._write_client()
             return
         if not data and (rest := self._client_lines.take_rest()):
-            data = rest + b"\n"  # a last line without its end
+            data = rest + b"\n"  # a last line without a line break
         lines = self._client_lines.receive(data)
         if self._online:
             self._to_server += b"".join([self._relay.from_client(line) for line in lines])
@@ -367,7 +367,7 @@ class _Front:
             try:
                 _write(self._to_server, self._socket.send)
             except OSError:
-                self._to_server.clear()  # it is gone, which the next read tells; what is in flight is known there
+                self._to_server.clear()  # it is gone: the next read reports that and handles requests in flight
             self._end_server_input()
 
     def _end_server_input(self) -> None:

@@ -202,7 +202,7 @@ class Lines:
         if not self._partial and self._dropped is None and data.endswith(b"\n") and data.count(b"\n") == 1:
             return [data]
         self._partial += data
-        # Only in what is new: a long line in many pieces would be searched from its beginning for each of them.
+        # Only the new part: otherwise a long line in many pieces would be searched from its beginning for each piece.
         if self._partial.find(b"\n", self._searched) < 0:
             self._searched = len(self._partial)
             if self._searched > MAX_LINE:

@@ -136,7 +136,8 @@ def is_held(place: Place) -> bool:
     descriptor = -1
     try:
         descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
-        # There is no other test. It has the lock for an instant: who wants to start a server just then tries again.
+        # There is no other test. It holds the lock for an instant: a process that wants to start a server right then
+        # retries.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -164,7 +165,7 @@ def is_gateway(place: Place) -> bool:
     try:
         descriptor = os.open(place.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return False  # nobody has been there
+        return False  # no server was ever started there
     try:
         return _GATEWAY in os.read(descriptor, 64)
     finally:
@@ -183,7 +184,7 @@ def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") ->
     file = config_file(arguments, environment)
     if file:
         try:
-            # By its content: a server that was started before the file was changed runs with other settings.
+            # By its content: a server that was started before the file changed runs with other settings.
             with open(os.path.expanduser(file), "rb") as opened:
                 parts.append(f"file={opened.read().hex()}")
         except OSError:
@@ -280,7 +281,7 @@ def connect(path: str) -> "_socket.socket":
     try:
         connection.setblocking(False)
         _with_address(path, connection.connect)
-        # Before anything is said: the hello has the whole environment of the client, with its secrets.
+        # Before anything is sent: the hello has the whole environment of the client, with its secrets.
         if not peer_is_ours(connection):
             raise PermissionError(13, "the server at this socket belongs to another user", path)
     except BaseException:
@@ -296,7 +297,7 @@ def bind(path: str) -> "_socket.socket":
     try:
         os.set_inheritable(listener.fileno(), False)
         _with_address(path, listener.bind)
-        # Before it listens: until then nobody can connect, whatever the mode was.
+        # Before it listens: until then no process can connect, whatever the mode was.
         os.chmod(path, 0o600)
         listener.listen(_BACKLOG)
     except BaseException:
@@ -371,7 +372,7 @@ def _with_address(path: str, use: "Callable[[str], T]") -> "T":
 
 
 LISTENER, LOCK = 3, 4
-"""The descriptor numbers of what the server inherits."""
+"""The numbers of the descriptors that the server inherits."""
 INHERITED = "--inherited"
 
 _LOG_LIMIT = 1 << 20
@@ -414,7 +415,7 @@ def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | No
 
 
 def listen(place: Place) -> "_socket.socket":
-    """The socket of a server that nobody else can find yet; only for the holder of the lock."""
+    """The socket of a server that no other process can find yet; only for the holder of the lock."""
     listener, connection = _listen_and_connect(place)
     connection.close()
     return listener
@@ -424,11 +425,11 @@ def _listen_and_connect(place: Place) -> "tuple[_socket.socket, _socket.socket]"
     """The server's socket, and a connection made before others can find it."""
     temporary = f"{place.socket}.new"
     if os.path.lexists(temporary):
-        os.unlink(temporary)  # of a starter that was killed; whoever has the lock may do this
+        os.unlink(temporary)  # left by a killed starter; the holder of the lock may remove it
     listener = bind(temporary)
     try:
         connection = connect(temporary)
-        os.rename(temporary, place.socket)  # takes the place of what a killed server has left
+        os.rename(temporary, place.socket)  # replaces the socket of a killed server
     except BaseException:
         listener.close()
         raise
@@ -456,8 +457,8 @@ def _detach(listener: int, lock: int, log: int, argv: list[str]) -> None:
     if child == 0:
         try:
             os.setsid()
-            # Twice, so that the server is nobody's child: no front
-            # has to wait for it, and it does not end with the client.
+            # Twice, so that the server is reparented to init: no front has to wait for it, and it does not end with the
+            # client.
             if os.fork() == 0:
                 _execute(listener, lock, log, argv)
         finally:
@@ -470,7 +471,7 @@ def _execute(listener: int, lock: int, log: int, argv: list[str]) -> "NoReturn":
     import fcntl  # noqa: PLC0415 - not on Windows
 
     kept = [os.open(os.devnull, os.O_RDONLY), log, log, listener, lock]
-    # In two steps: put into its place directly, one could overwrite another that has not been moved yet.
+    # In two steps: moved directly to its number, a descriptor could overwrite another one that has not been moved yet.
     aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in kept]  # above all the final numbers
     for number, descriptor in enumerate(aside):
         os.dup2(descriptor, number)

@@ -112,7 +112,7 @@ class Relay:
     def from_client(self, line: bytes) -> bytes:
         """The line for the server, from a client's line."""
         if line.startswith(b"!"):
-            return b" " + line  # no message; and a front's own word to the server is not for clients to say
+            return b" " + line  # not a message; clients must not send a front's own lines to the server
         message = look(line)
         method, request_id = message.get("method"), message.get("id")
         if method is None:
@@ -143,7 +143,8 @@ class Relay:
     def _answer(self, line: bytes, message: "dict[str, Any]") -> bytes:
         """The answer to a server's question; nothing if that server is gone."""
         shown = message["id"]
-        # It was under way when the question was withdrawn: the server that asked is gone, or wants no answer any more.
+        # It was in transit when the question was withdrawn: the server that asked is gone, or no longer wants an
+        # answer.
         if shown in self._withdrawn:
             self._withdrawn.discard(shown)
             return b""
@@ -154,7 +155,7 @@ class Relay:
 
     def from_server(self, line: bytes) -> bytes:
         """The line for the client, from a server's line."""
-        if line.startswith(_ANSWER_START):  # the usual answer, in the one form in which servers of ours write it
+        if line.startswith(_ANSWER_START):  # the usual answer, in the only form in which our servers write it
             end = line.find(b",", len(_ANSWER_START), 60)
             digits = line[len(_ANSWER_START) : end]
             if digits.isdigit() and line.startswith((b'"result":', b'"error":'), end + 1):
@@ -209,7 +210,7 @@ class Relay:
         self._withdrawn |= self._asked.keys()
         self._asked.clear()
         self._replayed.clear()
-        # Last: the questions above have the names of the server that is gone, those of the next one get new ones.
+        # Last: the questions above have the names of the lost server; those of the next server get new names.
         self._generation += 1
         return b"".join(messages)
 
@@ -219,8 +220,8 @@ class Relay:
 
     def _resumed(self) -> "Iterator[bytes]":
         opening = look(self._opening)["id"] if self._opening is not None else None
-        # The client has its answer already: it must not get a second
-        # one. One that is still in flight is repeated under its own id.
+        # The client already has its answer and must not get a second one. A request still in flight is repeated under
+        # its own id.
         if self._opening is not None and opening not in self._in_flight:
             yield self._replay(self._opening)
         elif self._opening is not None:
@@ -266,7 +267,7 @@ def _may_repeat(line: bytes, method: object, params: object) -> bool:
 
 def _has_key(params: object) -> bool:
     arguments = params.get("arguments") if isinstance(params, dict) else None
-    # A fork is made anew with every call, whatever its key.
+    # Every call creates another fork, whatever its key.
     return (
         isinstance(arguments, dict)
         and isinstance(arguments.get("messageKey"), str)
