@@ -106,7 +106,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], Hide], ...] = (
         ("authorization",),
         _after_group(rf"(authorization{_QUOTES}\s*+[:=]\s*+{_QUOTES}{_SCHEMES})[A-Za-z0-9+/=_.~:-]{{4,}}+"),
     ),
-    # Ordinary words may follow these two; a token is long, or has a character that a word has not.
+    # Ordinary words may follow these two; a token is long, or contains a character that words do not.
     (("bearer",), _after_group(rf"(\bbearer\s++)(?:{_OPAQUE}{{12,}}+|(?=[A-Za-z.-]*+[0-9+=_~]){_OPAQUE}{{4,}}+)")),
     (("basic",), _after_group(rf"(\bbasic\s++)(?=[a-z.-]*+[0-9+=_~]|(?-i:[A-Za-z]*[a-z][A-Z])){_OPAQUE}{{4,}}+")),
     (
@@ -122,7 +122,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], Hide], ...] = (
         ),
     ),
 )
-# A streamed message is a dozen short texts, and hardly any of them needs more than this one look.
+# A streamed message is a dozen short texts, and hardly any of them needs more than this single check.
 _LANDMARKS = tuple(landmark for landmarks, _ in _SHAPES for landmark in landmarks)
 
 
@@ -248,7 +248,7 @@ class Redactor:
         held = self._held.get(id(owner))
         if held is None:
             held = self._held[id(owner)] = set()
-            # Runs whenever the owner is collected, even while the lock is held, so it only leaves a note.
+            # Runs whenever the owner is collected, even while the lock is held, so it only records the fact.
             weakref.finalize(owner, self._gone.append, id(owner)).atexit = False
         new = [secret for secret in secrets if secret not in held]
         held.update(new)
@@ -286,7 +286,7 @@ class Redactor:
         self._escapable = tuple(
             (_longest_word(_head(secret)), _head(secret), secret) for secret in sorted(plain, key=len, reverse=True)
         )
-        # After the secrets: a text that is found to be clean by the old ones must not be remembered among the new ones.
+        # After the secrets: a text found to be clean with the old secrets must not be cached for the new ones.
         self._keys = {}
         self._clean = set()
 
@@ -294,7 +294,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets."""
-        # Almost no text holds a secret: exact positions are searched only where the start of a secret is found.
+        # Almost no text contains a secret: exact positions are searched only after the start of a secret is found.
         for head, _ in self._known:
             if head in text:
                 text = self._without_known(text)
@@ -382,7 +382,7 @@ class Redactor:
 
     def _value(self, text: str) -> str:
         """A text without secrets. Short ones that hold none are remembered, since ids and type names recur."""
-        clean = self._clean  # taken before the text is looked at: a new secret replaces the set
+        clean = self._clean  # read before the text is checked: a new secret replaces the set
         hidden = self.text(text)
         if hidden == text and len(text) <= _MAX_CACHED_KEY:
             if len(clean) >= _MAX_CACHED_VALUES:
@@ -403,7 +403,7 @@ class Redactor:
 
     def _key(self, key: str) -> tuple[str, bool]:
         """The key without secrets, and whether its value is one by its name. Cached, since most keys recur."""
-        # The cache is taken before the key is looked at: a secret that is learned meanwhile replaces it.
+        # The cache is read before the key is checked: a secret that is added meanwhile replaces the cache.
         keys, checked = self._keys, (self.text(key), is_secret_field(key))
         if len(keys) < _MAX_CACHED_KEYS and len(key) < _MAX_CACHED_KEY:
             keys[key] = checked
@@ -515,7 +515,7 @@ def is_secret_field(name: str) -> bool:
 def secrets_in(data: Any) -> Iterator[str]:
     """The secrets in options of any shape."""
     unread = [data]
-    # A list and no recursion: options may come nested to any depth.
+    # A list instead of recursion: options may be nested to any depth.
     while unread:
         part = unread.pop()
         if isinstance(part, Mapping):

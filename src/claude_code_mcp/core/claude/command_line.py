@@ -253,11 +253,11 @@ def _add_settings(
         settings["env"] = dict(variables)
         command.variables.update(variables)
     if options.sandbox is not None:
-        # A sandbox that cannot be had must stop the session, not silently run it without one.
+        # Without an available sandbox the session must stop instead of silently running without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
     permissions = _permissions(options, rules)
     if permissions:
-        # As a list, which no character in a rule can split, unlike the flags; and not for everybody to see.
+        # As a list, which no character in a rule can split, unlike the flags; and not visible to all users.
         settings["permissions"] = permissions
     if left_out:
         settings["deniedMcpServers"] = [dict(server) for server in left_out]

@@ -163,7 +163,7 @@ def read_help(text: str) -> CliChoices:
 async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
     """The output of `--help`; empty if unavailable, and then the choices of the tested version apply."""
     try:
-        # In a thread and not on the loop: a caller who is cancelled must not leave a process behind.
+        # In a thread and not on the loop: a cancelled caller must not leave a process behind.
         answer = await asyncio.to_thread(
             subprocess.run,
             [executable, "--help"],

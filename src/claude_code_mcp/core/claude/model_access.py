@@ -123,8 +123,8 @@ class PrincipalCredentials:
         if self._directory is None:
             return dict(environment)
         own = _read_variables(self._file(principal, ".env"))
-        # Nothing of the server's own, also where the file has another
-        # kind of credential: the CLI would choose between them.
+        # Nothing of the server's own, even if the file has another kind of credential: the CLI would choose between
+        # them.
         others = {name: value for name, value in environment.items() if not _is_model_credential(name, environment)}
         return {**others, **own}
 
@@ -146,7 +146,7 @@ def _read_variables(path: Path) -> dict[str, str]:
     """The variables in a file of `NAME=value` lines; none if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
-            # Asked of the open file: by its name it could be another one by now.
+            # Checked on the open file: its name may refer to another file by now.
             if sys.platform != "win32" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
                 raise InvalidArgument(f"The credentials in {path} can be read by others; `chmod 600` it.")
             lines = [line.strip() for line in file]

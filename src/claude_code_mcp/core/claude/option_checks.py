@@ -136,7 +136,7 @@ def _check_schema(field: str, schema: Any) -> None:
         path, part, depth = unchecked.pop()
         if depth > _MAX_DEPTH:
             raise _invalid(field, f"is nested more than {_MAX_DEPTH} schemas deep")
-        # Within a schema `true` and `false` are schemas too; the whole of one must be an object.
+        # Within a schema `true` and `false` are schemas too; the schema as a whole must be an object.
         if isinstance(part, bool) and path != field:
             continue
         if not isinstance(part, Mapping):
@@ -260,7 +260,7 @@ def check_servers(options: SessionOptions, status: Collection[Mapping[str, Any]]
         if server.get("type") == "sdk":
             continue  # it is reached through us, and not listed
         problem = _problem(name, by_name.get(name), strict=options.strict_mcp_config)
-        # A server may be missing from the list at first, and be pending then: neither is a verdict until the last look.
+        # A server may be missing from the list at first, and then be pending: neither is a result until the last check.
         may_change = name not in by_name or by_name[name].get("status") == "pending"
         if problem is not None and (last or not may_change):
             raise problem

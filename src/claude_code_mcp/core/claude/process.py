@@ -45,7 +45,7 @@ class ClaudeProcess:
         self._owner: ProcessListener = owner
         self._session_id = session_id
         self._protocol = ControlProtocol()
-        # Asked once: a question for every fragment of text would show in the time that a stream takes.
+        # Checked once: a check for every fragment of text would slow streams down noticeably.
         self._traced = log.isEnabledFor(logging.DEBUG)
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(
@@ -130,8 +130,8 @@ class ClaudeProcess:
     def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
         """Writes a request before this call returns, so that everything sent later follows it."""
         request_id, data = self._protocol.request(subtype, fields)
-        # Before the future exists: a request that could not be written
-        # leaves none behind. Its reply cannot come before the next await.
+        # Before the future exists: a request that could not be written leaves no future behind. Its reply cannot come
+        # before the next await.
         self._write(data, f"control_request/{subtype}", request_id)
         reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
@@ -191,7 +191,7 @@ class ClaudeProcess:
 
     def release(self) -> None:
         """Delivers what was held back, as if it arrived now. Does nothing if nothing is held."""
-        # Before the calls: each of them would otherwise find that something is held, and only be kept back again.
+        # Before the calls: each of them would otherwise find the hold still in place and be held back again.
         waiting, self._held = self._held or deque(), None
         try:
             while waiting:
@@ -212,7 +212,7 @@ class ClaudeProcess:
         if self._traced:
             log.debug("<- process %d %s", self.pid, describe(frame))
         if frame.__class__ is ControlResponse and self._protocol.was_asked(frame.id):
-            # A reply that comes too late, or a second one, is dropped.
+            # A reply that is late or repeated is dropped.
             reply = self._replies.pop(frame.id, None)
             if reply is None or reply.done():
                 return
@@ -224,7 +224,7 @@ class ClaudeProcess:
         try:
             self._owner.frame_received(frame)
         except MemoryError:
-            raise  # a frame that got lost may be the one that everybody waits for: the process is ended
+            raise  # the lost frame may be the one that others wait for: the process is ended
         except Exception:
             log.exception("a frame of session %s could not be handled", self._session_id)
 
@@ -249,7 +249,7 @@ class ClaudeProcess:
         if self._keep(partial(self.child_ended, exit_)):
             return
         self._settled.set()
-        # The callbacks that take them from the dictionary run in a later step of the loop, not within this one.
+        # The callbacks that remove them from the dictionary run in a later step of the loop, not in this one.
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(ProcessFailed(exit_.reason))
@@ -257,7 +257,7 @@ class ClaudeProcess:
 
     async def settled(self, timeout: float) -> bool:
         """Waits until no user message is unfinished; returns False after `timeout`."""
-        # Before the look, and with nothing awaited in between: an end that comes meanwhile is not missed.
+        # Before the check, with no await in between: an end that comes meanwhile is not missed.
         self._settled.clear()
         if not self._protocol.unfinished or self.exited.done():
             return True
@@ -272,7 +272,7 @@ class ClaudeProcess:
         async def interrupt_turn() -> bool:
             """Whether the input may be closed next. With an open question it must stay open: the model would be told
             that the stream closed, and continue."""
-            # With nothing under way the interrupt would only cost time: the end of input ends an idle process.
+            # Without a running turn the interrupt would only cost time: the end of input ends an idle process.
             if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
                 return True
             try:

@@ -289,7 +289,7 @@ def user_message(text: str, message_id: str, *, images: Sequence[Image] = (), la
         }
         for image in images
     ]
-    # An empty text block is refused by the model: a picture alone goes without.
+    # The model refuses an empty text block: an image without text is sent without one.
     written = [{"type": "text", "text": text}] if text else []
     frame: Raw = {
         "type": "user",
@@ -350,7 +350,7 @@ class ControlProtocol:
             yield self._frame(line)
 
     def _frame(self, line: bytes | Oversized) -> Frame:
-        # Not lost without a word: the owner sees that something was there and could not be read.
+        # Reported to the owner, so that an unreadable frame is not lost silently.
         if line.__class__ is Oversized:
             return Garbage(line.head.decode("utf-8", "replace"), line.length)
         frame = parse_frame(line)  # type: ignore[arg-type]  # an exact class check is cheaper than isinstance here
@@ -414,6 +414,6 @@ class ControlProtocol:
     def _settle_request(self, request_id: str, frame: Raw) -> bytes | None:
         if request_id not in self.owed:
             return None
-        data = encode(frame)  # first: an answer that cannot be written leaves us owing one
+        data = encode(frame)  # first: an answer that cannot be written is still owed
         self.owed.discard(request_id)
         return data

@@ -62,7 +62,7 @@ def start_inputs(environment: Mapping[str, str], cwd: str, directories: Sequence
     try:
         for line in _lines(environment, Path(cwd), directories, executable):
             digest.update(line.encode("utf-8", "surrogateescape") + b"\0")
-    # The files are written by others: one of an unexpected shape makes the start doubtful, and is no error of ours.
+    # Other programs write these files: an unexpected structure makes the start doubtful and is not an error of ours.
     except (_Doubtful, OSError, ValueError, RuntimeError, AttributeError, TypeError):
         return None
     return digest.hexdigest()
@@ -74,7 +74,7 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
     above = [cwd, *cwd.parents]
     places = [*above, *(cwd / added for added in directories)]
     configured = [config, *(place / ".claude" for place in places)]
-    # First, since it decides without the long list of files.
+    # First, because it can decide without the long list of files.
     for directory in (managed, *configured):
         for name in _SETTINGS:
             _refuse_start_hooks(directory / name)
@@ -148,7 +148,7 @@ def _imports(files: Iterable[Path]) -> Iterator[str]:
         if len(seen) > _MAX_IMPORTS:
             raise _Doubtful
         for name in _IMPORT.findall(read_regular(file, _MAX_TEXT).decode("utf-8", "replace")):
-            # Of a user that there is not, this leaves the name as it is: a path that is not there either.
+            # For an unknown user this leaves the name unchanged: a path that does not exist either.
             target = file.parent / os.path.expanduser(name)
             if target not in seen:
                 seen.add(target)

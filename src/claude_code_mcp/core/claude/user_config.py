@@ -145,7 +145,7 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
     files: dict[Path, bytes] = {}
     for path in _registrations(config_dir, lambda name: name.startswith(f"{pid}.")) if pid is not None else ():
         with contextlib.suppress(OSError):
-            # The content first: a file that cannot be read could not be put back, and so is left in its place.
+            # The content first: a file that cannot be read could not be restored, so it stays in its place.
             files[path] = _content(path)
             remove_at(str(path))
     return Registration(files)
@@ -178,7 +178,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         if error.errno in _OUT_OF_RESOURCES:
             raise
-        return {}  # it has just gone, or is no file that the CLI writes
+        return {}  # it has just disappeared, or the CLI does not write such files
     except (ValueError, RecursionError):  # it is being written
         return {}
     return entry if isinstance(entry, dict) else {}

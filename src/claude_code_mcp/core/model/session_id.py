@@ -2,7 +2,7 @@
 
 import re
 
-# Both cases spelled out and no group: thrice as fast, and every file of a listing is asked.
+# Both cases are spelled out without a group: three times as fast, and every file of a listing is checked.
 _HEX = "[0-9a-fA-F]"
 _SESSION_ID = re.compile(f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
 

@@ -24,7 +24,7 @@ FINAL = frozenset({State.CANCELLED})
 _TURN_ENDS = AT_REST | FINAL
 MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RUNNING}) | _TURN_ENDS,
-    # From a turn whose process has crashed to the next one, for which another process starts.
+    # From a turn whose process crashed to the next turn, for which another process starts.
     State.RUNNING: frozenset({State.WAITING, State.STARTING}) | _TURN_ENDS,
     State.WAITING: frozenset({State.RUNNING, State.STARTING}) | _TURN_ENDS,
     State.IDLE: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),

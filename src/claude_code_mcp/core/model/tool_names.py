@@ -58,7 +58,7 @@ class ToolNames(Mapping[str, tuple[str, str]]):
         plain: dict[str, list[tuple[str, str]]] = {}
         for pair in pairs:
             plain.setdefault(plain_name(*pair), []).append(pair)
-        # Whether a name needs digits depends on the set alone, never on the order in which servers came up.
+        # Whether a name needs digits depends only on the set, never on the order in which servers connected.
         self._names = {
             pair: name if len(same) == 1 and len(name) <= MAX_LENGTH else _with_digits(name, pair)
             for name, same in plain.items()

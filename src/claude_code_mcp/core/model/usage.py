@@ -172,12 +172,12 @@ class Totals:
         totals = _read_totals(result)
         since = result.get("model_usage_since_last_result")
         if isinstance(since, dict):
-            # Both say the same, unless one of them is not true.
+            # Both have the same amounts, unless one of them is wrong.
             used = read_usage(since) | (totals - self._reported if self._reported.models else Usage())
         elif _continues(totals, self._known):
             used = totals - self._known
         else:
-            used = totals  # it began to count from nothing
+            used = totals  # it restarted its count at zero
         if totals.models:
             self._known = self._reported = totals
         return Usage({name: part for name, part in used.models.items() if part != ModelUsage()})

@@ -155,11 +155,11 @@ class LimitWait:
         return _present(type=self.kind, resetsAt=iso_or_none(self.resets_at), continuesAt=iso_or_none(at))
 
     def hurried(self, now: float) -> "LimitWait":
-        """Somebody wants it to continue now."""
+        """The wait that continues now, at a caller's request."""
         return replace(self, continues_at=min(self.continues_at, now), on=True)
 
     def switched(self, on: bool) -> "LimitWait":
-        """Somebody wants it to continue automatically, or not to."""
+        """The wait with automatic continuation switched on or off at a caller's request."""
         return replace(self, on=on)
 
     def unread(self, now: float, chance: float, new_id: str) -> "LimitWait":

@@ -64,7 +64,7 @@ class ServerLife:
             lock.acquire()
         except OSError:  # also raised if another process holds the lock
             return True
-        # Whoever has the lock is the only one: its server can not come back, since every life has a new id.
+        # The holder of the lock is the only one: a dead server cannot return, because every life has a new id.
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()

@@ -141,7 +141,7 @@ def read(file: str, *, only_ours: bool = False) -> Manifest | None:
         # Non-blocking, since opening a named pipe would wait for its writer.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
         with open(os.open(file, flags | getattr(os, "O_BINARY", 0)), "rb") as opened:
-            # Asked of the open file: under its name there may be another one by now.
+            # Checked on the open file: its name may refer to another file by now.
             if only_ours and not _is_ours(os.fstat(opened.fileno())):
                 return None
             heading, _, body = opened.read().partition(b"\n")
@@ -230,12 +230,12 @@ def write(
     temporary = f"{file}.{os.getpid()}"
     try:
         if os.path.lexists(temporary):
-            os.unlink(temporary)  # of a process that had our number
+            os.unlink(temporary)  # left by an earlier process with our number
         # The shipped manifest is readable for all users; its contents are not secret.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with open(os.open(temporary, flags, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
             opened.write(json.dumps(heading).encode() + b"\n" + body)
-        # In one step: a start at the same moment reads the old one or the new one.
+        # Atomically: a simultaneous start reads the old or the new file.
         os.replace(temporary, file)
     except OSError:
         if os.path.exists(temporary):
@@ -393,7 +393,7 @@ class Greeting:
         assert isinstance(method, str)
         result = self._result(method, message.get("params"))
         if result is None:
-            # Which version the connection speaks is not known here then, and every later answer depends on it.
+            # The version of the connection is then unknown here, and every later answer depends on it.
             if opening or method == "initialize":
                 self._stop_answering()
             self.waiting = True
