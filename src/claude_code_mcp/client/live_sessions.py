@@ -128,7 +128,8 @@ class LiveSessions:
             return name.lower()
         if not name.strip():
             raise InvalidArgument("Name the session: its id, the start of its id, or its title.")
-        # Those in memory first: with many sessions on disk a beginning that is unique among the running ones should do.
+        # Sessions in memory first: with many sessions on disk, a prefix that is unique among the running ones is
+        # enough.
         for listed in (self.live, lambda: self._list(text=name, limit=_MAX_LISTED)):
             found = named(listed(), name)
             if len(found) > 1:
@@ -176,7 +177,7 @@ class LiveSessions:
         report = self.status(session_id, **known)
         while True:
             yield report
-            # With more at hand there is nothing to wait for, and waiting would hold it back.
+            # If more is available there is nothing to wait for, and waiting would delay it.
             wait = {} if report.get("hasMore") else {"waitSeconds": _WAIT, "anyChange": True}
             # The id in the report: a session that was cleared meanwhile continues under another one.
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)

@@ -166,7 +166,7 @@ def decide(asked: OpenQuestion, decision: str, text: str = "") -> dict[str, Any]
     possible = asked.reactions
     if decision in _DENY:
         return {"decision": "deny", **({"reason": text} if text else {})}
-    # A text behind `allow` may have been meant as a condition, which an allowance cannot carry.
+    # A text after `allow` may have been meant as a condition, which an allowance cannot carry.
     if text:
         raise NoAnswer(f"{decision!r} takes no text; `deny` does.")
     if Reaction.ALLOW not in possible:

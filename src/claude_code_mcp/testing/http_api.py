@@ -1,7 +1,7 @@
 """The Messages API as bytes: HTTP/1.1 requests and responses, and answers as JSON or as server-sent events.
 
-Only as much of HTTP as Claude Code speaks. What turns an answer into bytes is pure; events with no pause between
-them are joined into one piece, so that ten thousand deltas cost one write.
+Implements only the part of HTTP that Claude Code uses. The functions that turn an answer into bytes are pure; events
+with no pause between them are joined into one piece, so that ten thousand deltas cost one write.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Request:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request of a connection, or None when the client has closed it or speaks no HTTP."""
+    """The next request of a connection, or None if the client has closed it or does not use HTTP."""
     try:
         method, path, _version = (await reader.readline()).decode("latin-1").split(" ", 2)
         headers: dict[str, str] = {}
@@ -96,17 +96,17 @@ def _response_head(status: int, fields: Mapping[str, str]) -> bytes:
 
 
 class Piece(NamedTuple):
-    """Bytes to write at once, the seconds to wait after them, and whether the file of the answer is waited for."""
+    """Bytes to write at once, the seconds to wait after them, and whether to wait for the answer's file."""
 
     data: bytes
     pause: float = 0.0
     waits: bool = False
     event: str = ""
-    """Its name, if it is one event alone."""
+    """The event's name, if the piece is a single event."""
 
 
 def message_of(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
-    """The whole message, as a request without `stream` gets it."""
+    """The whole message, as the response to a request without `stream`."""
     return {
         **_head(answer, requested_model),
         "content": [_with_id(block.content) for block in answer.blocks],
@@ -116,7 +116,7 @@ def message_of(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
 
 
 def pieces_of(answer: ModelAnswer, requested_model: str, fault: Fault | None = None) -> Iterator[Piece]:
-    """The stream of the message; with a fault only the part before it."""
+    """The stream of the message; with a fault, only the part before the fault."""
     events = _events(answer, requested_model, fault)
     return _pieces(events if fault is None else _events_before(fault, list(events)))
 
@@ -127,7 +127,7 @@ def error_body(error_type: str, message: str) -> dict[str, Any]:
 
 
 def _events_before(fault: Fault, events: Sequence[Piece]) -> Sequence[Piece]:
-    """Half of the events for a cut; for a stall those up to the first delta."""
+    """The first half of the events for a cut; for a stall, the events up to the first delta."""
     if fault.kind == "cut":
         return events[: len(events) // 2]
     first = next((number for number, event in enumerate(events) if event.event == _DELTA), 0)
@@ -226,7 +226,7 @@ def _stop_reason(answer: ModelAnswer) -> str:
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    """Made-up but steady counts: a hundred tokens in, a token out for every four characters."""
+    """Invented but constant counts: a hundred input tokens, and one output token for every four characters."""
     characters = sum(len(_streamed_text(block.content)) for block in answer.blocks)
     return {
         "input_tokens": 100,

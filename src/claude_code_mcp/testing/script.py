@@ -49,11 +49,11 @@ class Modifiers(TypedDict, total=False):
     usage: Mapping[str, Any]
     """Token counts that replace the made-up ones."""
     model: str
-    """The model name in the answer, instead of the one asked for."""
+    """The model name in the answer, instead of the requested one."""
     headers: Mapping[str, str]
     """More headers of the response, such as `anthropic-ratelimit-unified-status`."""
     blocked: str
-    """In auto mode, why the API's safety check blocks the tool calls; empty if it lets them pass."""
+    """In auto mode, why the API's safety check blocks the tool calls; empty if it permits them."""
 
 
 def script(prompt: str, *steps: Step) -> str:
@@ -109,7 +109,7 @@ def plan(content: str) -> StepObject:
 
 
 def structured(value: Mapping[str, Any]) -> StepObject:
-    """The model hands in its structured output (the CLI was started with `--json-schema`)."""
+    """The model returns its structured output (the CLI was started with `--json-schema`)."""
     return {"structured": dict(value)}
 
 
@@ -240,7 +240,7 @@ def steps_of(script: list[Any]) -> Iterator[Json]:
 
 
 def _read_object(raw: Any, known: frozenset[str], where: str) -> Json:
-    """A copy in full form; a string is short for its text. Raises ScriptError that names the place."""
+    """A copy in full form; a string becomes a step with that text. Raises ScriptError that names the place."""
     if isinstance(raw, str):
         return {"text": raw}
     if not isinstance(raw, dict):
@@ -251,7 +251,7 @@ def _read_object(raw: Any, known: frozenset[str], where: str) -> Json:
 
 
 def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
-    """The answer a step describes; raises ScriptError if it describes none."""
+    """The answer described by a step; raises ScriptError if the step describes none."""
     return ModelAnswer(
         blocks=tuple(_blocks(step, index)),
         key=key,
@@ -430,7 +430,7 @@ def _scripted_answer(body: Mapping[str, Any]) -> ModelAnswer:
         last = texts_by_role(messages, "user")[-1:] or [""]
         return text_answer(f"There is no script in this conversation. You said: {last[0][:80]}")
     position, text = found
-    *_, last = _decoded_scripts(text)  # a script inside the strings of another one is part of that one
+    *_, last = _decoded_scripts(text)  # a script inside the strings of another script belongs to it
     if not isinstance(last, list):
         raise ScriptError("it must be a JSON array of steps")
     steps = list(steps_of(last))
@@ -463,15 +463,15 @@ def _attempt_key(body: Mapping[str, Any], position: int, index: int, text: str) 
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """Replaces `${plan_file}`, `${cwd}` and `${tool_result}` by what the request says about them."""
+    """Replaces `${plan_file}`, `${cwd}` and `${tool_result}` by their values in the request."""
 
     body: Mapping[str, Any]
 
     def fill(self, value: Any) -> Any:
         """The value with its placeholders replaced, in all the strings inside it.
 
-        What is not a placeholder, such as `${HOME}`, stays; so does a script inside a string, because it
-        belongs to another conversation.
+        Other text, such as `${HOME}`, stays unchanged, and so does a script inside a string, because it belongs to
+        another conversation.
         """
         if isinstance(value, str):
             own, marker, nested = value.partition(MARKER)

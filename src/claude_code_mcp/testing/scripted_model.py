@@ -3,7 +3,7 @@
 It keeps no conversations, so any number of sessions can share one. The only state is a record of the last
 requests, and how often each step that fails a limited number of times has failed.
 
-`Sandbox` is a place for the real CLI to run in: its own home, a project directory and a clean environment.
+`Sandbox` is an environment for the real CLI: a separate home, a project directory and clean variables.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ class Sandbox:
         self.project = root / "project"
         """An empty directory to run in."""
         self.temporary = root / "tmp"
-        """Where temporary files go."""
+        """The directory for temporary files."""
         for directory in (self.home, self.project, self.temporary):
             directory.mkdir(parents=True, exist_ok=True)
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The whole environment for a process; `extra` adds to it or replaces."""
+        """The complete environment for a process; `extra` adds to it or replaces values."""
         windows = sys.platform == "win32"
         inherited = _INHERITED_ON_WINDOWS if windows else _INHERITED
         kept = {name: os.environ[name] for name in inherited if name in os.environ}
@@ -107,7 +107,7 @@ class RequestRecord:
     """One request to the scripted model."""
 
     at: float
-    """Seconds of the monotonic clock when it had been read."""
+    """When it was read completely, in seconds of the monotonic clock."""
     path: str
     """Without its query."""
     status: int
@@ -115,23 +115,23 @@ class RequestRecord:
     session_id: str
     """The Claude Code session that sent the request; subagents use their parent's."""
     model: str
-    """The model that was asked for."""
+    """The requested model."""
     stream: bool
-    """Whether the answer was to be streamed."""
+    """Whether a streamed answer was requested."""
     messages: int
-    """How many there were."""
+    """The number of messages."""
     tools: tuple[str, ...]
-    """The names of the tools the model was offered."""
+    """The names of the tools offered to the model."""
     system: str
     """The system prompt."""
     prompt: str
     """The newest text with a script in it; the newest text of the user if none has one."""
     tool_results: tuple[ToolResult, ...]
-    """What came back for the calls of the last answer."""
+    """The results of the last answer's tool calls."""
     step: int | None
-    """Which step of the script was the answer, if one was."""
+    """The index of the script's step that was the answer, if any."""
     headers: Mapping[str, str]
-    """Those of interest, in lower case."""
+    """The relevant headers, with lower-case names."""
     body: Mapping[str, Any] | None
     """The decoded request, only with `keep_bodies`."""
 
@@ -185,14 +185,14 @@ BAD_KEY = "sk-bad"
 
 _FAILURES_KEPT = 10_000
 _LOOK_INTERVAL = 0.02
-"""Seconds between two looks for a file that an answer waits for."""
+"""Seconds between two checks for a file that an answer waits for."""
 
 
 class ScriptedModel:
     """The scripted Messages API: `async with ScriptedModel() as model:` and point the CLI at `model.url`."""
 
     def __init__(self, port: int = 0, *, keep_bodies: bool = False, remember: int = 1000) -> None:
-        """Port 0 takes a free one. The last `remember` requests are kept, with bodies if asked for."""
+        """Port 0 chooses a free one. The last `remember` requests are kept, with bodies if requested."""
         self._port = port
         self._keep_bodies = keep_bodies
         self._records: deque[RequestRecord] = deque(maxlen=remember)
@@ -203,7 +203,7 @@ class ScriptedModel:
 
     @property
     def url(self) -> str:
-        """What to put into ANTHROPIC_BASE_URL."""
+        """The value for ANTHROPIC_BASE_URL."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -214,7 +214,7 @@ class ScriptedModel:
     async def wait_for_requests(self, count: int) -> list[RequestRecord]:
         """The requests, as soon as there are at least this many."""
         while len(self._records) < count:
-            # Nothing is awaited between the look and `clear`: a request that comes later sets it again.
+            # No await between the check and `clear`: a later request sets it again.
             self._arrival.clear()
             await self._arrival.wait()
         return self.requests
@@ -252,7 +252,7 @@ class ScriptedModel:
         task.add_done_callback(self._connections.discard)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Each piece goes out at once: the pauses between them are what tests are about.
+        # Each piece is sent at once: tests rely on the pauses between them.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while (request := await read_request(reader)) and await self._respond(request, reader, writer):
@@ -289,7 +289,7 @@ class ScriptedModel:
         answer = answer_to(body)
         fault = self._current_fault(answer)
         refused = fault is not None and fault.kind == "error"
-        # Before the delay: tests wait for the request, and not for its answer.
+        # Before the delay: tests wait for the request, not for its answer.
         self._record(request, fault.status if fault and refused else 200, answer.step, body)
         await asyncio.sleep(answer.delay)
         if fault and refused:
@@ -301,7 +301,7 @@ class ScriptedModel:
         return fault is None or refused
 
     def _current_fault(self, answer: ModelAnswer) -> Fault | None:
-        """The fault of this attempt, if the step has not yet failed as often as it should."""
+        """The fault of this attempt, if the step has not failed often enough yet."""
         if answer.fault is None or answer.fault.times is None:
             return answer.fault
         # Bounded: one server may serve a whole run of tests.
@@ -330,7 +330,7 @@ class ScriptedModelThread:
 
     @property
     def url(self) -> str:
-        """What to put into ANTHROPIC_BASE_URL."""
+        """The value for ANTHROPIC_BASE_URL."""
         return self._model.url
 
     @property
@@ -339,7 +339,7 @@ class ScriptedModelThread:
         return self._model.requests
 
     def __enter__(self) -> Self:
-        """Listen; raises what kept it from listening."""
+        """Listen; raises the error that prevented it."""
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
@@ -352,7 +352,7 @@ class ScriptedModelThread:
     ) -> None:
         """Stop, and wait until the thread has ended."""
         assert self._loop is not None
-        # From the thread of that loop: its event may not be set from here.
+        # On the thread of that loop: its event must not be set from here.
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -431,7 +431,8 @@ async def _wait_for_file(path: str | None, reader: asyncio.StreamReader) -> None
 async def _write_stream(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None
 ) -> None:
-    """A piece is due when the pauses before it are over, however late the last one was: the rate holds."""
+    """A piece is due when the pauses before it are over, however late the previous piece was, so the average rate is
+    kept."""
     head, loop = stream_head(answer.headers), asyncio.get_running_loop()
     due = loop.time()
     for piece in pieces_of(answer, model, fault):
@@ -443,7 +444,7 @@ async def _write_stream(
             await asyncio.sleep(max(0.0, due - loop.time()))
         if piece.waits:
             await _wait_for_file(answer.until, reader)
-            # The time that was waited is not made up for by a burst.
+            # Time spent waiting is not compensated by a burst.
             due = loop.time()
     if fault is None:
         writer.write(chunk(b""))

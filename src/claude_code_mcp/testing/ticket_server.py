@@ -1,4 +1,4 @@
-"""A small MCP server on stdin and stdout for the demo and for tests: it has tickets, and tells which process answers.
+"""A small MCP server on stdin and stdout for the demo and for tests: it has tickets, and reports its process id.
 
 Run as a script; `-S` and `-I` are fine, since it needs nothing but the standard library.
 """
@@ -23,7 +23,7 @@ class TicketServer:
         self._tickets = {7: "add() in calculator.py subtracts."}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The response to a JSON-RPC message; None for one that wants none."""
+        """The response to a JSON-RPC message; None for a message without one."""
         if "id" not in message or "method" not in message:
             return None
         result = self._result(message["method"], message.get("params") or {})

@@ -109,7 +109,7 @@ class _Supervisor:
         if self._socket is None:
             self._reap()
             ours, theirs = socket.socketpair()
-            # Our copy is closed in any case: with it open a request to a supervisor that has died would not fail.
+            # Our copy is closed on every path: while it is open, a request to a dead supervisor would not fail.
             with theirs:
                 try:
                     os.set_inheritable(theirs.fileno(), True)
@@ -254,8 +254,8 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         kind, _, number = (await self._first_report()).partition(b" ")
         if kind == b"F":
             code = int(number)
-            # `exec` reports a missing directory and a missing program
-            # by the same number: a person must know which one it is.
+            # `exec` reports a missing directory and a missing program with the same number, but a person must know
+            # which one it is.
             missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else request.program
             raise OSError(code, os.strerror(code), missing)
         if kind != b"S":

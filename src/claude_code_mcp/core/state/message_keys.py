@@ -67,7 +67,7 @@ class MessageKeys:
 
     def take(self, name: KeyName, digest: str) -> TakenKey:
         """Takes a key for this server, unless it is accepted or another living server has it."""
-        # First: what belongs to a server that does not seem to live would be taken by another at once.
+        # First: another server would immediately take over rows of a server that does not seem to live.
         self._life.begin()
         return self._database.write(lambda db: self._take(db, name, digest))
 
@@ -85,7 +85,7 @@ class MessageKeys:
             message_id, known_digest, target, accepted, server = found
             if accepted:
                 return TakenKey(KeyState.ACCEPTED, message_id, known_digest, target)
-            # Within the transaction: of two servers that find it at the same time only one takes it.
+            # Within the transaction: of two servers that find it at the same time, only one takes it.
             if self._life.lives(server) and server != self._life.id:
                 return TakenKey(KeyState.PENDING, message_id, known_digest)
             taken = TakenKey(KeyState.ORPHANED, message_id, known_digest)

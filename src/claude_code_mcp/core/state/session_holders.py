@@ -52,7 +52,7 @@ class SessionHolders:
 
     def announce(self, session_id: str, token: str) -> None:
         """This server has a process of the session; `token` is unique for each."""
-        # Before the row is there: one of a server that does not seem to live counts for nothing.
+        # Before the row exists: a row of a server that does not seem to live is ignored.
         self._life.begin()
         statement = "INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, 0)"
         self._database.execute(statement, session_id, self._life.id, token, self._description)
@@ -78,7 +78,7 @@ class SessionHolders:
     def requests_file(self) -> Path:
         """The file that changes when another server requests a session of this one; its directory exists. Writes to the
         database itself would wake every follower, including the writer."""
-        self._database.open()  # first: a restore that is under way puts another directory in the place of this one
+        self._database.open()  # first: a running restore replaces this directory
         private_directory(self._life.file.parent)
         return self._life.file
 
@@ -136,5 +136,5 @@ class SessionHolders:
             if self._life.begun:
                 self._database.write(change)
         finally:
-            # Even if the rows could not be removed: with the life ended they count no more.
+            # Even if the rows could not be removed: once the life has ended, they no longer count.
             self._life.end()

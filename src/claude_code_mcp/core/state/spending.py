@@ -359,7 +359,7 @@ class Spending:
 
             def change(db: "sqlite3.Connection") -> tuple[float, float, Budget]:
                 written = _spent(db, day).get(who, 0.0)
-                # All of it within one transaction: another server cannot reserve between the look and the row.
+                # All in one transaction: another server cannot reserve between the check and the new row.
                 elsewhere = self._reserved_elsewhere(db, who)
                 left, tightest = limit - written - noted - mine - elsewhere, Budget(limit, "day")
                 for budget in budgets:

@@ -226,7 +226,7 @@ def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         return
     message = unwrapped(shown_text(attachment.get("prompt")))
     if message is not None:
-        # While it happens it has the id with which it was sent.
+        # While the turn runs, the message has the id with which it was sent.
         sent = id_of(attachment.get("source_uuid"))
         turn.items.append(Item("message", message, id=_item_id(line) if sent is None else f"{sent}:0"))
 

@@ -68,7 +68,7 @@ class EventLog:
         self._bytes = 0
         self._counted = 0
         self._closed = False
-        # A tuple that is replaced and never changed: a subscriber may leave while an event is being handed out.
+        # A tuple that is replaced and never changed: a subscriber may leave while an event is being delivered.
         self._subscribers: tuple[Subscription, ...] = ()
         self.epoch = secrets.token_hex(4)
         """Distinguishes this log from every other, including other logs of the same session."""
@@ -131,8 +131,8 @@ class EventLog:
     def _merge(self, event: Partial) -> None:
         run = self._entries[-1] if self._entries else None
         cost = _PART_COST + len(event.text)
-        # Only the newest entry is continued, so that the numbers of a
-        # run have no hole; not for ever, or it could never be evicted.
+        # Only the newest entry is continued, so that the numbers of a run have no gap; not indefinitely, or it could
+        # never be evicted.
         if run.__class__ is PartialRun and (run.kind == event.kind or not event.text) and run.size < self._long_run:
             run.parts.append(event.text)
             run.seq = event.seq
@@ -251,7 +251,7 @@ class Subscription:
         while not (self._lost or self._queue):
             if self._closed:
                 raise StopAsyncIteration
-            # Nothing is awaited between the look at the queue and the wait: an event cannot come unnoticed.
+            # No await between the check of the queue and the wait: an event cannot arrive unnoticed.
             self._wake.clear()
             self._waiting = True
             await self._wake.wait()

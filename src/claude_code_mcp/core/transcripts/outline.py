@@ -77,7 +77,7 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
         line = parse(raw) if b'"uuid"' in raw else None
         if line is not None and bool(line.get("isSidechain")) is of_subagent and isinstance(line.get("uuid"), str):
             tree.add(line, start, end)
-        # Many at once: to drop them one by one would move all others each time.
+        # Many at once: dropping them one by one would move all others each time.
         if len(tree.starts) >= 2 * _MAX_LINES:
             tree.drop(_MAX_LINES)
         start = end
@@ -160,7 +160,8 @@ def _branch(tree: _Tree) -> "array[int]":
     """The lines of the last message's branch, from its beginning. Marks lines that repeat an id: the first one counts,
     so that a later line cannot replace an earlier one."""
     count = len(tree.ids)
-    # Sorted instead of a dictionary, which would take more than all arrays. The first of equals comes first.
+    # Sorted arrays instead of a dictionary, which would need more memory than all arrays. The first of equal ids comes
+    # first.
     order = array("q", sorted(range(count), key=tree.ids.__getitem__))
     ids = array("q", (tree.ids[line] for line in order))
     for place in range(1, count):
@@ -178,14 +179,14 @@ def _branch(tree: _Tree) -> "array[int]":
     while last >= 0 and not tree.flags[last] & _IS_MESSAGE:
         last = above(last)
     branch, seen, reached = array("q"), bytearray(count), count
-    # The file may be damaged, or written by anybody: parents may be missing or lead in a circle.
+    # The file may be damaged, or written by any program: parents may be missing or form a cycle.
     while last >= 0:
         seen[last] = 1
         branch.append(last)
         reached = min(reached, last)
         place = bisect_left(ids, tree.parents[last]) if tree.parents[last] else count
         found = place < count and ids[place] == tree.parents[last]
-        # A parent that is missing, or lies on a circle, is replaced by the line above everything that was taken.
+        # A parent that is missing or part of a cycle is replaced by the line above all lines taken so far.
         last = order[place] if found and not seen[order[place]] else above(reached)
     branch.reverse()
     return branch
@@ -203,7 +204,7 @@ def _turn_of_each(tree: _Tree, branch: "array[int]") -> "array[int]":
     def is_elsewhere(line: int) -> bool:
         return turn_of[line] < 0 and not tree.flags[line] & _IS_REPEATED
 
-    # Only ids that lines elsewhere have are looked up, which are few.
+    # Only ids that occur in other lines are looked up, and these are few.
     wanted = {tree.answers[line] for line in range(len(turn_of)) if is_elsewhere(line)} - {0}
     turn_of_answer = {tree.answers[line]: turn_of[line] for line in branch if tree.answers[line] in wanted}
     for line in range(len(turn_of)):

@@ -56,8 +56,8 @@ def read_recent(path: Path) -> Recent:
     """The messages in the last 4 MiB of a transcript; none if the file does not exist."""
     with unreadable_refused(path.stem):
         try:
-            # Before the lines: if the file grows in between, the
-            # fingerprint is an old one and nothing is taken for unchanged.
+            # Before the lines: if the file grows in between, the fingerprint is old and nothing is treated as
+            # unchanged.
             status = os.stat(path)
         except FileNotFoundError:
             return Recent()

@@ -35,7 +35,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    # Most lines have too few brackets to be nested so deeply, which is quickly counted.
+    # Most lines have too few brackets for such deep nesting, and counting brackets is fast.
     if line.count(b"{") + line.count(b"[") > _MAX_DEPTH and not _is_shallow(parsed):
         return None
     return parsed if isinstance(parsed, dict) else None
@@ -98,7 +98,7 @@ def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
     first, rest = ends
     if not rest:
         return first.split(b"\n"), False
-    # Without the first one, which was most likely cut in the middle.
+    # Without the first line, which was most likely cut in the middle.
     return rest.split(b"\n")[1:], True
 
 
@@ -229,7 +229,7 @@ def _extent(file: BinaryIO, position: int) -> tuple[int, int | None]:
         start = file.seek(position, os.SEEK_DATA)
         return start, file.seek(start, os.SEEK_HOLE)
     except OSError as error:
-        # Behind the last data: there may be a hole, which ends the file.
+        # After the last data: there may be a hole at the end of the file.
         return (file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position), None
 
 
