@@ -1,12 +1,12 @@
-"""A sandbox for a child on Linux: its view, and bubblewrap around its command.
+"""A sandbox for a child on Linux: the child's view, and bubblewrap around its command.
 
 A `SandboxView` does not say how it is enforced: `bubblewrap.py` and `container.py` each turn it into a command line.
 
 Guarantees for a sandboxed child and everything that it starts:
 
-- It sees the system directories (read-only), the mounts of its view, and a `/tmp` of its own. Paths are the same
-  inside and outside. Directories that exist only because a mount lies below them are read-only, so that nothing can be
-  put beside a mount and no mount can be moved away.
+- It sees the system directories (read-only), the mounts of its view, and its own `/tmp`. Paths are the same inside and
+  outside. Directories that exist only because a mount is below them are read-only, so that nothing can be created next
+  to a mount and no mount can be moved away.
 - It sees no other process: neither the server, whose memory and environment it could otherwise read, nor a sibling.
 - It cannot take a descriptor from another process or attach to one, and has a closed list of system calls
   (`system_calls.py`).
@@ -37,7 +37,7 @@ from .system_calls import filter_program
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One thing that a child sees."""
+    """One path that a child sees."""
 
     target: str
     """Its path inside. All directories above it exist for the child too, otherwise empty."""
@@ -70,7 +70,7 @@ class SandboxView:
     def in_order(self) -> Iterator[Mount]:
         """The existing mounts, each directory before its contents."""
         by_target = {mount.target: mount for mount in self.mounts if _exists(mount)}
-        # A directory that is mounted after something inside of it would hide that.
+        # A directory that is mounted after a path inside it would hide that path.
         return iter(sorted(by_target.values(), key=lambda mount: len(Path(mount.target).parts)))
 
 
@@ -107,8 +107,8 @@ def unavailable(environment: Mapping[str, str]) -> str | None:
     if program is None:
         return "bubblewrap runs on Linux only" if sys.platform != "linux" else "bubblewrap (bwrap) is not installed"
     try:
-        # That the program is there says little: the kernel or a container
-        # around us may forbid namespaces, and only a run shows that.
+        # The program alone proves little: the kernel or a surrounding container may forbid namespaces, and only a run
+        # shows that.
         command = [program, *_arguments(SandboxView((Mount("/tmp", None),), "/"), program), "--", "/bin/sh", "-c", ":"]  # noqa: S108
         done = _run(command)
     except (OSError, subprocess.SubprocessError) as error:
@@ -135,13 +135,13 @@ def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: 
     if calls is not None:
         files.append(_nameless(calls))
         arguments += ["--seccomp", str(files[0])]
-    # Neither the view nor a value of it is in the process list or on the disk.
+    # Neither the view nor any of its values appears in the process list or on the disk.
     files.append(_nameless(b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"))
-    if view.limits.processes is not None and os.geteuid() != 0:  # the kernel does not count those of root
+    if view.limits.processes is not None and os.geteuid() != 0:  # the kernel does not count root's processes
         argv = process_limit_command(view.limits.processes, argv)
     command = [*_IGNORING_TERM, program, "--args", str(files[-1]), "--", *argv]
     directories = (mount.source for mount in view.mounts if isinstance(mount.source, int))
-    # What a caller may set for its session must not reach bubblewrap itself, which is outside: LD_PRELOAD, for one.
+    # A caller's variables must not reach bubblewrap itself, which runs outside of the sandbox: LD_PRELOAD, for example.
     outside = {name: view.environment[name] for name in (MARK, DEPTH) if name in view.environment}
     return IsolatedCommand(command, outside, (*files, *directories))
 
@@ -175,15 +175,15 @@ def _help_text(program: str) -> str:
 def _arguments(view: SandboxView, program: str, temporary: str | None = None) -> list[str]:
     arguments = [*_namespaces(network=view.network), *_system(nested=view.nested)]
     if temporary is not None:
-        # Not by a link: through one bubblewrap would look for mounts below it outside of the sandbox.
+        # Not by a link: bubblewrap would resolve mounts below a link outside of the sandbox.
         arguments += ["--bind", temporary, "/tmp", "--bind", temporary, "/var/tmp"]  # noqa: S108
     size = ["--size", str(_IN_MEMORY)] if "--size" in _help_text(program) else []
     for mount in (Mount("/dev/shm", None), *view.in_order()):  # noqa: S108
         arguments += _mounted(mount, size)
     for name, value in view.environment.items():
         arguments += ["--setenv", name, value]
-    # These two come last: the places of all mounts are made in the directories that they close.
-    # What lies between the mounts was made for them alone.
+    # These two come last: the mount points are created in the directories that they make read-only. The directories
+    # between the mounts exist only for the mounts.
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
@@ -197,7 +197,7 @@ def _mounted(mount: Mount, size: Sequence[str]) -> list[str]:
 
 
 def _namespaces(*, network: bool) -> list[str]:
-    # A user namespace of its own counts processes for itself; root needs none, and has no such limit.
+    # A separate user namespace counts processes separately. Root needs none and has no such limit.
     user = [] if os.geteuid() == 0 else ["--unshare-user"]
     kinds = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     return [*kinds, *([] if network else ["--unshare-net"]), "--die-with-parent", "--cap-drop", "ALL"]

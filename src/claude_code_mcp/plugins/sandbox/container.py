@@ -65,13 +65,13 @@ def isolate(
         raise FileNotFoundError(2, "neither Podman nor Docker is installed", _PROGRAMS[0])
     temporary = scratch / "tmp"
     temporary.mkdir(mode=0o700)
-    # Chosen here and not by the engine, so that `removal` finds the container also when its client was killed at once.
+    # Chosen here and not by the engine, so that `removal` finds the container even if its client was killed at once.
     name = f"claude-code-mcp-{view.environment.get(MARK) or uuid.uuid4().hex}"
     mounts = [Mount("/tmp", str(temporary), writable=True), *view.in_order()]  # noqa: S108 - its own
     command = [
         *(program, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "never", "--read-only"),
         *("--network", "host" if view.network else "none", "--cap-drop", "all"),
-        # Without a label: SELinux would refuse the mounts, which keep the labels that they have on the host.
+        # Without a label: SELinux would refuse the mounts, which keep their labels from the host.
         *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),
         *_user(program),
         *_limits(view.limits),
@@ -79,7 +79,7 @@ def isolate(
         *("--env-file", str(_written(view.environment, scratch)), "--workdir", view.cwd),
         *("--entrypoint", argv[0], image, *argv[1:]),
     ]
-    # Only now: every step above may fail, and then the descriptors are still the caller's.
+    # Only now: every step above may fail, and until then the caller owns the descriptors.
     for mount in view.mounts:
         if isinstance(mount.source, int):
             os.close(mount.source)
@@ -104,7 +104,7 @@ def _user(program: str) -> list[str]:
 
 def _limits(limits: ResourceLimits) -> Iterator[str]:
     if limits.memory is not None:
-        # The second figure counts memory and swap together: the same one means no swap.
+        # The second value limits memory and swap together: an equal value means no swap.
         yield from ("--memory", str(limits.memory), "--memory-swap", str(limits.memory))
     if limits.processes is not None:
         yield from ("--pids-limit", str(limits.processes))
@@ -123,14 +123,14 @@ def _mounted(mount: Mount) -> str:
         source = os.readlink(f"/proc/self/fd/{mount.source}") if isinstance(mount.source, int) else mount.source
         fields = ["type=bind", f"src={source}", f"dst={mount.target}", *([] if mount.writable else ["readonly"])]
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(fields)  # the engines read it so, commas and quotes included
+    csv.writer(text, lineterminator="").writerow(fields)  # the engines parse it as CSV, including commas and quotes
     return text.getvalue()
 
 
 def _written(variables: Mapping[str, str], scratch: Path) -> Path:
     """A private file with the variables, which must not appear in the process list."""
     for name, value in variables.items():
-        # The file has one variable a line: the rest of this one would be read as another variable.
+        # The file has one variable per line: a line break in a value would begin another variable.
         if "\n" in value:
             raise OSError(22, "a variable with several lines cannot be passed to a container", name)
     path = scratch / "environment"

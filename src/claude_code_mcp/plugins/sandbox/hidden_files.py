@@ -1,8 +1,8 @@
 """Hides files that a rule denies to read: an empty file or directory is mounted over each.
 
 A directory that a rule names (`conf` in `conf/key`) is mounted onto itself, so that no command can rename it: otherwise
-the next process would find nothing of that name and hide nothing. The same applies to the session's directory, where
-relative rules begin, and the directories above it up to the root.
+the next process would find no such name and hide nothing. The same applies to the session's directory, where relative
+rules begin, and to the directories above it up to the root.
 
 Files are searched for when a process starts. A file that is created later, or replaced from outside the sandbox, is not
 hidden: the rules still apply to Claude Code's tools, but a command can read it. Contents that also exist in a copy, a
@@ -37,7 +37,7 @@ def covers(
     if not rules:
         return []
     cwd = os.path.realpath(cwd)
-    # Absolute patterns are resolved: a link on the way to a file, as in `Read(link/*.pem)`, is followed.
+    # Absolute patterns are resolved: a link in the path of a file, as in `Read(link/*.pem)`, is followed.
     relative = [rule for rule in rules if HERE.pattern_start(rule.specifier or "", cwd) is None]
     rules += [Rule(rule.tool, os.path.join(cwd, rule.specifier or "")) for rule in relative]
     writable = {os.path.realpath(mount.target): mount.writable for mount in visible}
@@ -85,7 +85,7 @@ def _is_unreadable(unreadable: re.Pattern[str], path: str) -> bool:
 def _onto_itself(directory: str, opened: contextlib.ExitStack) -> Mount:
     descriptor = os.open(directory, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
     opened.callback(os.close, descriptor)
-    # A link may have come into the path since it was searched: the mount must not lead elsewhere.
+    # The path may contain a link since the search: the mount must not lead elsewhere.
     if os.readlink(f"/proc/self/fd/{descriptor}") != directory:
         raise ProcessFailed(f"{directory} was replaced while the sandbox was being created. Try again.")
     return Mount(directory, descriptor, writable=True)
@@ -119,7 +119,7 @@ def _hidden(unreadable: re.Pattern[str], cwd: str, starts: Sequence[str]) -> Ite
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed or replaced meanwhile
         except PermissionError:
-            # Hidden as a whole: a command of the session may have made it unreadable, and can make it readable again.
+            # Hidden completely: a command of the session may have made it unreadable and can make it readable again.
             yield directory
             continue
         except OSError as error:

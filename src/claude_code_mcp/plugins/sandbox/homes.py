@@ -89,7 +89,7 @@ class Homes(Isolation):
         the sandboxes' proxies and the credentials that they use."""
         super().__init__(settings, environment, policy, principals, audit, others=others)
         self._admitted: dict[str, Profile] = {}
-        """Those of the others that could be served when they appeared, with the profile that was checked."""
+        """The other callers that could be served when they appeared, with the profile that was checked."""
         self._credentials = PrincipalCredentials(settings.section(SandboxSettings).principal_credentials)
         self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
@@ -103,7 +103,7 @@ class Homes(Isolation):
     @classmethod
     def writable_directories(cls, policy: Policy, environment: Mapping[str, str], directory: str) -> set[str]:
         found: set[str] = set()
-        # Whether there can be a sandbox does not count.
+        # The availability of a sandbox does not matter here.
         for profile in policy.profiles:
             if profile.isolation != "none":
                 listed = ListedPaths.of(profile, directory, environment)
@@ -117,14 +117,14 @@ class Homes(Isolation):
         credentials cannot be read. Runs nothing for callers that need no sandbox."""
         await self._check(self._principals)
         if self._others:
-            # Whoever comes has one of these: what cannot be had for one is told at the start.
+            # Every caller has one of these profiles: a missing requirement is reported at the start.
             await self._check_profiles([self._policy.default, *self._policy.groups.values()])
         self._check_proxies_here([*self._policy.profiles])
 
     async def admit(self, principal: str, groups: Collection[str]) -> str | None:
         """Why a caller with these groups cannot be served before a restart; None if it can. Does not change its groups:
         see `assign`."""
-        # What a profile needs, such as a sandbox, is looked for when somebody comes who has it.
+        # The requirements of a profile, such as a sandbox, are checked when the first caller with it appears.
         profile = self._policy.profile_in(principal, groups)
         if self._admitted.get(principal) == profile:
             return None
@@ -151,7 +151,7 @@ class Homes(Isolation):
             await asyncio.to_thread(self._credentials.applied, self._environment, name)
 
     async def _check_profiles(self, profiles: Collection[Profile]) -> None:
-        # What there can be is found out once: what is true for the sessions that run must not change under them.
+        # Availability is checked once: it must not change for running sessions.
         for image in sorted({profile.image or "" for profile in profiles if profile.isolation == "container"}):
             if image not in self._no_container:
                 self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
@@ -175,7 +175,7 @@ class Homes(Isolation):
         if any(profile.credentials for profile in profiles):
             from .network.http_exchange import read_credential  # noqa: PLC0415 - few policies have any
 
-            # Read at the start, so that the operator is told of a missing one, and not a session.
+            # Read at the start, so that the operator learns of a missing one, not a session.
             for credential in {credential for profile in profiles for credential in profile.credentials}:
                 await asyncio.to_thread(read_credential, credential, self._environment)
         if self.separate and any(profile.isolation == "none" for profile in profiles):
@@ -331,7 +331,7 @@ class Homes(Isolation):
     def _limits(self, principal: str) -> EnforcedLimits:
         profile = self._policy.profile(principal)
         if profile.isolation == "container":
-            return UNLIMITED  # the engine limits what is in the container; this would limit its client
+            return UNLIMITED  # the engine limits the container; these limits would apply to its client
         return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._group)
 
     def _place(self, principal: str) -> Path:

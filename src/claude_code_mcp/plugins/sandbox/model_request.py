@@ -57,11 +57,11 @@ _HEADERS: Mapping[bytes, re.Pattern[bytes]] = {
         (
             *(b"anthropic-dangerous-direct-browser-access", b"anthropic-version", b"x-app", b"x-client-request-id"),
             b"x-anthropic-additional-protection",
-            # Which software has sent the request
+            # The software that sent the request
             *(b"x-stainless-lang", b"x-stainless-package-version", b"x-stainless-os", b"x-stainless-arch"),
             *(b"x-stainless-runtime", b"x-stainless-runtime-version", b"x-stainless-retry-count"),
             *(b"x-stainless-timeout", b"x-stainless-helper-method"),
-            # What the request is for
+            # The purpose of the request
             *(b"x-claude-code-session-id", b"x-claude-code-agent-id", b"x-claude-code-parent-agent-id"),
             *(b"x-claude-code-agent-type", b"x-claude-code-prompt-id", b"x-claude-code-request-class"),
             *(b"x-claude-1p-request-class", b"x-claude-code-auxiliary-type", b"x-claude-code-compaction"),
@@ -186,7 +186,7 @@ def _whole_number(value: Any, where: str) -> Any:
     return value
 
 
-# Not among them: `speed`, since the fast mode costs up to six times the price of the model.
+# `speed` is excluded: the fast mode costs up to six times the price of the model.
 _SETTINGS = (
     *("compaction", "diagnostics", "fallback_credit_token", "inference_geo"),
     *("metadata", "output_config", "output_format", "safeguards"),
@@ -256,7 +256,7 @@ class _Rebuilder:
             raise RequestNotAllowed(f"{where or 'The body'} must be an object.")
         rebuilt = {}
         for name, part in value.items():
-            shown = name[:100] if name.isprintable() else repr(name[:100])  # it stands in the log
+            shown = name[:100] if name.isprintable() else repr(name[:100])  # it appears in the log
             place = f"{where}.{shown}" if where else shown
             check = fields.get(name) or (_data if name in self.access.features else None)
             if check is None:

@@ -93,7 +93,7 @@ class ResponseMeter:
                 value, length = _read_value(text[start : start + _MAX_USAGE].decode("latin-1"))
             except (ValueError, RecursionError):
                 if len(text) - start < _MAX_USAGE:
-                    return text[found.start() :]  # the rest of it is still to come
+                    return text[found.start() :]  # the rest of it has not arrived yet
                 at = found.end()
                 continue
             self._used |= _tokens(value)
@@ -202,13 +202,13 @@ class AnswerCount:
     def feed(self, data: bytes) -> None:
         assert self._meter is not None
         self._meter.feed(data)
-        if self._meter.complete:  # the session may keep the connection open for as long as it likes
+        if self._meter.complete:  # the session may keep the connection open indefinitely
             self.finish()
 
     def end(self) -> None:
         """The answer ended as announced, or with the connection."""
         assert self._meter is not None
-        self._meter.complete = self._meter.complete or self._framed  # else it may have been cut off
+        self._meter.complete = self._meter.complete or self._framed  # otherwise it may have been cut off
         self.finish()
 
     def finish(self) -> None:
@@ -254,7 +254,7 @@ class ModelSocket:
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._environment = {name: environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._login = login
-        # A header of the operator's own stands above the password in the address.
+        # A header from the operator takes precedence over the password in the address.
         self._added = {**_basic(self._endpoint), **_custom_headers(environment.get(_HEADERS, ""))}
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -309,12 +309,12 @@ class ModelSocket:
         self._connections.add(task)
         client = HttpPeer(reader, writer, h11.SERVER)
         try:
-            if len(self._connections) > _MAX_CONNECTIONS:  # they are descriptors of the server
+            if len(self._connections) > _MAX_CONNECTIONS:  # they use the server's descriptors
                 await client.answer(503, f"claude-code-mcp: a session may have at most {_MAX_CONNECTIONS} connections.")
             else:
                 await self._forward(client)
         except ClientGone:
-            pass  # a turn that was interrupted, for one
+            pass  # for example an interrupted turn
         except (OSError, TimeoutError, ExchangeFailed) as error:
             self._log.warning(
                 "a request of %s to %s could not be forwarded: %s",
@@ -343,7 +343,8 @@ class ModelSocket:
             self._log.warning("a request of %s to the model was refused: %s", error)
             await _refuse(client, "invalid_request_error", str(error))
             return
-        # After the body has come: others may have spent the rest meanwhile. From here to the count nothing is awaited.
+        # After the body arrived: other requests may have used the rest of the budget meanwhile. No await from here to
+        # the count.
         refusal = self.traffic.why_refused() if costs else None
         if refusal is not None:
             await _refuse(client, "billing_error", refusal)
@@ -371,7 +372,7 @@ class ModelSocket:
                     raise RequestNotAllowed("The body is too large, or the session sends too many requests at once.")
             if not isinstance(event, h11.EndOfMessage):
                 raise ClientGone("the client went away")
-            # One at a time, and after a long one a pause: a session cannot keep the server busy with reading.
+            # One at a time, with a pause after a long one: a session cannot keep the server busy with parsing.
             async with self._checking:
                 begun = time.monotonic()
                 try:
@@ -408,8 +409,7 @@ class ModelSocket:
         writer: asyncio.StreamWriter | None = None
         try:
             port = self._endpoint.port or (443 if self._tls is not None else 80)
-            # One connection for each request: none is shared by two of them, so that an answer cannot reach the wrong
-            # one.
+            # One connection for each request: a shared connection could deliver an answer to the wrong request.
             connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
             reader, opened = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
             writer, remote = opened, HttpPeer(reader, opened, h11.CLIENT)

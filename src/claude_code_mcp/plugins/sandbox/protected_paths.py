@@ -1,8 +1,8 @@
 """The operator's files, and which directories can be given to a sandbox without exposing them.
 
-A sandbox gets whole directories. Nothing in one can be withheld reliably: a file must exist to be hidden by name, and
-reappears when another file is renamed over it. Therefore a directory that contains something of the operator's is not
-given at all, whether or not that exists yet. The same applies to a directory inside of such a place, and to one with
+A sandbox is given whole directories. No file in one can be hidden reliably: it must exist to be hidden by name, and it
+reappears when another file is renamed over it. Therefore a directory that contains a path of the operator is not given
+at all, whether or not that path exists yet. The same applies to a directory inside such a path, and to one with
 programs that the server runs outside of the sandbox. Paths are compared as written, with links resolved, and by
 identity on the disk: a directory that is mounted in two places is one directory.
 """
@@ -80,7 +80,7 @@ class ProtectedPaths:
             return "is the whole machine"
         if any(HERE.is_below(path, directory) for path in _SYSTEM):
             return "is a system directory, or contains one"
-        # Made anew for each question: the answer is of the disk as it is now.
+        # Created for each call: the answer reflects the disk's current state.
         disk = _Disk()
         itself, parents = disk.identity(directory), set(disk.with_parents(directory))
         for protected in self.paths:
@@ -153,7 +153,7 @@ def _of_server(settings: Settings, environment: Mapping[str, str]) -> Iterator[P
     for what, path in named.items():
         if isinstance(path, Path):
             yield ProtectedPath(os.path.abspath(path), what)
-    # The directory of our file of MCP servers is read again whenever it changes.
+    # The directory of our file of MCP servers, which is read again whenever it changes.
     yield ProtectedPath(os.path.dirname(os.path.abspath(settings.hub_file)), "the configuration of this server")
     yield ProtectedPath(tempfile.gettempdir(), "the files of other sessions", inside=False)
 
@@ -162,7 +162,7 @@ def _of_claude_code(environment: Mapping[str, str]) -> Iterator[ProtectedPath]:
     yield ProtectedPath(os.path.abspath(config_directory(environment)), "Claude Code's files", can_be_listed=True)
     yield ProtectedPath(os.path.abspath(user_file(environment)), "Claude Code's settings", can_be_listed=True)
     if environment.get("XDG_RUNTIME_DIR"):
-        # Whoever reaches a socket there is taken for the user: a shared server, an agent with keys, D-Bus.
+        # A program that reaches a socket there acts as the user: a shared server, an agent with keys, D-Bus.
         yield ProtectedPath(environment["XDG_RUNTIME_DIR"], "the sockets of the user")
 
 
@@ -178,7 +178,7 @@ def _programs(settings: Settings, environments: Iterable[Mapping[str, str]]) -> 
             yield ProtectedPath(os.path.abspath(os.path.expanduser(path)), "the Claude Code program", inside=False)
     for environment in environments:
         for entry in environment.get("PATH", os.defpath).split(os.pathsep):
-            # An empty or relative entry means the directory that the server was started in.
+            # An empty or relative entry means the directory in which the server was started.
             yield ProtectedPath(os.path.abspath(expand_home(entry, environment)), "a directory on PATH", inside=False)
 
 
@@ -210,7 +210,7 @@ class _Disk:
             yield os.path.join(place, part)
             followed += 1
             if followed > _MAX_CHAIN:
-                return  # it leads nowhere
+                return  # a broken link
             if os.path.isabs(target):
                 place = os.sep
             ahead += _parts(target)
@@ -220,7 +220,7 @@ class _Disk:
         if path not in self._links:
             try:
                 self._links[path] = os.readlink(path)
-            except OSError:  # it is no link, or not there
+            except OSError:  # not a link, or missing
                 self._links[path] = None
         return self._links[path]
 

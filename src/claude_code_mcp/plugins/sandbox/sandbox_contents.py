@@ -1,34 +1,34 @@
-"""The sandbox of one caller's sessions: which files, variables and hosts a process in it is given.
+"""The sandbox of one caller's sessions: the files, variables and hosts that a process in it can access.
 
-It is given
+A process gets
 
-- the directories that it may work in: the roots of its profile, or without roots those that its caller named,
-- what its profile lists as `writable` and `readable`,
-- a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
-- the variables that its home has for a sandbox (`homes.py`),
-- the network of the host; or else the model through a socket of the server, which puts the credentials in, and the
-  listed hosts through a proxy,
-- Claude Code's configuration directory: its conversations (writable) and settings (read-only), see below. What is no
-  Claude Code has nothing of it.
+- the directories in which it may work: the roots of its profile, or without roots the directories that its caller
+  named,
+- the paths that its profile lists as `writable` and `readable`,
+- its caller's own home directory, which persists, and a `/tmp` that ends with the process,
+- the variables that its home defines for a sandbox (`homes.py`),
+- the network of the host; or else the model through a socket of the server, which adds the credentials, and the listed
+  hosts through a proxy,
+- Claude Code's configuration directory: its conversations (writable) and settings (read-only), see below. Programs
+  other than Claude Code get no part of it.
 
-Files that a rule denies to read are empty in it, see `hidden_files.py`.
+Files that a rule denies to read are empty in the sandbox, see `hidden_files.py`.
 
-What it writes elsewhere ends with its process. Each path is checked and opened when a process starts, and given by
-descriptor: a link that another session puts in its place leads nowhere. What holds something of the operator's is
+Everything else that a process writes is lost when it ends. Each path is checked and opened when a process starts, and
+passed by descriptor: replacing it with a link has no effect. Directories that contain a path of the operator are
 refused; see `protected_paths.py`.
 
 The user's own Claude Code, which runs without a sandbox, reads its configuration directory too: transcripts when they
-are resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are taken back. Where
-a session shares that directory it is given of it what is its own and nothing beside, opened without following a link
-(`ConversationMounts`):
+are resumed, `memory` as instructions, plans and task lists as its own, `file-history` when files are restored. If a
+session shares that directory, it gets only its own parts of it, opened without following a link (`ConversationMounts`):
 
 - the folder of its working directory in `projects`, writable; its `memory` read-only,
-- its own `file-history` and `tasks`, by its id, and those of the session that it is forked from to be read,
-- its transcript, or that of the session that it is forked from, where that lies in another folder,
-- `plans` and `todos`, which Claude Code does not keep by session, from a directory of the caller's own.
+- its own `file-history` and `tasks`, by its id, and read-only those of the session from which it is forked,
+- its transcript, or that of the session from which it is forked, if that is in another folder,
+- `plans` and `todos`, which Claude Code does not separate by session, from a directory that belongs to the caller.
 
-Two working directories whose paths differ in punctuation alone have one folder: Claude Code names them like this. A
-cover such as the one on `memory` lasts as long as nobody outside replaces that directory.
+Two working directories whose paths differ only in punctuation share one folder, because Claude Code derives its name
+this way. A cover such as the one on `memory` lasts as long as no process outside replaces that directory.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class ConversationMounts:
         name = folder_of(os.path.realpath(self.cwd))
         if len(name) < _MAX_FOLDER:
             return name
-        # Only Claude Code knows the hash at the end: what it has made already is found by the beginning.
+        # Only Claude Code knows the hash at the end: an existing folder is found by its prefix.
         names = [entry.name for entry in entries_at(self._real(_PROJECTS)) if stat.S_ISDIR(entry.status.st_mode)]
         found = [each for each in names if in_folder(os.path.realpath(self.cwd), each)]
         if len(found) != 1:
@@ -125,7 +125,7 @@ class ConversationMounts:
         if make:
             make_directory_at(path)
         with directory_at(path) as descriptor:
-            assert descriptor is not None  # a sandbox is for platforms that have them
+            assert descriptor is not None  # sandboxes exist only on platforms that have descriptors
             return self._mount(names, os.dup(descriptor), opened, writable=writable)
 
     def _mount(self, names: tuple[str, ...], descriptor: int, opened: contextlib.ExitStack, *, writable: bool) -> Mount:
@@ -146,7 +146,7 @@ class ConversationMounts:
             descriptor = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
         names = (_PROJECTS, os.path.basename(directory), name)
         mount = self._mount(names, descriptor, opened, writable=not self.conversation.fork)
-        # Of what was opened: at the path may be another file by now.
+        # Of the opened file: the path may lead to another file by now.
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             yield mount
 
@@ -258,7 +258,7 @@ class HomeSandbox(Enclosure):
 
                 owner = f"session {conversation.session_id}" if conversation is not None else f"a program in {cwd}"
                 model = self.model_socket(owner)
-                # Before it is opened: a failure half way closes it as well.
+                # Before it is opened, so that a failure half way closes it as well.
                 ways.callback(model.close)
                 ways.traffic = model.traffic
                 visible.append(Mount(INSIDE, str(await model.open(scratch))))
@@ -306,7 +306,7 @@ class HomeSandbox(Enclosure):
             directories = [path.open(opened) for path in self._wanted(options, cwd)]
             if conversation is not None:
                 directories += self._claude_directory(cwd, conversation, opened)
-                # Not for programs of this server: git would take a covered file for one that was emptied.
+                # Not for programs of this server: git would consider a covered file emptied.
                 mounts += covers(self.profile.deny_rules, cwd, filter(None, directories), scratch, opened)
             view = SandboxView(
                 (*filter(None, directories), *mounts),
@@ -314,7 +314,7 @@ class HomeSandbox(Enclosure):
                 environment=environment,
                 network=reaches_host,
                 limits=ResourceLimits(**self.profile.resources.model_dump()),
-                # Claude Code's own sandbox cannot be made without writing to /proc.
+                # Claude Code's own sandbox cannot be created without write access to /proc.
                 nested=options.sandbox is not None,
             )
             command = [*before, executable, *argv[1:]]
@@ -322,7 +322,7 @@ class HomeSandbox(Enclosure):
                 isolated = container.isolate(view, command, scratch, self.server_environment, self.profile.image)
             else:
                 isolated = bubblewrap.isolate(view, command, scratch, self.server_environment)
-            opened.pop_all()  # the descriptors are the command's now
+            opened.pop_all()  # the command owns the descriptors now
             return isolated
 
     def _claude_directory(
@@ -339,9 +339,9 @@ class HomeSandbox(Enclosure):
                 yield self._inside(name, writable=True)
         for name in USER_SETTINGS:
             yield self._inside(name)
-        # Where the server puts a credential into its requests, it needs no login, and must not be able to read one.
+        # If the server adds a credential to its requests, it needs no login and must not be able to read one.
         if self.profile.sandbox_network == "host":
-            # A login of the caller's own is renewed in place; that of the user is the user's to renew.
+            # A caller's own login is renewed in place; only the user may renew the user's login.
             yield self._inside(CREDENTIALS_FILE, writable=not self.shares_directory)
 
     def model_socket(self, owner: str = "a session") -> "ModelSocket":
@@ -373,7 +373,7 @@ class HomeSandbox(Enclosure):
         wanted += [_WantedPath(path, protected.conflict, writable=True) for path in listed.writable]
         wanted += [_WantedPath(path, protected.conflict_of_listed, writable=False) for path in listed.readable]
         kept: dict[str, _WantedPath] = {}
-        # Writable ones first, the shorter before the longer: what lies in one of them is left out then.
+        # Writable paths first, shorter before longer: paths inside one of them are then omitted.
         for path in sorted(wanted, key=lambda path: (not path.writable, len(path.path))):
             if not any(HERE.is_below(path.path, other.path) for other in kept.values() if other.writable):
                 kept.setdefault(path.path, path)

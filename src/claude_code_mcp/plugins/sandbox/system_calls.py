@@ -126,7 +126,7 @@ _NEW_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16)
 """Socket families: Unix, IPv4, IPv6 and netlink, which lists network interfaces."""
 
-# Instructions of the kernel's packet filter, and where they find what they judge.
+# Instructions of the kernel's packet filter, and the offsets of the values that they check.
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -141,7 +141,7 @@ def filter_program(machine: str, *, nested: bool = False) -> bytes | None:
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
         return None
-    # The architecture comes first: the same number is another call on another one.
+    # The architecture is checked first: the same number is another call on another architecture.
     instructions = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQUAL, 1, 0, architecture.name),

@@ -63,7 +63,7 @@ class NetworkByList:
             try:
                 found[f"NETWORK_SECRET_{number}"] = read_credential(rule, self.environment).secret
             except InvalidArgument:
-                continue  # it is read again when it is used, and refused then
+                continue  # it is read again, and refused, when it is used
         return found
 
     def way_out(self, session_id: str | None) -> "WayOut":

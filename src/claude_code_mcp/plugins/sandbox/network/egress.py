@@ -73,7 +73,7 @@ class RunAuthority:
         """The context with which the proxy answers a client of this host."""
         context = self._made.get(host)
         if context is None:
-            # Two connections at once may each make one for the same host. Both are good; the later one is kept.
+            # Two concurrent connections may each create one for the same host. Both are valid; the later one is kept.
             context = await asyncio.to_thread(self._make, host)
             if len(self._made) >= _MAX_HOSTS:
                 self._made.clear()
@@ -129,7 +129,7 @@ def _signs_certificates() -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """Loads certificate and key. OpenSSL reads a key only from a file, so there is a private one for this moment."""
+    """Loads certificate and key. OpenSSL reads a key only from a file, so a private temporary file is used."""
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -139,7 +139,7 @@ def _load(context: ssl.SSLContext, certificate: x509.Certificate, key: ec.Ellipt
             file.write(certificate.public_bytes(serialization.Encoding.PEM) + private)
         context.load_cert_chain(path)
     finally:
-        # Also when it cannot be loaded: a private key must not stay on the disk.
+        # Also if loading fails: a private key must not stay on the disk.
         os.unlink(path)
 
 
@@ -207,7 +207,7 @@ class WayOut:
 
     def close(self) -> None:
         """Closes every connection and accepts no more."""
-        # First: `_listen` may be about to finish, and must not report a port as open that is being closed.
+        # First: `_listen` may be about to finish and must not report a port as open that is being closed.
         self._closed = True
         self._close_door()
         self._close_channel()
@@ -230,7 +230,7 @@ class WayOut:
             log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
             self._close_door()
             return
-        # At once: commands of the session reach the same path, and only the first connection is from before them.
+        # Immediately: commands of the session reach the same path, and only the first connection precedes them.
         self._close_door()
         channel.setblocking(False)
         self._channel = channel

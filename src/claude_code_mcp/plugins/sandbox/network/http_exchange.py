@@ -57,7 +57,7 @@ def _read_file(path: Path) -> str:
 def same_host(text: str, host: str, port: int, usual: int) -> bool:
     """Whether a Host header names this host and port; `usual` is the default port."""
     name, colon, written = text.rpartition(":")
-    # The last colon may be one within an IPv6 address, which stands in brackets.
+    # The last colon may be part of an IPv6 address, which is in brackets.
     if not colon or written.endswith("]"):
         name, written = text, str(usual)
     try:
@@ -129,7 +129,7 @@ class HttpPeer:
 
     async def answer(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         """Sends a complete answer of ours, the last one of its connection. Does nothing if one has begun."""
-        # In the middle of an answer the client would take this text for a part of that one.
+        # Within an answer, the client would take this text for a part of that answer.
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{text}\n".encode()
@@ -146,7 +146,7 @@ def forwarded(
     headers = [(b"Host", authority.encode("ascii")), *end_to_end(request.headers)]
     if credential is not None:
         name = credential.rule.header.lower().encode()
-        # Compressed, an answer that repeats the credential could not be recognised.
+        # In a compressed answer, an echoed credential could not be recognised.
         headers = [(key, value) for key, value in headers if key.lower() not in (name, b"accept-encoding")]
         headers += [(credential.rule.header.encode(), credential.value.encode()), (b"Accept-Encoding", b"identity")]
     if last:
@@ -165,9 +165,9 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     named = {
         part.strip().lower() for name, value in fields if name.lower() == b"connection" for part in value.split(b",")
     }
-    # A client must not have the headers dropped by which both sides know where a message ends.
+    # A client must not be able to have the headers dropped that define where a message ends.
     dropped = (_ONE_HOP | named) - {b"content-length", b"transfer-encoding"} | {b"host"}
-    # With both, a server that goes by the length would take the rest of the body for another request.
+    # With both headers, a server that uses the length would take the rest of the body for another request.
     if any(name.lower() == b"transfer-encoding" for name, _ in fields):
         dropped |= {b"content-length"}
     return [
@@ -188,11 +188,10 @@ async def exchange(
     sending = asyncio.ensure_future(send_body(client, server))
     answering = asyncio.ensure_future(pass_answer(client, server, SecretMask(credential), last=last))
     try:
-        # A client that leaves ends the exchange at once; otherwise
-        # a server that answers slowly would be waited for in vain.
+        # A client that disconnects ends the exchange at once; otherwise the proxy would wait for a slow server in vain.
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or not isinstance(sending.exception(), ClientGone):
-            await asyncio.wait([answering])  # a server that reads no more may still have answered
+            await asyncio.wait([answering])  # a server that stopped reading may still have answered
     finally:
         for task in (sending, answering):
             task.cancel()
@@ -200,7 +199,7 @@ async def exchange(
     if not sending.cancelled() and isinstance(sending.exception(), ClientGone):
         raise ClientGone("the client went away")
     answering.result()
-    # A body that was cut off leaves the connection in the middle of a message: no other request can follow on it.
+    # An incomplete body leaves the connection in the middle of a message: no other request can follow on it.
     whole = not sending.cancelled() and sending.result()
     return bool(whole and client.http.our_state is h11.DONE and server.http.our_state is h11.DONE)
 
@@ -274,8 +273,8 @@ class SecretMask:
         if not self._secret:
             return data
         data = self.text(self._held + data)
-        # Not a fixed number of bytes: text that cannot be the secret
-        # reaches the client without delay, as a stream needs.
+        # Not a fixed number of bytes: text that cannot be the secret reaches the client without delay, which streaming
+        # requires.
         longest = min(len(self._secret) - 1, len(data))
         keep = next((length for length in range(longest, 0, -1) if data.endswith(self._secret[:length])), 0)
         self._held = data[len(data) - keep :]

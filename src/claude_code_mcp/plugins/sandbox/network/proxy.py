@@ -86,7 +86,7 @@ class NameLookups:
         found: asyncio.Future[list[Any]] = loop.create_future()
 
         def end(settle: Callable[[Any], None], value: object) -> None:
-            # Only here: a lookup whose caller has left keeps its thread.
+            # Only here: a lookup whose caller is gone still occupies its thread.
             self._free.release()
             if not found.done():
                 settle(value)
@@ -121,7 +121,7 @@ async def checked_addresses(
     allowed = [address for address in addresses if is_public(address) or may_lead_to(rules, rule, address, port)]
     if not allowed:
         raise AddressRefused("its address is not public, and the list does not allow it")
-    # Each is tried in turn, and a name server that a stranger runs may return any number.
+    # Each address is tried in turn, and an untrusted name server may return any number.
     return list(dict.fromkeys(allowed))[:_MAX_ADDRESSES]
 
 
@@ -163,8 +163,7 @@ class ProxyNotes:
     def _note(self, kind: AuditKind, **details: str) -> None:
         key: Kind = kind, tuple(details.items())
         if key not in self._counted and len(self._counted) >= _MAX_KINDS:
-            # What a sandbox asks for is its own choice: an unlimited
-            # number of names must neither fill memory nor the trail.
+            # The sandbox chooses what it requests: an unlimited number of names must fill neither memory nor the trail.
             key = kind, (("host", _OTHERS),)
         if key in self._counted:
             self._counted[key] += 1
@@ -274,7 +273,7 @@ class SandboxProxy:
     async def _serve(self, client: HttpPeer) -> None:
         event = await client.event(_HEAD_SECONDS)
         if not isinstance(event, h11.Request):
-            return  # it has closed the connection
+            return  # it closed the connection
         if event.method == b"CONNECT":
             await self._tunnel(client, event)
         else:
@@ -321,7 +320,7 @@ class SandboxProxy:
     async def _tunnel(self, client: HttpPeer, request: h11.Request) -> None:
         host, port = _authority(request.target, None)
         rule, credential = self._rule(host, port), self._rules.credential_for(host, port)
-        # What has come already is in h11's buffer, and would be missing from the tunnel.
+        # Data that has already arrived is in h11's buffer and would be missing from the tunnel.
         if client.http.trailing_data[0]:
             raise _Refused(400, "The client sent data before the tunnel was open.")
         if credential is not None:
@@ -340,7 +339,7 @@ class SandboxProxy:
         assert self._context_for is not None
         async with self._threads:
             context = await self._context_for(host)
-        # Both are there before the client is told that the tunnel is open: a host that cannot be reached is a refusal.
+        # Both connections exist before the client learns that the tunnel is open: an unreachable host is a refusal.
         async with self._threads:
             upstream = await asyncio.to_thread(self._trust)
         upstream.set_alpn_protocols(["http/1.1"])
@@ -386,7 +385,7 @@ class SandboxProxy:
             raise _Refused(403, f"{request.method.decode('latin-1')} is not allowed for a host with a credential.")
         credential = await self._credential(rule)
         usual = _HTTP if last else _HTTPS
-        # Before it is sent: no use may be missing from the trail, whatever happens on the way.
+        # Before it is sent: every use must be in the trail, even if sending fails.
         self._notes.used(host, port, rule.header, rule.source)
         return forwarded(request, target, _written(host, port, usual), credential, last=last), credential
 
@@ -422,8 +421,7 @@ async def _first_open(
         try:
             name = host if context is not None else None
             opened = await asyncio.open_connection(str(address), port, ssl=context, server_hostname=name, limit=PIECE)
-        # Before OSError, which it is a kind of: a wrong certificate
-        # must be reported, and not be hidden by the next address.
+        # Before OSError, its base class: an invalid certificate must be reported and not be hidden by the next address.
         except ssl.SSLError:
             raise
         except OSError as error:
@@ -446,7 +444,7 @@ async def _start_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext, host
         except ValueError:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
-    # The context is this host's alone, so that the check fits whoever uses it.
+    # The context is for this host only, so the check is valid for every connection that uses it.
     context.sni_callback = check
     await writer.start_tls(context, ssl_handshake_timeout=_HEAD_SECONDS)
 
@@ -456,14 +454,14 @@ async def _join(client: HttpPeer, reader: asyncio.StreamReader, writer: asyncio.
     moved = asyncio.Event()
 
     async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        # One direction that breaks does not end the other: a server may still send its answer.
+        # An error in one direction does not end the other: a server may still send its answer.
         with contextlib.suppress(OSError):
             while data := await source.read(PIECE):
                 moved.set()
                 target.write(data)
                 await target.drain()
-            # Half of a connection may end before the other. TLS has
-            # no such end, and there the close at the end must do.
+            # One direction of a connection may end before the other. TLS cannot express that, so the final close must
+            # suffice.
             if target.can_write_eof():
                 target.write_eof()
 

@@ -24,7 +24,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.connect(path)
         socket.send_fds(channel, [b"L"], [listener.fileno()])
-        # Waits, so that the command does not begin before its way out is open: its first request would fail.
+        # Waits, so that the command does not start before the proxy is reachable: its first request would fail.
         if channel.recv(1) != b"K":
             sys.exit("the server's proxy could not open its port")
     listener.close()
