@@ -129,7 +129,7 @@ class Tui(App[None]):
         return even_if_late(super().set_timer(*arguments, **options))
 
     def on_resize(self, event: events.Resize) -> None:
-        # By the event: `self.size` is still the one before, since the application's own handler comes after this one.
+        # From the event: `self.size` is still the old one, because the application's own handler runs after this one.
         self.main.layout_by_size.fit(event.size)
 
     async def on_unmount(self) -> None:
@@ -141,7 +141,7 @@ class Tui(App[None]):
 
     def _link_changed(self) -> None:
         if not self.link.problem:
-            # Exclusive: a connection that is lost again at once must not leave two of these behind.
+            # Exclusive: a connection that is lost again at once must not leave two of these workers behind.
             self.run_worker(self.pump.connected(), group="connected", exclusive=True)
             self.main.problem = ""
         self.main.draw_lines()
@@ -199,7 +199,7 @@ class Tui(App[None]):
         self.main.query_one(SessionSidebar).focus_filter()
 
     def on_question_panel_left(self, event: QuestionPanel.Left) -> None:
-        # It also leaves when the application ends, and then there is no screen any more.
+        # The focus also leaves when the application ends, and then no screen exists.
         if self.screen_stack and not (event.by_focus and self.main.query_one(QuestionPanel).is_entered):
             self.main.questions.leave()
 

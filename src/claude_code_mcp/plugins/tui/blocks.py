@@ -31,7 +31,7 @@ _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was
 
 @dataclass(frozen=True, slots=True)
 class LooksRun:
-    """A run of calls that only look at something, shown as one line."""
+    """A run of calls that only read, shown as one line."""
 
     line: str
     is_open: bool
@@ -141,7 +141,7 @@ class ShownConversation:
             case "turn_ended":
                 self._end_stream()
                 if event["code"] not in ("ok", "completed", "success"):
-                    # Claude Code says of some failures what they are as its answer too, and that stands here already.
+                    # Claude Code reports some failures also as its answer, which is already shown here.
                     answer = self.blocks[-1].text.strip() if self.blocks and self.blocks[-1].kind == "text" else ""
                     reason = visible(event.get("detail") or event["result"]).removeprefix(answer).strip()
                     self._note(f"The turn ended: {event['code']}. {reason}".strip())
@@ -202,8 +202,7 @@ class ShownConversation:
 
     def _whole(self, kind: str, block_id: str, text: str) -> None:
         """A text is complete, streamed or not."""
-        # The whole text takes the place of what was streamed:
-        # fragments may have been left out where the reader was slow.
+        # The complete text replaces the streamed one: fragments may have been omitted for a slow reader.
         streamed, self._stream = self._stream, None
         if streamed is not None and (streamed.kind != kind or block_id in self._by_id):
             self._remove(streamed)
@@ -274,7 +273,7 @@ class ShownConversation:
         """A message joined the running turn; one sent from here is already shown."""
         body = _body(text)
         for block in reversed(self.blocks):
-            # The newest first: an older one with the same text may never have been taken up.
+            # The newest first: an older one with the same text may never have been processed.
             if block.kind == "message" and not block.id and block.body.text == body.text:
                 block.id = message_id
                 self._by_id.setdefault(message_id, block)
@@ -302,7 +301,7 @@ class ShownConversation:
         known = [number for number, item in enumerate(pages) if item.get("id") in self._by_id]
         for item in pages[known[-1] :] if known else pages:
             if not item.get("id"):
-                continue  # a note: whether it is here already cannot be told
+                continue  # a note: whether it is already shown is unknown
             block = self._of_item(item)
             before = self._by_id.get(block.id)
             if before is None:
@@ -324,7 +323,7 @@ class ShownConversation:
         return block
 
     def fold_looks(self) -> None:
-        """Folds runs of calls that only look at something; a run stays unfolded in which the user unfolded a block."""
+        """Folds runs of calls that only read; a run stays unfolded in which the user unfolded a block."""
         for leader, *others in self._runs():
             run = [leader, *others]
             is_run = len(run) >= MIN_RUN
@@ -338,7 +337,7 @@ class ShownConversation:
                 block.run, block.is_hidden = None, is_run and not is_open
 
     def _runs(self) -> list[list[ConversationBlock]]:
-        """The blocks as runs; a block that is no look is alone."""
+        """The blocks as runs; a block that is not a read-only call is alone."""
         runs: list[list[ConversationBlock]] = []
         for block in self.blocks:
             before = runs[-1][-1] if runs else None
@@ -366,7 +365,7 @@ class ShownConversation:
             del self.blocks[: len(gone)]
             for block in gone:
                 self._by_id.pop(block.id, None)
-            # Where the pages go on is not known any more: `load_older` looks for the oldest block that is left.
+            # The position of the next older page is unknown now: `load_older` searches for the oldest remaining block.
             self.previous, self.has_older = None, True
 
     @property

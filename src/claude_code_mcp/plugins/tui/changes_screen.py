@@ -58,7 +58,7 @@ class DiffView(ScrollView, can_focus=True):
         self._palette = palette
         self._rows = [*diff_rows(diff)]
         shown = {row.place for row in self._rows}
-        # Of lines that are not there any more: what was typed must neither be lost nor be sent unseen.
+        # For lines that no longer exist: a typed comment must be neither lost nor sent unseen.
         self._rows += [
             DiffRow(f"{place}, no longer in these changes: {place.quote}", LineStyle.HEAD, place)
             for place, _ in comments
@@ -111,7 +111,7 @@ class DiffView(ScrollView, can_focus=True):
         end = start + len(self._drawn[self.selected])
         top, height = round(self.scroll_y), max(1, self.size.height)
         if start < top or end > top + height:
-            # The beginning of a row that is higher than the screen.
+            # The start of a row that is higher than the screen.
             self.scroll_to(y=max(0, min(start, end - height if start >= top else start)), animate=False, immediate=True)
 
     def action_select(self, step: int) -> None:

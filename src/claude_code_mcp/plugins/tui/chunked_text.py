@@ -39,7 +39,7 @@ class ChunkedText:
         if rest:
             self._rest.append(rest)
             self._rest_size += len(rest)
-            # A text without a line break would otherwise be joined anew for each fragment, which is quadratic.
+            # A text without a line break would otherwise be joined again for each fragment, which is quadratic.
             if self._rest_size > _LONG_CHUNK:
                 self._take_line("".join(self._rest))
                 self._rest, self._rest_size = [], 0

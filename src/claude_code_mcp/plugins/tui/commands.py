@@ -50,7 +50,7 @@ def _run_tui(arguments: argparse.Namespace) -> int:
 def _run_demo(light: bool) -> int:
     from ...cli.demo import demo_server  # noqa: PLC0415 - the scripted model is for this alone
 
-    executable = find_executable(load_settings().claude_path)  # refused now, in one line
+    executable = find_executable(load_settings().claude_path)  # fails now, with a one-line message
     with demo_server(executable) as (server, sessions):
         started = server.start_sessions(sessions)
         return _run_app(server.open, str(server.sandbox.project), session_id=started["shop"], light=light)

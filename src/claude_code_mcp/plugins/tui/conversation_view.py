@@ -29,9 +29,9 @@ _PAUSE = 0.02
 
 def even_if_late(timer: Timer) -> Timer:
     """Makes a timer from `set_timer` fire even if it is late. Textual skips overdue ticks. A timer with a single tick
-    never fires if the process was delayed for that long, and code that waits for it waits forever. A late tick is what
-    we want."""
-    timer._skip = False  # read by the task of the timer, which has not begun yet
+    never fires if the process was delayed for that long, and code that waits for it waits forever. A late tick is
+    acceptable here."""
+    timer._skip = False  # read by the timer's task, which has not started yet
     return timer
 
 
@@ -99,7 +99,7 @@ class ConversationView(ScrollView, can_focus=True):
         width = self._text_width
         if width <= 0:
             return
-        # Before anything is drawn: it is found by the lines as they are on the screen now.
+        # Before anything is drawn: the anchor is found by the lines currently on the screen.
         anchor = None if self.following else self._anchor()
         known = self._drawn
         self.conversation.fold_looks()
@@ -116,10 +116,10 @@ class ConversationView(ScrollView, can_focus=True):
         if self.selected is not None and self.selected not in self._drawn:
             self.selected = None
         self.virtual_size = Size(self.scrollable_content_region.width, self._total)
-        # After the size is set: before, the view would not scroll beyond its old end.
+        # After the size is set: before that, the view would not scroll beyond its old end.
         self._keep_place(anchor)
         if self.following:
-            self.call_after_refresh(self._keep_place, None)  # the first time, the size is not known before
+            self.call_after_refresh(self._keep_place, None)  # the first time, the size is unknown until then
         self.refresh()
 
     def _draw_from(self, number: int) -> None:
@@ -132,7 +132,7 @@ class ConversationView(ScrollView, can_focus=True):
                 continue
             if not drawn.is_current(width, self.palette):
                 if count >= _AT_ONCE and lines > 4 * height:
-                    # Both sides alternate: what is left is further away than what is in sight.
+                    # Both sides alternate: the remaining blocks are further away than the visible ones.
                     self._draw_rest_later()
                     return
                 drawn.draw(width, self.palette)
@@ -223,9 +223,9 @@ class ConversationView(ScrollView, can_focus=True):
         self.selected = block
         number = self.conversation.blocks.index(block)
         if len(self._order) != len(self.conversation.blocks) or block.is_hidden:
-            self.redraw()  # what came since the last picture has no place yet, and what is in a folded run has none
+            self.redraw()  # new content is not laid out yet, and neither are the blocks of a folded run
         if number >= len(self._order):
-            return  # there is no room to draw anything
+            return  # no room to draw anything
         if not self._order[number].is_current(self._text_width, self.palette):
             self._order[number].draw(self._text_width, self.palette)
             self._measure()

@@ -41,10 +41,10 @@ _PARSER = (
     .disable("reference")
 )
 _SIGNS_OF_LISTS = re.compile(r"^[\s>]*\d+[.)](?=\s)", re.MULTILINE)
-"""Numbers of lists, which are counted anew where they are drawn."""
+"""Numbers of lists, which are counted again when they are drawn."""
 _EMPTY = Markdown("", hyperlinks=False)
 _WITHIN = "  ↳ "
-"""Precedes what a subagent did."""
+"""Precedes the items of a subagent."""
 _SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "denied": ("✗ denied", "bad"), "": ("…", "quiet")}
 
 
@@ -135,12 +135,12 @@ def markdown_lines(text: str, width: int, palette: Palette) -> list[Strip]:
     available."""
     tokens = _PARSER.parse(text)
     if _columns_needed(tokens) <= width:
-        drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
+        drawn = copy(_EMPTY)  # a new one would create its own parser each time
         drawn.markup, drawn.parsed, drawn.code_theme = text, tokens, palette.code_theme
         try:
             return lines_of(drawn, width, palette)
         except ValueError:
-            pass  # Rich divides by the columns that are left of some indent, which a model can make as deep as it likes
+            pass  # Rich divides by the columns left after an indent, which a model can make arbitrarily deep
     return lines_of(Text(text, overflow="fold"), width, palette)
 
 
@@ -151,7 +151,7 @@ def _shows_all(text: str, tokens: Iterable[Token], drawn: Iterable[Strip]) -> bo
         str(child.attrGet("href") or "")
         for token in tokens
         for child in token.children or ()
-        if child.type == "link_open" and child.info == "auto"  # drawn as its text and as its address
+        if child.type == "link_open" and child.info == "auto"  # drawn both as its text and as its address
     )
     wanted = Counter(filter(str.isalnum, chain(_SIGNS_OF_LISTS.sub(" ", text), *addresses)))
     return wanted <= Counter(filter(str.isalnum, chain.from_iterable(strip.text for strip in drawn)))
@@ -245,7 +245,7 @@ class DrawnBlock:
 
     def _draw_text(self, width: int, palette: Palette) -> None:
         body = self.block.body
-        # By identity: a body that was replaced has other chunks, even if it is as long as the one before.
+        # By identity: a replaced body has other chunks, even if it is as long as the previous one.
         fixed = (id(body), width, palette)
         if fixed != self._body:
             self._body, self._stable, self._dropped = fixed, deque(), body.dropped

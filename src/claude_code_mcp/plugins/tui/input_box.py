@@ -143,8 +143,8 @@ class MessageArea(TextArea):
         return self._box.query_one(_Completions)
 
     def render_line(self, y: int) -> Strip:
-        # Textual wraps the placeholder into the columns that there are, and fails if there are none, as is the case for
-        # a moment when the terminal is resized or this part is shown again.
+        # Textual wraps the placeholder into the available columns and fails if there are none, which happens briefly
+        # when the terminal is resized or this part is shown again.
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
     async def _on_key(self, event: events.Key) -> None:
@@ -219,7 +219,7 @@ class MessageArea(TextArea):
         self.run_worker(self._look_up(), exclusive=True, group="completing")
 
     async def _look_up(self) -> None:
-        if self._at is not None:  # a message that was recalled is whole; the arrow keys go on to the next
+        if self._at is not None:  # a recalled message is complete; the arrow keys continue to the next one
             self._completions.display = False
             return
         row, column = self.cursor_location
@@ -229,7 +229,7 @@ class MessageArea(TextArea):
             found = commands(self._box.known_commands(), word.text)
         elif word is not None:
             directory = self._box.directory()
-            # A directory may lie on a slow disk. The worker is exclusive: a key that comes meanwhile cancels this look.
+            # The directory may be on a slow disk. The worker is exclusive: a key press meanwhile cancels this lookup.
             found = await in_thread(files, directory, word.text) if directory else []
         self._word = word
         self._completions.set_options([Option(name) for name in found])

@@ -104,7 +104,7 @@ class ScreenLayout:
         screen = self._screen
         screen.update_classes(size_classes(size), animate=False)
         if not screen.query(MessageArea):
-            return  # the first size is known before the parts are there
+            return  # the first size is known before the parts exist
         sidebar, middle = screen.query_one(SessionSidebar), screen.query_one("#middle")
         sidebar.display = self.is_list_shown
         middle.display = not (self._is_narrow and self._is_wanted)
@@ -113,7 +113,7 @@ class ScreenLayout:
         elif not sidebar.display and sidebar.has_focus_within:
             screen.query_one(MessageArea).focus()
         elif screen.focused is None and screen.app.app_focus:
-            screen.query_one(MessageArea).focus()  # everything was hidden for a moment: a terminal too small for it
+            screen.query_one(MessageArea).focus()  # everything was hidden while the terminal was too small
 
     @property
     def _is_narrow(self) -> bool:
@@ -274,7 +274,7 @@ class MainScreen(Screen[None]):
     def on_descendant_focus(self) -> None:
         self.set_class(self.query_one(QuestionPanel).is_entered, "-answering")
         if self.preview.is_shown and not self.query_one(SessionSidebar).has_focus_within:
-            # The person has turned to it: what is typed now is for this session.
+            # The user moved to it: text typed from now on is for this session.
             self.preview.end()
             self.draw_lines()
 
@@ -317,7 +317,7 @@ class MainScreen(Screen[None]):
     @while_shown
     def list_changed(self) -> None:
         text, ids = self.pump.found
-        # What was found for another text says nothing about this one.
+        # The results for another text do not apply to this one.
         found = ids if text == self.pump.wanted else frozenset()
         self.rows = arranged(self.pump.live, self.pump.stored, self._clock(), self.pump.wanted, found)
         self.problem = ""
@@ -327,7 +327,7 @@ class MainScreen(Screen[None]):
     @while_shown
     def conversation_opened(self) -> None:
         self.query_one(ConversationView).show(self.pump.conversation or ShownConversation(""))
-        # The row under the person's hand stays highlighted while they go through the list.
+        # The row at the user's cursor stays highlighted while they go through the list.
         self.query_one(SessionSidebar).show(self.rows, self.current, keep_highlight=self.preview.is_shown)
         self.questions.choose()
         self.draw_lines()
@@ -384,7 +384,7 @@ class MainScreen(Screen[None]):
         if self.preview.is_shown:
             self.open_session(self.preview.before)
         else:
-            # A preview that was about to come must not take the place of what the next keys are meant for.
+            # A pending preview must not replace the session that the next keys are meant for.
             self.preview.end()
         self.leave_list()
 

@@ -100,7 +100,7 @@ class PatientPalette(CommandPalette):
 
     @on(Input.Submitted)
     async def finish_search(self) -> None:
-        # Before Textual's own handler, which runs next and takes whatever is highlighted.
+        # Before Textual's own handler, which runs next and takes the highlighted entry.
         for search in [worker for worker in self.workers if worker.node is self and not worker.is_finished]:
             with contextlib.suppress(WorkerCancelled):
                 await search.wait()

@@ -34,9 +34,9 @@ from .part_answers import PartAnswers
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 _COVERED = 0.25
-"""Seconds after which it is looked again whether a notification still covers the question."""
+"""Seconds between checks whether a notification still covers the question."""
 _WARNING = 2.0
-"""Seconds for which it is said that a question has to be read first."""
+"""Seconds for which the hint is shown that a question has to be read first."""
 _LOW = 3
 """Below this height, pages of a question do not overlap."""
 
@@ -67,8 +67,8 @@ def question_body(
 
 
 def _decided_on(asked: OpenQuestion) -> Iterator[Line]:
-    """A question as lines. A command is headed by what Claude says it is for; what "for this session" allows is the
-    last line, so that it was on the screen before the key counts."""
+    """A question as lines. A command's heading is Claude's description of its purpose. The last line says what "for
+    this session" allows, so that it was on the screen before the key counts."""
     question = replace(asked.question, session_rules=())
     purpose = question.tool_input.get("description")
     if is_editable(question) and isinstance(purpose, str) and purpose.strip():
@@ -229,7 +229,7 @@ class AnswerLine(Input):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        # A line that was taken away meanwhile, because its question was closed, answers nothing.
+        # A line that was hidden meanwhile, because its question was closed, answers nothing.
         if self.display:
             self.display = False
             self.screen.query_one(QuestionPanel).focus()
@@ -237,7 +237,7 @@ class AnswerLine(Input):
 
 
 class QuestionText(VerticalScroll, can_focus=False):
-    """The text that is decided on, scrollable. Knows which of its lines were on the screen."""
+    """The text to decide on, scrollable. Knows which of its lines were on the screen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,8 +252,8 @@ class QuestionText(VerticalScroll, can_focus=False):
         self.scroll_home(animate=False)
 
     def look(self) -> bool:
-        """Notes the lines that are on the screen. Lines folded at another width are other lines. Returns whether
-        a notification covers some of them."""
+        """Records the lines that are on the screen. Lines folded at another width are other lines. Returns whether a
+        notification covers some of them."""
         size = (self.size.width, self.virtual_size.height)
         if size != self._seen_at:
             self._seen, self._seen_at = set(), size
@@ -289,7 +289,7 @@ class QuestionText(VerticalScroll, can_focus=False):
         self.post_message(self.Moved())
 
     def watch_virtual_size(self) -> None:
-        # A scrollbar that appears takes columns, and then there are more lines.
+        # A scrollbar that appears takes columns, which adds lines.
         self.post_message(self.Moved())
 
 
@@ -297,7 +297,7 @@ class QuestionPanel(Vertical, can_focus=True):
     """Shows one question at a time; `Answered` has the arguments of `claude_respond`. Approving works only after every
     line of the question was on the screen, denying always."""
 
-    # Not in the footer, which may cut them off: the panel itself shows all of them.
+    # Not in the footer, which may truncate them: the panel itself shows all of them.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "decide('allow')", "Allow", show=False),
         Binding("s", "decide('session')", "Session", show=False),
@@ -365,8 +365,8 @@ class QuestionPanel(Vertical, can_focus=True):
         self._as_source = False
 
     def compose(self) -> ComposeResult:
-        # Docked above the question, which may be longer than there is room for: keys and answer are seen in any case,
-        # and the question has exactly the lines that are left.
+        # Docked above the question, which may be longer than the available room: keys and answer are always visible,
+        # and the question has exactly the remaining lines.
         with Vertical(id="head"):
             yield Static(id="asked-by", markup=False)
             yield Static(id="keys", markup=False)
@@ -379,8 +379,7 @@ class QuestionPanel(Vertical, can_focus=True):
         changed = (elsewhere, also_here) != (self.elsewhere, self.also_here)
         self.elsewhere, self.also_here = elsewhere, also_here
         self.set_class(elsewhere, "-elsewhere")
-        # The same question must stay as it is: the list is read
-        # all the time, and an answer that was begun would be lost.
+        # The same question must stay unchanged: the list is read all the time, and a partial answer would be lost.
         if asked is not None and self.asked is not None and asked.id == self.asked.id:
             if changed:
                 self.redraw()
@@ -412,7 +411,7 @@ class QuestionPanel(Vertical, can_focus=True):
             if self._original is not None:
                 body = Group(Text("You changed this command.", self.palette.style("ask")), body)
             self.query_one("#question", Static).update(body)
-            # After the layout: only then the size of this text is known, and not that of the text before it.
+            # After the layout: only then is the size of this text known; before, it is the size of the previous text.
             self.call_after_refresh(self._look)
         self._draw_keys()
         self.refresh_bindings()
@@ -448,9 +447,9 @@ class QuestionPanel(Vertical, can_focus=True):
         self.call_after_refresh(self._look)
 
     def _look(self) -> None:
-        """Notes which lines of the question are visible."""
+        """Records which lines of the question are visible."""
         text = self.query_one("#question", Static)
-        # Without this, the layout may still be that of the text before.
+        # Without this, the layout may still be the previous text's.
         lines = text.get_content_height(self.size, self.app.size, text.content_size.width)
         is_laid_out = 0 < lines == text.content_size.height
         if self.asked is not None and is_laid_out and self.screen.is_current and self._text.look():
@@ -462,7 +461,7 @@ class QuestionPanel(Vertical, can_focus=True):
         if self._text.is_read:
             return False
         left, key = self._text.lines_left, "PgUp" if self._text.is_left_above else "PgDn"
-        # It covers what is to be read, so not for long.
+        # It covers the unread text, so only briefly.
         self.app.notify(f"Read it first: {left} more {_lines(left)} ({key}).", severity="warning", timeout=_WARNING)
         return True
 
@@ -607,7 +606,8 @@ class QuestionPanel(Vertical, can_focus=True):
     def on_focus(self) -> None:
         before, self._left_with = self._left_with, None
         if before is not None and (self.asked is None or self.asked.id != before):
-            # The terminal was left with another question under the keys: none that was meant for that one counts here.
+            # The terminal lost the focus while another question had the keys: a key meant for that one must not count
+            # here.
             self.post_message(self.Left())
         self.redraw()
 
@@ -616,7 +616,7 @@ class QuestionPanel(Vertical, can_focus=True):
         if not self.app.app_focus:
             self._left_with = self.asked.id if self.asked is not None else ""
         else:
-            # After the next part has the focus: it may be the line in which the answer is typed.
+            # After the next part has the focus, which may be the input line for the answer.
             self.call_after_refresh(self._check_left)
 
     def on_descendant_blur(self) -> None:

@@ -31,7 +31,7 @@ class QuestionQueue:
             (asked for asked in self._open() if self._is_here(asked)), None
         )
         if panel.is_entered and (shown is None or panel.asked is None or shown.id != panel.asked.id):
-            self._focus_input()  # a key that was meant for one question is for no other
+            self._focus_input()  # a key meant for one question must not answer another
         self._show(shown)
 
     def _open(self) -> list[OpenQuestion]:
@@ -92,9 +92,9 @@ class QuestionQueue:
         self, asked: OpenQuestion, decision: dict[str, Any], send: Callable[[OpenQuestion, dict[str, Any]], Any]
     ) -> None:
         """Sends an answer; a question whose answer is refused is offered again."""
-        # Before anything is awaited: the list may be read meanwhile and must not offer the question again.
+        # Before any await: the list may be read meanwhile and must not offer the question again.
         self._pump.answered.add(asked.id)
-        self._focus_input()  # before anything is awaited: the next key is for no other question
+        self._focus_input()  # before any await: the next key must not answer another question
         if await send(asked, decision) is None:
             self._pump.answered.discard(asked.id)
         else:

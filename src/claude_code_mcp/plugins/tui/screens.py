@@ -102,7 +102,7 @@ def cost_table(report: dict[str, Any]) -> Table:
     lines = report["lines"]
     most = max((line["usd"] for line in lines), default=0) or 1
     table = Table.grid(padding=(0, 1))
-    # Where there are too few columns, everything else gives way before a sum does.
+    # If columns are scarce, everything else shrinks before an amount does.
     for no_wrap in (False, True, False, False):
         table.add_column(no_wrap=no_wrap, overflow="fold")
     for line in reversed(lines) if report["by"] == "day" else lines:
@@ -225,7 +225,7 @@ class AgentScreen(View):
         self.set_interval(_AGENT_READ_AGAIN, self._follow)
 
     def _follow(self) -> None:
-        """Reads new content after events, and once more at the next check: the CLI reports a subagent's work before it
+        """Reads new content after events, and again at the next check: the CLI reports a subagent's work before it
         writes it to the transcript."""
         progress = self._progress()
         if progress != self._seen or self._reads_once_more:
@@ -257,7 +257,7 @@ class AgentScreen(View):
         try:
             page: Report = await self._do(lambda sessions: sessions.resources.items(conversation, before, agent))
         except (CallFailed, NotRunning) as error:
-            # One that has just been started has no transcript yet, and is read again with the next step.
+            # A subagent that has just started has no transcript yet, and is read again with the next step.
             is_starting = not self._conversation.blocks and isinstance(error, CallFailed)
             problem = "No output yet." if is_starting else visible(str(error))
             self.query_one("#title", Static).update(Text(f"Subagent {self._agent}: {problem}"))

@@ -52,7 +52,7 @@ class ServerLink:
 
             self._client, self.problem = client, ""
             self.has_notifications = client.listen(notified)
-            # Before the connection is announced: a call that fails right after that must not be overlooked.
+            # Before the connection is announced: a call that fails right after that must not be missed.
             self._lost.clear()
             self._connected.set()
             changed()
@@ -74,7 +74,7 @@ class ServerLink:
         try:
             return await in_thread(work, LiveSessions(client))
         except NotRunning as error:
-            # A call that was made on an earlier connection says nothing about the one that there is now.
+            # A call on an earlier connection says nothing about the current one.
             if client is self._client:
                 self.problem = str(error)
                 self._lost.set()

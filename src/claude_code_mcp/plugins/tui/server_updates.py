@@ -105,7 +105,7 @@ class Pump:
     async def follow_list(self) -> None:
         """Reads the list of sessions and open questions, now and after every change, until cancelled."""
         while True:
-            # Before the reading: a change that comes during it has the list read once more.
+            # Before reading: a change during the read triggers another read.
             self._list_changed.clear()
             try:
                 await self._read_list()
@@ -141,7 +141,7 @@ class Pump:
     async def _take_questions(self, found: dict[str, AskedAt]) -> None:
         gone = [known for question_id, known in self.questions.items() if question_id not in found]
         changed = found.keys() != self.questions.keys()
-        # Before anything is awaited: the next look compares with these, and reports no question as closed twice.
+        # Before any await: the next check compares with these, and no question is reported as closed twice.
         self.questions = found
         for known in gone:
             if known.asked.id not in self.answered:
@@ -193,7 +193,7 @@ class Pump:
                 self._listener.show_problem(str(error))
                 await asyncio.sleep(_AFTER_FAILURE)
             except NotRunning:
-                # The next server knows nothing of the subscription.
+                # The next server does not know the subscription.
                 self._subscribed = None
                 await asyncio.sleep(_CALM)
 
@@ -203,7 +203,7 @@ class Pump:
         return self.conversation
 
     async def _subscribe(self, conversation: ShownConversation) -> None:
-        # Before it is awaited: whoever is cancelled meanwhile leaves something that can be unsubscribed from.
+        # Before the await: a task that is cancelled meanwhile leaves a subscription that can be ended.
         self._subscribed = _turns(conversation.session_id)
         uri = self._subscribed
         await self._link.connected()
@@ -232,10 +232,10 @@ class Pump:
         """Reads the end of the transcript again when another program extends it."""
         while True:
             await self._grown.wait()
-            # Before the reading: what is written during it is read in the next round.
+            # Before reading: an entry written during the read is found in the next round.
             self._grown.clear()
             conversation = self.conversation
-            # Of a turn that the server runs the feed has everything.
+            # For a turn that the server runs, the feed has everything.
             if conversation is not None and (conversation.in_terminal or not conversation.busy):
                 with contextlib.suppress(CallFailed, NotRunning):
                     page = await self._link.do(partial(_items, session_id=conversation.session_id))
@@ -251,10 +251,10 @@ class Pump:
                 read = partial(_items, session_id=conversation.session_id, before=before)
                 page = await self._link.do(read)
             except CallFailed:
-                return 0  # it has said nothing yet
+                return 0  # it has no content yet
             items, before = page["items"], page["previous"]
             if oldest and conversation.previous is None:
-                # Older blocks were dropped: the pages are gone through from the end to the one that has the oldest.
+                # Older blocks were dropped: search the pages from the end for the one with the oldest block.
                 numbers = [number for number, item in enumerate(items) if item.get("id") == oldest]
                 if not numbers and before is not None:
                     continue
@@ -280,7 +280,7 @@ def _questions(sessions: LiveSessions, asking: list[SessionRow]) -> dict[str, As
             for asked in OpenQuestions(sessions).within(report, session):
                 found[asked.id] = AskedAt(asked, report.get("nextCursor"))
         except CallFailed:
-            continue  # it was ended meanwhile
+            continue  # it ended meanwhile
     return found
 
 

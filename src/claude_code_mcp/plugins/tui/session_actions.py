@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"^(\S{8,}) {2}(.+)$", re.MULTILINE)
 """A message that files can be restored to, in the result of the action `changes`."""
 _MAX_JOINED = 20
 _BEGINNING = 40
-"""How many characters identify a message of which the server reports the beginning."""
+"""How many characters identify a message of which the server reports only the beginning."""
 _ASKED = {
     "rename": "New title (empty: none)",
     "tag": "New tag (empty: none)",
@@ -99,8 +99,8 @@ class SessionActions:
     async def _send(self, text: str) -> None:
         conversation = self._pump.conversation
         assert conversation is not None
-        # Before the await: afterwards the turn that the message has joined may be over, or interrupted, and what was
-        # interrupted gives back only what is known here.
+        # Before the await: afterwards the turn that the message joined may be over or interrupted, and an interruption
+        # restores completely only the messages recorded here.
         joins = conversation.busy
         if joins:
             self._joined = [*self._joined, text][-_MAX_JOINED:]
@@ -108,7 +108,7 @@ class SessionActions:
         for loss in losses(sent or {}):
             self._app.notify(visible(loss), severity="warning", markup=False)
         if sent is None:
-            # What could not be sent must not be lost: the input was emptied when it was sent.
+            # A message that could not be sent must not be lost: the input was emptied when it was sent.
             if joins and text in self._joined:
                 self._joined.remove(text)
             self._on_screen.restore_text(text)
@@ -132,8 +132,8 @@ class SessionActions:
         if conversation is None or not (conversation.busy or _continues(conversation.summary)):
             return
         report = await self.ask(lambda sessions: sessions.interrupt(conversation.session_id))
-        # Claude has never read these: they must not be lost with the turn that they were sent into. The last one first,
-        # since each is put before what stands there. The server reports beginnings; what was typed here is known whole.
+        # Claude never read these: they must not be lost with their turn. The last one first, because each is inserted
+        # before the existing text. The server reports only beginnings; texts typed here are known completely.
         for beginning in reversed((report or {}).get("droppedMessages") or ()):
             typed = next((text for text in self._joined if beginning.startswith(text[:_BEGINNING])), None)
             if typed is not None:
@@ -188,7 +188,7 @@ class SessionActions:
     async def ask_and_manage(self, action: str, session_id: str) -> None:
         answer = await self._app.push_screen_wait(AskLine(_ASKED[action]))
         if answer is not None:
-            # An empty commit message would be one; without any, what is uncommitted refuses the merge.
+            # An empty commit message would count as one; without any, uncommitted changes make the merge fail.
             await self.managed(session_id, action, {} if action == "merge" and not answer else {"text": answer})
 
     def _manage(self, action: str, **more: Any) -> None:
@@ -315,7 +315,7 @@ class WorkActions:
     async def _send_comments(self, session_id: str, comments: LineComments) -> None:
         sent = [*comments]
         message = comments_message(sent)
-        # Kept until the server has taken them: a refusal must not lose what was typed.
+        # Kept until the server has accepted them: a refusal must not lose typed text.
         if await self._actions.ask(lambda sessions: sessions.send(session_id, message)) is None:
             return
         comments.remove(sent)

@@ -120,16 +120,16 @@ def arranged(
     wanted: str = "",
     found: Container[str] = (),
 ) -> list[ShownRow]:
-    """Those that need a person first, then those at work, then the rest by machine, each by their last use; with
-    `wanted`, those that have all of its terms in title, project, state, id or machine, and those that were `found` for
-    it elsewhere."""
-    # Those in memory last, so that they take the place of what the disk says of the same session.
+    """The rows in order: sessions that need a person first, then busy ones, then the rest by machine, each by last use.
+    With `wanted`, only the rows that have all of its terms in title, project, state, id or machine, and those that were
+    `found` for it elsewhere."""
+    # Sessions in memory last, so that they replace the rows of the same session from the disk.
     listed = {session.session_id: session for session in (*stored, *live)}
     terms = wanted.casefold().split()
     rows = [row_of(session, now) for session in listed.values()]
     rows = [row for row in rows if row.id in found or all(term in row.searched for term in terms)]
     rows.sort(key=lambda row: row.timestamp, reverse=True)
-    # The machine that was used last comes first. Without a fleet all have none, and stay as they are.
+    # The machine that was used last comes first. Without a fleet no row has one, and the order stays.
     machines = [*dict.fromkeys(row.machine for row in rows)]
 
     def place(row: ShownRow) -> tuple[int, int]:
@@ -195,7 +195,7 @@ class SessionSidebar(Vertical):
         listing = self.query_one(_Rows)
         width = max(12, listing.scrollable_content_region.width - 1)
         shown = (tuple(rows), current, width, self.palette)
-        # Setting the options again would move the highlight and the scroll position under the person's hands.
+        # Setting the options again would move the highlight and the scroll position during use.
         if shown == self._rows:
             return
         self._rows = shown
