@@ -102,9 +102,9 @@ class ChangeRoutes:
         self._service = service
 
     async def changes(self, request: Request, user: WebUser) -> Response:
-        """The session's changes by file: of its worktree if it has one and is idle, otherwise as recorded by its
-        calls. `since` limits them to those recorded from a turn on, `turn` to those of one turn; `turns` are the
-        possible values of both."""
+        """The session's changes by file: of its worktree if it has one and is idle, otherwise as recorded by its calls.
+        `since` limits them to changes recorded from a turn on, `turn` to changes of one turn; `turns` are the possible
+        values of both."""
         session_id, service = session_id_of(request), self._service
         since = number_of(request, "since", None, 1, _MAX_TURN)
         turn = number_of(request, "turn", None, 1, _MAX_TURN)

@@ -59,7 +59,7 @@ _REPEATED = 200
 
 
 class ListRoute(NamedTuple):
-    """A route whose answer has rows in one field. A fleet's gateway merges those of all machines."""
+    """A route whose answer has rows in one field. A fleet's gateway merges the rows of all machines."""
 
     path: str
     field: str

@@ -1,8 +1,8 @@
 """The tickets and sign-ins of the console, shared by all servers of the user across restarts.
 
-A ticket is used by removing it, so that of two concurrent uses one fails, in any process. A sign-in expires some time
-after its last use. Only hashes are stored, so the database contains no usable secret. Every method blocks on the disk
-and raises OSError if the database cannot be used.
+Using a ticket removes it: of two concurrent uses one fails, in any process. A sign-in expires some time after its last
+use. Only hashes are stored, so the database contains no usable secret. Every method blocks on the disk and raises
+OSError if the database cannot be used.
 """
 
 import hmac

@@ -55,7 +55,7 @@ TUNNELS = {
 
 
 class _Output:
-    """The listener of the program: keeps what it prints on stdout."""
+    """The listener of the program: stores its output on stdout."""
 
     def __init__(self) -> None:
         self.text = ""

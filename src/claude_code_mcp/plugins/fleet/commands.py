@@ -146,7 +146,7 @@ def _label(text: str) -> str:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """The settings; flags override those of the fleet. Raises InvalidArgument if the extra is missing."""
+    """The settings; flags override the fleet's settings. Raises InvalidArgument if the extra is missing."""
     try:
         from . import nats_client  # noqa: F401, PLC0415 - of an extra, and slow to import
     except ImportError:
@@ -166,7 +166,7 @@ def directory_of(settings: Settings) -> Path:
     return settings.state_dir / "fleet"
 
 
-# -- being the home of a fleet, or a machine of it --------------------------------------------------------------------
+# -- running a fleet or one of its machines ---------------------------------------------------------------------------
 
 
 def _serve(
@@ -402,7 +402,7 @@ def _print_clients(url: str | None) -> None:
     sys.stdout.flush()
 
 
-# -- looking at it, and changing it -----------------------------------------------------------------------------------
+# -- inspecting and changing a fleet ----------------------------------------------------------------------------------
 
 Act = Callable[["FleetConnection", argparse.Namespace], Awaitable[int]]
 

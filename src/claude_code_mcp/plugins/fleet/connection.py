@@ -164,7 +164,7 @@ class FleetConnection:
 
 
 async def connect(url: str, **credentials: Any) -> FleetConnection:
-    """Connects and keeps reconnecting for as long as the process lives. `credentials` are those of `nats.connect`.
+    """Connects and keeps reconnecting for as long as the process lives. `credentials` are passed to `nats.connect`.
     Raises FleetUnreachable if the first connection fails, and PlainText for an unencrypted address beyond this
     machine."""
     require_tls(url, credentials)

@@ -279,7 +279,7 @@ class Gateway:
     async def _list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return self._listing
 
-    # -- who asks -----------------------------------------------------------------------------------------------
+    # -- clients ------------------------------------------------------------------------------------------------
 
     def _client(self, context: Context) -> GatewayClient:
         who = principal()

@@ -188,7 +188,7 @@ class GatewayClient:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    # -- what machines send -------------------------------------------------------------------------------------
+    # -- messages from machines ---------------------------------------------------------------------------------
 
     def stream_opened(self) -> None:
         """The client can now receive messages outside of a call, or another call has a stream."""

@@ -93,14 +93,14 @@ class Adoption:
         """
         known = await asyncio.to_thread(stores.recorder.records.read, session_id)
         check(await self._records.whole_record(await self._records.read(session_id)), known)
-        # Both stores first: from here on an earlier holder cannot add entries behind the ones that are read.
+        # Both stores first: from here on an earlier holder cannot add data behind the data that is read.
         await self._transcripts.fence(session_id, holding)
         document = await self._records.take_over(session_id, holding)
         files = await self._transcripts.load_all(session_id)
         if "" not in files and document.record.model_turns:
             raise SessionNotFound(f"The conversation of session {session_id} is not in the fleet.")
         record = await self._records.whole_record(document)
-        # Again: an earlier holder could write another entry until the stores were closed to it.
+        # Again: an earlier holder could write another record until the stores were closed to it.
         check(record, known)
         adopted = await asyncio.to_thread(self._write, document, record, stores, cwd, files)
         await self._records.put(adopted.record, holding)

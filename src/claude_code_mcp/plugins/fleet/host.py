@@ -172,8 +172,8 @@ class GatewayServices:
 
 @asynccontextmanager
 async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[GatewayServices]:
-    """Creates missing stores and runs the keeper until the end of the block, next to every gateway, whoever runs the
-    server. `seed` is the operator key's secret."""
+    """Creates missing stores and runs the keeper until the end of the block, next to every gateway, whether this
+    process or another one runs the server. `seed` is the operator key's secret."""
     from .push_receivers import FleetReceivers  # noqa: PLC0415 - loads the console, which other commands do not need
 
     await create_stores(connection, replicas)

@@ -462,8 +462,9 @@ class Holdings:
         return self._confirmed.get(session_id) == self._lease.lapses
 
     async def _confirm_all(self) -> None:
-        """Confirms what was not confirmed since the latest lapse, one by one. Renewals continue meanwhile: after
-        another lapse it starts over, and while the lease is not valid it leaves the rest to the next renewal."""
+        """Confirms the holdings that were not confirmed since the latest lapse, one by one. Renewals continue
+        meanwhile: after another lapse it starts over, and while the lease is not valid it leaves the rest to the next
+        renewal."""
         while self._lease.standing:
             unconfirmed = [each for each in self._held.values() if not self._is_confirmed(each.session_id)]
             if not unconfirmed:
@@ -492,8 +493,8 @@ class Holdings:
 
     async def _confirm(self, holding: Holding) -> Holding:
         """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldElsewhere, and
-        LeaseLapsed while the lease is not valid: what is stored then confirms nothing, because a machine that reads it
-        can take the session before the next renewal is stored."""
+        LeaseLapsed while the lease is not valid: the stored holding then confirms nothing, because a machine that reads
+        it can take the session before the next renewal is stored."""
         self._check_standing()
         lapses = self._lease.lapses
         stored = await self._ownership.confirm(holding)

@@ -28,7 +28,8 @@ class LiveFleet:
         await self._membership.changed.wait()
 
     async def note_absences(self) -> None:
-        """Records in the holders' bucket how long each machine has been offline, until cancelled."""
+        """Reports to the `OwnershipBucket` object which machines are online, so that it knows since when the others are
+        offline. Runs until cancelled."""
         while True:
             changed = self._membership.changed  # before the check, so that a later change is not missed
             self._ownership.note_present([machine.id for machine in self.machines()], GRACE_SECONDS)

@@ -44,7 +44,7 @@ class ClientSide(Protocol):
     """The client of a gateway, as machines reach it."""
 
     async def notify(self, method: str, params: JsonObject) -> None:
-        """Sends the client a notification that belongs to none of its requests."""
+        """Sends the client a notification that does not belong to any of its requests."""
 
     async def request(self, exchange: "Exchange | None", method: str, params: JsonObject) -> JsonObject:
         """Asks the client, on the stream of one of its requests if the question belongs to one. Raises MCPError."""
@@ -147,9 +147,9 @@ class MachineLink:
         notified: Notified | None = None,
         is_wanted: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """The machine's result of a request. Notifications in between go to `notified`. On cancellation, the machine is
-        told to cancel the request, unless it `is_wanted` to continue. Raises MCPError for an error from the machine,
-        MachineUnavailable if the machine is lost before it answers."""
+        """The machine's result of a request. Notifications in between go to `notified`. On cancellation, the machine
+        receives a request to cancel, unless the request `is_wanted` to continue. Raises MCPError for an error from the
+        machine, MachineUnavailable if the machine is lost before it answers."""
         self._last_id += 1
         number, exchange = self._last_id, Exchange(context)
         # Before the request is sent: from then on the answer may arrive at any time.
@@ -180,7 +180,7 @@ class MachineLink:
             machine=self._name,
         )
 
-    # -- what comes ---------------------------------------------------------------------------------------------
+    # -- incoming messages --------------------------------------------------------------------------------------
 
     async def read(self) -> None:
         """Handles the machine's messages until the connection ends; then every open request has failed."""

@@ -217,7 +217,7 @@ class Client(nats.aio.client.Client):
         if self._state != self.CLOSED:
             self._state = status
 
-    # -- what others call -----------------------------------------------------------------------------------------
+    # -- public methods -------------------------------------------------------------------------------------------
 
     async def connect(self, *args: Any, **kwargs: Any) -> None:
         """Like nats-py's; a client that could not connect is closed and leaves no socket open."""

@@ -53,7 +53,7 @@ class ServerCertificate:
 
 def server_certificate(directory: Path) -> ServerCertificate:
     """The certificate of the server whose files are in `directory`, created with its authority if missing. The
-    authority's key is discarded after signing, so nobody can create another certificate. Raises OSError."""
+    authority's key is discarded after signing, so it can sign no other certificate. Raises OSError."""
     private_directory(directory)
     files = ServerCertificate(directory / "server.pem", directory / "server-key.pem", "")
     authority = directory / "authority.pem"

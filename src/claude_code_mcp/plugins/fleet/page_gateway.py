@@ -493,7 +493,7 @@ def _processes(machines: Sequence[MachineIdentity]) -> list[tuple[str, str]]:
     return [(machine.id, machine.run) for machine in machines]
 
 
-# -- what is passed on ------------------------------------------------------------------------------------------------
+# -- forwarded data ---------------------------------------------------------------------------------------------------
 
 
 _OF_A_MOVE = ("action", "wait", "confirm")

@@ -173,8 +173,8 @@ class FairQueue:
                     return
 
     def next(self, machines: Sequence[Machine]) -> tuple[str, Machine] | None:
-        """Takes out the first demand that fits on a machine now, with that machine; None if none fits. All other
-        waiting principals then have their turn before the one that was served."""
+        """Removes and returns the first demand that fits on a machine now, with that machine; None if none fits. All
+        other waiting principals then have their turn before the served principal."""
         refused: set[Demand] = set()  # most demands are equal: each distinct one is checked once
         for ticket, demand in list(self._in_turn()):
             if demand in refused:

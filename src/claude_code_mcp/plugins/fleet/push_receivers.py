@@ -249,7 +249,7 @@ class FleetReceivers:
         if trying:
             await asyncio.wait(trying)
 
-    # -- what is kept ---------------------------------------------------------------------------------------------
+    # -- stored receivers -----------------------------------------------------------------------------------------
 
     async def _bucket(self) -> KeyValue:
         return await self._connection.jetstream.key_value(names.PUSH)
@@ -336,8 +336,8 @@ class MachinePush(Push):
         return await self._service.relocation.environment_of(LOCAL_CALLER).stores.library.owners()
 
     async def chosen_for(self, principal: str, session_id: str) -> Preferences:
-        """The preferences for a session; none if this machine no longer holds it. Without a session, those of the
-        principal. Raises UpstreamUnavailable without a usable answer of a keeper."""
+        """The preferences for a session; none if this machine no longer holds it. Without a session, the principal's
+        preferences. Raises UpstreamUnavailable without a usable answer of a keeper."""
         try:
             chosen = await self._keeper.ask("receivers", session_id=session_id, principal=principal)
         except PermissionDenied:

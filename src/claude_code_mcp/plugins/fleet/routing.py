@@ -125,7 +125,7 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestRoute:
-    """Where a request goes, and what is sent there."""
+    """The destination and the content of a request."""
 
     goal: Goal
     params: JsonObject

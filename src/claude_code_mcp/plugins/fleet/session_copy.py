@@ -125,7 +125,7 @@ class FleetReplica:
         records.questions = lambda session_id: list(self._questions.get(session_id, {}).values())
         self._tasks = BackgroundTasks()
 
-    # -- what the sessions report -------------------------------------------------------------------------------------
+    # -- reports of sessions ------------------------------------------------------------------------------------------
 
     async def admit(self, session_id: str, owner: str, *, stays: bool = False) -> None:
         if stays:
@@ -405,7 +405,7 @@ class FleetReplica:
         return found
 
 
-# -- deleted by other processes ---------------------------------------------------------------------------------------
+# -- deleted by other processes ----------------------------------------------------------------------------------------
 
 
 class LeftCopies:

@@ -92,7 +92,7 @@ def access_to(subject: str) -> SubjectAccess | None:
         case ["fleet", "transcript", session_id] | ["$KV", names.RECORDS, session_id, *_]:
             access = SubjectAccess(session_id)
         case ["$KV", names.SESSIONS, _]:
-            access = SubjectAccess(None, writable=False)  # knowing the session's id entitles to the holder
+            access = SubjectAccess(None, writable=False)  # machines that know a session's id may know its holder
         case ["$O", names.TREES, "C", _]:
             access = SubjectAccess(None)  # the chunks of an object, whose random name is in its metadata
         case ["$O", names.TREES, "M", name]:

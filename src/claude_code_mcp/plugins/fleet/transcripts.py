@@ -342,7 +342,7 @@ class TranscriptStore:
                         message.data,
                     )  # fmt: skip
         finally:
-            # The server also expires it by itself. Not waiting avoids blocking on thousands of them.
+            # Without this the server deletes it only after its inactivity threshold, and thousands could accumulate.
             with contextlib.suppress(NatsError):
                 info = await reader.consumer_info()
                 await reader.unsubscribe()

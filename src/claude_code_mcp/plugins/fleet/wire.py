@@ -39,7 +39,7 @@ BEATS_MISSED: Final = 4
 _PART_COST = 256
 """Counted for each part in addition to its bytes, which limits the number of small parts in flight."""
 _BUFFERED = 1 << 20
-"""Bytes by which a writer may be ahead of what was sent."""
+"""Bytes by which a writer may be ahead of the sent data."""
 _GATHERING = 0.0005
 """Seconds after a part during which lines are collected for the next: a message for each line would cost more."""
 _LAST_WORDS = 1.0
@@ -50,7 +50,7 @@ _MAX_REASON = 500
 
 _DATA, _SIGN, _END = b"D", b"S", b"E"
 _HEAD = struct.Struct("!cQQ")
-"""Kind, number (its own for a data part, otherwise that of the next), and the sender's acknowledgement."""
+"""Kind, number (of this part for data, otherwise of the next part), and the sender's acknowledgement."""
 
 
 class WireBroken(UpstreamUnavailable):
@@ -108,8 +108,8 @@ class IncomingLines:
 
     @property
     def acknowledged(self) -> int:
-        """How much of what was received is no longer held. The beginning of a line that is still coming counts: a line
-        may be longer than the window."""
+        """The number of received bytes that are no longer held. The beginning of an incomplete line counts: a line may
+        be longer than the window."""
         self._acknowledged = max(self._acknowledged, self._received - self._held)
         return self._acknowledged
 
@@ -177,7 +177,7 @@ class Wire:
     def ended(self) -> bool:
         return self._ended
 
-    # -- what comes ---------------------------------------------------------------------------------------------
+    # -- incoming messages --------------------------------------------------------------------------------------
 
     async def received(self, message: Msg) -> None:
         """Takes a message of the other side, in the order in which NATS delivers them."""
@@ -217,7 +217,7 @@ class Wire:
             for event in (self._to_send, self._arrived, self._room):
                 event.set()
 
-    # -- what goes ----------------------------------------------------------------------------------------------
+    # -- outgoing messages --------------------------------------------------------------------------------------
 
     def _send_sign(self) -> None:
         self._sign_due = True

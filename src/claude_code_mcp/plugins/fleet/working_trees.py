@@ -130,7 +130,7 @@ class TreeRef(BaseModel):
 
 
 class TreeStore:
-    """Saves and restores trees. `git` is the one of the sessions' home, so that it runs where sessions do."""
+    """Saves and restores trees. `git` belongs to the sessions' home, so that it runs where sessions do."""
 
     def __init__(self, connection: FleetConnection, complete_below: int = 0) -> None:
         """The history of a repository smaller than `complete_below` bytes is stored with the tree, so that it can be

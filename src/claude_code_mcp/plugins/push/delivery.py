@@ -184,7 +184,7 @@ class Push:
         """Whether a principal's receivers may be in this machine's networks."""
         return principal == LOCAL or principal in self._service.settings.section(PushSettings).push_private
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         if not isinstance(event, _NEWS) or self._stopped.is_set():
@@ -445,7 +445,7 @@ class _Outbox:
         return bool(self._waiting)
 
     def close(self) -> list[Waiting]:
-        """Stops sending; returns what was not sent."""
+        """Stops sending; returns the unsent notifications."""
         left = [waiting for _, waiting in self._waiting]
         self._waiting.clear()
         # A receiver that refused permanently is removed by the task that sends to it, which then ends by itself.

@@ -86,8 +86,8 @@ class ConversationMounts:
     conversation: ConversationStart
 
     def open(self, opened: contextlib.ExitStack) -> Iterator[Mount]:
-        """The mounts; their descriptors are closed with `opened`. Creates what is missing. Raises OSError if something
-        else, such as a link, is in the place of a directory. Blocks on the disk."""
+        """The mounts; their descriptors are closed with `opened`. Creates missing directories. Raises OSError if
+        something else, such as a link, is in the place of a directory. Blocks on the disk."""
         private_directory(Path(self.config_dir, _PROJECTS))
         folder = self._folder()
         yield self._directory((_PROJECTS, folder), opened, writable=True)
@@ -285,7 +285,7 @@ class HomeSandbox(Enclosure):
                 # These are our copies: the process has its own by now.
                 isolated.close()
 
-    # -- what it sees -----------------------------------------------------------------------------------------
+    # -- the view ---------------------------------------------------------------------------------------------
 
     def _isolate(
         self,

@@ -1,6 +1,6 @@
 """The system calls that a sandboxed program may use, as a kernel filter (seccomp). Pure.
 
-A closed list, like that of container engines: the calls that Linux had when this was written, without those below.
+A closed list, like the ones of container engines: the calls that Linux had when this was written, without those below.
 Later calls are unavailable in a sandbox until they are added here.
 
 Refused (EPERM):

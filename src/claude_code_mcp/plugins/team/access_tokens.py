@@ -12,7 +12,7 @@ A token is valid if all of these are true; an answer that cannot be determined c
 - It is an access token, not an id token, unless the settings say that the provider has nothing else.
 - It is a bearer token. A token that is bound to a key or certificate of its client (`cnf`) is refused: this server
   checks no proofs, and without them it would accept more than the issuer intended.
-- It names the person in the claim that the settings name, with a name that belongs to nobody else.
+- It names the person in the claim that the settings name, with a name that does not belong to another person.
 
 While the keys cannot be read or the endpoint does not answer, requests are refused as unavailable, not as invalid.
 """

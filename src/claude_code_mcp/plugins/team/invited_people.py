@@ -123,8 +123,8 @@ class InvitedPeople:
 
     def remove(self, name: str) -> Removal | None:
         """Removes a person with their passkeys, links, tokens and sign-ins, and ends shares by and with them: a person
-        invited later under the same name is another person. A server ends what is running, now or when one starts: see
-        `left_by_removed`. None for an unknown name."""
+        invited later under the same name is another person. A server ends the person's running work, now or when one
+        starts: see `left_by_removed`. None for an unknown name."""
 
         def change(db: "sqlite3.Connection") -> Removal | None:
             removed = db.execute("DELETE FROM people WHERE name = ?", (name,)).rowcount

@@ -34,7 +34,7 @@ _PERSON = "person:"
 
 Admit = Callable[[str, Collection[str]], Awaitable[str | None]]
 """Why a person with these groups cannot be served; None if they can."""
-Assign = Callable[[str, Collection[str]], None]  # takes over which groups somebody is in
+Assign = Callable[[str, Collection[str]], None]  # assigns a caller's groups
 Returning = Callable[[str], Awaitable[tuple[Grant, float] | None]]  # who is signed in by this name, until when
 
 

@@ -111,7 +111,7 @@ class PersonNames:
 
 
 def announced(database: Database, removal: Removal | None) -> Removal | None:
-    """The removal, after servers were told of the shares that ended with it."""
+    """The removal, after running servers were notified of the shares that ended with it."""
     if removal is not None and removal.shares:
         announce_ended_shares(database)
     return removal

@@ -181,7 +181,7 @@ class ProviderSignIn:
         wanted = {"client_id": self._client[0], "post_logout_redirect_uri": self._url}
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(wanted)}"
 
-    # -- what belongs to a sign-in ----------------------------------------------------------------------------------
+    # -- state of a sign-in -----------------------------------------------------------------------------------------
 
     def _new_state(self) -> str:
         """An expiry time, an unguessable value, and a proof that it was created here."""

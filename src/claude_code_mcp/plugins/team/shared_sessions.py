@@ -28,7 +28,7 @@ class SharedSessions(SessionAccess):
         self._shares = Shares(database)
         self._groups_of = groups_of
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def share_of(self, session_id: str, principal: str) -> Share | None:
         return self._shares.found(session_id, self._names_of(principal))
@@ -95,7 +95,7 @@ class SharedSessions(SessionAccess):
         self.notify_moved(old, new)
 
     async def refresh(self) -> None:
-        """Closes what is open of sessions that other servers no longer share."""
+        """Closes the open views of sessions that other servers no longer share."""
         for session_id in await asyncio.to_thread(self._shares.refresh):
             self.taken_back(session_id)
 

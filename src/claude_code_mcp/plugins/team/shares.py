@@ -2,7 +2,7 @@
 
 The owner of a session shares it with a principal, or with a group as `group:NAME`. Nothing is shared without a row. A
 share connects two people: when the operator removes one of them, or releases their name, it ends. Memory follows the
-database: this server's own changes at once, those of others with `refresh`.
+database: this server's own changes at once, changes of other servers with `refresh`.
 """
 
 import logging

@@ -186,7 +186,7 @@ class Metrics:
 
 
 class _SeenBy:
-    """The metrics of a registry as one caller may see them: those of others are added up."""
+    """The metrics of a registry as one caller may see them: other callers are added up."""
 
     def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:
         """`sessions` are the viewer's own, because ids of others are not visible to them."""

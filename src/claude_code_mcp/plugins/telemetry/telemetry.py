@@ -122,7 +122,7 @@ class Telemetry:
         finally:
             context.detach(token)
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def act(self, act: AuditEvent) -> None:
         """Ignore callers' actions: they are requests, which have their own spans."""

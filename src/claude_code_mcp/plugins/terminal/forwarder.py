@@ -68,7 +68,7 @@ class Forwarder:
         self.problem: str | None = None
         """Why nothing arrives at the target."""
 
-    # -- what happens here --------------------------------------------------------------------------------------------
+    # -- events of this machine ---------------------------------------------------------------------------------------
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         if isinstance(event, _NEWS) and any(outside.session.id == session_id for outside in self._terminals()):

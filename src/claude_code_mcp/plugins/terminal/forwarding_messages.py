@@ -90,7 +90,7 @@ class Report(_Message):
     """All terminals of one server. Without `terminals`, they are unchanged since the previous revision."""
 
     client: _Name
-    """Identifies the server that forwards, among those of its principal."""
+    """Identifies the forwarding server among the servers of its principal."""
     revision: _Name
     machine: _Name = ""
     terminals: list[ForwardedTerminal] | None = Field(None, max_length=MAX_TERMINALS)

@@ -165,7 +165,7 @@ def _descends_from(pid: int, ancestor: int) -> bool:
 
 
 def _free_place(state_dir: Path) -> Path:
-    """A path for this process's socket. Removes those of killed servers."""
+    """A path for this process's socket. Removes the sockets of killed servers."""
     directory = private_directory(state_dir / DIRECTORY)
     for left in directory.glob("*.sock"):
         try:

@@ -2,7 +2,7 @@
 
 While the end is visible, the view follows new content. Otherwise the visible part stays in place, whatever is added or
 dropped above and below. When a long conversation must be drawn again, for example after a resize, the visible part is
-drawn at once and the rest in portions between keys and frames, starting with what is scrolled to.
+drawn at once and the rest in portions between keys and frames, starting at the scroll position.
 """
 
 from bisect import bisect_right

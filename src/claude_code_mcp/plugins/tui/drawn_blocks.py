@@ -178,8 +178,8 @@ def _columns_needed(tokens: Iterable[Token]) -> int:
 
 @dataclass(frozen=True)
 class DrawnAtAnyWidth:
-    """Markdown or Rich output for a widget that may briefly have no columns: draws a minimum then. Uses our colors, not
-    those of its console. Markdown that would leave something out is drawn as written."""
+    """Markdown or Rich output for a widget that may briefly have no columns: draws a minimum then. Uses our colors
+    instead of its console's. Markdown that would leave something out is drawn as written."""
 
     drawn: RenderableType
     palette: Palette

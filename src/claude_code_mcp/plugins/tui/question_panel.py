@@ -275,7 +275,7 @@ class QuestionText(VerticalScroll, can_focus=False):
 
     @property
     def is_left_above(self) -> bool:
-        """Whether the first of them is above what is on the screen."""
+        """Whether the first of them is above the visible lines."""
         return not set(range(round(self.scroll_y))) <= self._seen
 
     class Moved(Message):

@@ -191,8 +191,8 @@ class WorktreeChanges(WorktreeView, Workplace):
         return work
 
     async def merge(self, message: str | None, agreed: str | None = None) -> str:
-        """Merges the branch into the one that the session started from, where that is checked out; returns what was
-        done. Uncommitted files are committed with this message. Raises InvalidArgument without a required message and
+        """Merges the branch into the branch from which the session started, where that is checked out; returns a
+        report. Uncommitted files are committed with this message. Raises InvalidArgument without a required message and
         for every other obstacle, such as conflicts. `agreed` is the digest of a plan; raises PermissionDenied if
         something else would be merged, or into another commit. On an error nothing has changed."""
         await self._check_there()
@@ -314,7 +314,7 @@ class WorktreeChanges(WorktreeView, Workplace):
     # -- discarding -----------------------------------------------------------------------------------------------
 
     async def discard(self, agreed: Unsaved | None) -> str:
-        """Removes the worktree and its branch; returns what was done. No session may run there. `agreed` is what may be
+        """Removes the worktree and its branch; returns a report. No session may run there. `agreed` is what may be
         lost, None for everything; raises PermissionDenied if something else would be lost, SessionBusy while a process
         works there, and InvalidArgument if it is locked or contains another worktree."""
         worktree = self.worktree

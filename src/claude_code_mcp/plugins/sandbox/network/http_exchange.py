@@ -181,9 +181,9 @@ async def exchange(
     client: HttpPeer, server: HttpPeer, request: h11.Request, credential: Credential | None, *, last: bool
 ) -> bool:
     """Sends a request whose head was read and forwards the answer; returns whether both sides can continue with another
-    request. The client is told if they cannot, as for the `last` one, so that it does not send the next into a closing
-    connection. Body and answer are forwarded concurrently, because a server may answer before it has read everything.
-    Raises ExchangeFailed if either side fails."""
+    request. If they cannot, as for the `last` one, the answer says so, so that the client does not send the next
+    request into a closing connection. Body and answer are forwarded concurrently, because a server may answer before it
+    has read everything. Raises ExchangeFailed if either side fails."""
     await server.send(request)
     sending = asyncio.ensure_future(send_body(client, server))
     answering = asyncio.ensure_future(pass_answer(client, server, SecretMask(credential), last=last))

@@ -279,7 +279,7 @@ class SandboxProxy:
         else:
             await self._plain(client, event)
 
-    # -- what is decided ------------------------------------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------------------------
 
     def _rule(self, host: str, port: int) -> HostRule:
         rule = rule_for(self._rules.hosts, host, port)

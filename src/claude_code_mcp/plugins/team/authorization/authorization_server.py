@@ -235,7 +235,7 @@ class AuthorizationServer:
         self._people.serve_at(origin)
         log.info("people sign in at %s; their clients connect to %s", origin, self.resource)
 
-    # -- people who come and go -----------------------------------------------------------------------------------
+    # -- added and removed people ---------------------------------------------------------------------------------
 
     async def follow(self) -> None:
         """Ends everything of removed people, for as long as this runs."""
@@ -394,7 +394,7 @@ class AuthorizationServer:
         site = request.headers.get("sec-fetch-site", "same-origin")
         return request.headers.get("origin") == self._origin and site == "same-origin"
 
-    # -- what clients ask -----------------------------------------------------------------------------------------
+    # -- requests of clients --------------------------------------------------------------------------------------
 
     async def _authorize(self, request: Request, handler: AuthorizationHandler) -> Response:
         if _has_repeated(request.query_params.multi_items()):

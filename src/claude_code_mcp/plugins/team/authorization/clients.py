@@ -1,4 +1,4 @@
-"""The clients of the embedded authorization server: what is trusted, and where browsers are redirected.
+"""The clients of the embedded authorization server: which metadata is trusted, and where browsers are redirected.
 
 A client describes itself, by registering (RFC 7591) or in a document at the https address that is its id (Client ID
 Metadata Documents). Its name is shown to people as text and has no effect. A browser is redirected with a code only to
@@ -124,8 +124,8 @@ def has_good_addresses(client: KnownClient) -> bool:
 
 
 def client_from(metadata: Mapping[str, Any], client_id: str, own_origin: str) -> KnownClient:
-    """A client from its own description, reduced to what is trusted. Raises ValueError, with the reason, if it is not
-    acceptable."""
+    """A client from its own description, reduced to the trusted fields. Raises ValueError, with the reason, if it is
+    not acceptable."""
     addresses = metadata.get("redirect_uris")
     if not isinstance(addresses, list) or not 0 < len(addresses) <= _MAX_ADDRESSES:
         raise ValueError(f"redirect_uris must be a list of 1 to {_MAX_ADDRESSES} addresses")

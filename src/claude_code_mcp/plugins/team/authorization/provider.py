@@ -57,7 +57,7 @@ class OwnAccessTokens:
 
     @property
     def look_every(self) -> float:
-        """The streams of removed people are closed at once, but not necessarily those of a person who revoked one
+        """The streams of removed people are closed at once, but not necessarily the streams of a person who revoked one
         token."""
         return _LOOKED_AT
 
