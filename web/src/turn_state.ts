@@ -19,6 +19,14 @@ export interface Writing {
   rest: string;
 }
 
+/** The text with another fragment at its end. */
+export function continued(writing: Writing | null, fragment: string): Writing {
+  const { settled, rest } = writing ?? { settled: [], rest: "" };
+  const text = rest + fragment;
+  const end = settledEnd(text, 0);
+  return end ? { settled: [...settled, text.slice(0, end)], rest: text.slice(end) } : { settled, rest: text };
+}
+
 const SHORT_PAUSE = 50;
 const MAX_PAUSE = 1000;
 /** Characters of a thought that are shown while it is thought. */
@@ -229,10 +237,7 @@ export class TurnState {
     this.timer = undefined;
     batch(() => {
       if (this.unwritten) {
-        const { settled, rest } = this.writing.peek() ?? { settled: [], rest: "" };
-        const text = rest + this.unwritten;
-        const end = settledEnd(text, 0);
-        this.writing.value = end ? { settled: [...settled, text.slice(0, end)], rest: text.slice(end) } : { settled, rest: text };
+        this.writing.value = continued(this.writing.peek(), this.unwritten);
         this.thought.value = null;
       } else if (this.unthought) {
         this.thought.value = ((this.thought.peek() ?? "") + this.unthought).slice(-MAX_THOUGHT);

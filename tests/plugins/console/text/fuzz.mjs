@@ -1,6 +1,6 @@
 // Texts that make readers of Markdown slow: `node fuzz.mjs SOURCES MODULES counts|times SEED`. Prints one JSON list, for
 // each text what was counted: nodes, depth and lost letters, or the CPU time at three sizes.
-import { load, measure } from "./pipeline.mjs";
+import { load, markdown, measure, output } from "./pipeline.mjs";
 
 const [mode, seed] = process.argv.slice(4);
 const UNITS = [
@@ -37,17 +37,15 @@ const MAKERS = [
 ];
 
 const page = await load();
-page.setFileRoute((path, line) => `/file/${path.length}/${line}`);
-const draw = (text) => {
-  const output = page.terminalOutput(text);
-  return { markdown: measure(page.markdown(text)), output: output === null ? { count: 0 } : { count: output.nodes.length } };
-};
+page.fileRoute.value = (path, line) => `/file/${path.length}/${line}`;
+const draw = (text) => ({ markdown: measure(markdown(page, text)), output: { count: output(page, text)?.length ?? 0 } });
 
 function counts([name, make], size) {
   const text = make(size);
-  const { markdown, output } = draw(text);
+  const found = draw(text);
   const written = text.replace(/[^a-z]/g, "").length;
-  return { name, size: text.length, written, nodes: markdown.count, deepest: markdown.deepest, letters: markdown.letters.length, output: output.count };
+  const { count: nodes, deepest, letters } = found.markdown;
+  return { name, size: text.length, written, nodes, deepest, letters: letters.length, output: found.output.count };
 }
 
 function time(text) {

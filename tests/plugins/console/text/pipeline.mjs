@@ -9,51 +9,91 @@ import { pathToFileURL } from "node:url";
 
 const [source, modules] = process.argv.slice(2).map((path) => resolve(path));
 const ENTRY = `
-export { markdown, inlineMarkdown, StreamingMarkdown } from "./markdown";
+export { h, render } from "preact";
+export { coloured } from "./code_block";
+export { fileRoute } from "./links";
+export { Markdown, WrittenMarkdown } from "./markdown";
 export { terminalOutput } from "./terminal_output";
+export { continued } from "./turn_state";
 export { visible } from "./words";
-export { h } from "./dom";
-export { setFileRoute } from "./file_links";
-export { lineDiff } from "./diff";
 `;
 
-/** As much of a document as elements are made with. */
+/** As much of a document as Preact draws on. */
 class Element {
+  nodeType = 1;
+  parentNode = null;
+  firstChild = null;
+  lastChild = null;
+  previousSibling = null;
+  nextSibling = null;
   constructor(tag) {
-    Object.assign(this, { tag, attributes: {}, dataset: {}, childNodes: [], classList: { add() {}, toggle() {} } });
+    Object.assign(this, { tag, attributes: {} });
+  }
+  get childNodes() {
+    const nodes = [];
+    for (let node = this.firstChild; node; node = node.nextSibling) nodes.push(node);
+    return nodes;
   }
   setAttribute(name, value) {
     this.attributes[name] = value;
   }
+  removeAttribute(name) {
+    delete this.attributes[name];
+  }
   addEventListener() {}
+  removeEventListener() {}
   appendChild(child) {
-    child.parent = this;
-    this.childNodes.push(child);
+    return this.insertBefore(child, null);
+  }
+  insertBefore(child, next) {
+    child.remove();
+    const previous = next ? next.previousSibling : this.lastChild;
+    Object.assign(child, { parentNode: this, previousSibling: previous, nextSibling: next });
+    if (previous) previous.nextSibling = child;
+    else this.firstChild = child;
+    if (next) next.previousSibling = child;
+    else this.lastChild = child;
     return child;
   }
-  get lastChild() {
-    return this.childNodes.at(-1);
+  removeChild(child) {
+    child.remove();
+    return child;
   }
   remove() {
-    const { childNodes } = this.parent;
-    childNodes.splice(childNodes.lastIndexOf(this), 1);
+    const { parentNode: parent, previousSibling: previous, nextSibling: next } = this;
+    if (!parent) return;
+    if (previous) previous.nextSibling = next;
+    else parent.firstChild = next;
+    if (next) next.previousSibling = previous;
+    else parent.lastChild = previous;
+    Object.assign(this, { parentNode: null, previousSibling: null, nextSibling: null });
   }
 }
 class Text extends Element {
+  nodeType = 3;
   constructor(text) {
     super("#text");
-    this.text = text;
+    this.data = text;
   }
 }
-globalThis.Node = Element;
-globalThis.document = { createElement: (tag) => new Element(tag), createTextNode: (text) => new Text(text) };
+globalThis.document = {
+  createElement: (tag) => new Element(tag),
+  createElementNS: (_, tag) => new Element(tag),
+  createTextNode: (text) => new Text(text),
+};
+Object.defineProperty(globalThis, "navigator", { value: { clipboard: {} } });
+
+/** What the page draws of a component. */
+export function drawn(page, component) {
+  const place = new Element("main");
+  page.render(component, place);
+  const nodes = place.childNodes;
+  page.render(null, place); // what is drawn would otherwise follow the signals that it has read
+  return nodes;
+}
 
 export function tree(node) {
-  if (typeof node === "string") return node;
-  if (node.tag === "#text") return node.text;
-  const attributes = { ...node.attributes };
-  if (node.href !== undefined) attributes.href = node.href;
-  return [node.tag, attributes, node.childNodes.map(tree)];
+  return node.tag === "#text" ? node.data : [node.tag, node.attributes, node.childNodes.map(tree)];
 }
 
 export async function load() {
@@ -65,7 +105,7 @@ export async function load() {
     format: "esm",
     target: "es2022",
     nodePaths: [join(modules, "node_modules")],
-    tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true } },
+    tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true, jsx: "react-jsx", jsxImportSource: "preact" } },
   });
   const place = await mkdtemp(join(tmpdir(), "pipeline-"));
   try {
@@ -84,20 +124,33 @@ export function measure(nodes) {
     const [node, depth] = waiting.pop();
     count += 1;
     deepest = Math.max(deepest, depth);
-    if (node.tag === "#text") text = node.text + text; // the last comes first
+    if (node.tag === "#text") text = node.data + text; // the last comes first
     else if (!["button"].includes(node.tag)) for (const child of node.childNodes) waiting.push([child, depth + 1]);
   }
   return { count, deepest, letters: text.replace(/[^a-z]/g, "") };
 }
 
+export function markdown(page, text) {
+  return drawn(page, page.h(page.Markdown, { text }))[0].childNodes;
+}
+
+export function output(page, text) {
+  const found = page.terminalOutput(text);
+  return found && drawn(page, page.coloured(found.parts));
+}
+
 const FUNCTIONS = {
-  markdown: (page, text) => page.markdown(text).map(tree),
+  markdown: (page, text) => markdown(page, text).map(tree),
   streamed: (page, text) => {
-    const view = new page.StreamingMarkdown();
-    for (const character of text) view.add(character);
-    return view.element.childNodes.map(tree);
+    const place = new Element("main");
+    let writing = null;
+    for (const character of text) {
+      writing = page.continued(writing, character);
+      page.render(page.h(page.WrittenMarkdown, writing), place);
+    }
+    return place.firstChild.childNodes.map(tree);
   },
-  output: (page, text) => page.terminalOutput(text)?.nodes.map(tree) ?? null,
+  output: (page, text) => output(page, text)?.map(tree) ?? null,
   visible: (page, text) => page.visible(text),
 };
 
