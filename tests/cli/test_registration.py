@@ -333,7 +333,7 @@ def test_vs_code_has_an_entry_for_the_project_and_one_for_the_user(
     assert not user.exists()
     refused = run(environment, "config", "cursor", "--user", "--install", "--yes")
     assert refused.returncode == 2
-    assert "for all projects already" in refused.stderr
+    assert "--user is for vscode only" in refused.stderr
 
 
 def test_claude_code_removes_it_by_its_own_command(environment: dict[str, str], sandbox: Sandbox) -> None:

@@ -53,6 +53,7 @@ WARM_SERVERS = "TEST_WARM_SERVERS"
 """The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
 HELD = "TEST_LOADING_IS_HELD"
 """The variable with a FIFO: a server on stdio is loaded when a byte can be read from it, and greets until then."""
+_STOP_SECONDS = 30
 _ENCODING = "PYTHONIOENCODING"
 _UNBUFFERED = "PYTHONUNBUFFERED"
 _NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING, _UNBUFFERED)
@@ -128,7 +129,16 @@ class WarmCommands:
         return path
 
     def close(self) -> None:
-        self._process.communicate()
+        """Ends the helper. Its output is not read to the end: a command that a test has left running holds the pipe."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
         self._directory.cleanup()
 
     def run(

@@ -40,8 +40,8 @@ _PARSER = (
     .enable("strikethrough")
     .disable("reference")
 )
-_SIGNS_OF_LISTS = re.compile(r"^[\s>]*\d+[.)](?=\s)", re.MULTILINE)
-"""Numbers of lists, which are counted again when they are drawn."""
+_SIGNS_OF_LISTS = re.compile(r"^[ \t>]*\d+[.)](?=\s)", re.MULTILINE)
+"""Numbers of list items: the drawing has its own."""
 _EMPTY = Markdown("", hyperlinks=False)
 _WITHIN = "  ↳ "
 """Precedes the items of a subagent."""
