@@ -130,7 +130,7 @@ async def serve_lan(host: str, port: int, pem: Path) -> AsyncIterator[str]:
         yield f"https://{name}:{bound}"
     finally:
         server.close()
-        relay.close()
+        await relay.close()
 
 
 async def _listen(relay: "_Relay", host: str, port: int, context: ssl.SSLContext) -> asyncio.Server:
@@ -151,11 +151,15 @@ class _Relay:
     def __init__(self, port: int) -> None:
         self._port = port
         self._open: Counter[str] = Counter()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
-    def close(self) -> None:
-        for writer in self._writers:
+    async def close(self) -> None:
+        """Ends all connections."""
+        tasks = list(self._writers.values())
+        for writer, task in self._writers.items():
             writer.transport.abort()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")[0]
@@ -163,14 +167,16 @@ class _Relay:
             writer.transport.abort()
             return
         self._open[peer] += 1
-        self._writers.add(writer)
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        assert task is not None
+        self._writers[writer] = task
         try:
             await self._pass_on(peer, reader, writer)
         except* (OSError, _Closed):
             pass
         finally:
             writer.close()  # after the rest is sent
-            self._writers.discard(writer)
+            del self._writers[writer]
             self._open[peer] -= 1
             if not self._open[peer]:
                 del self._open[peer]
