@@ -1,5 +1,5 @@
-// What a session does right now, in one place: at work since when and on what, waiting, starting, silent, or that the
-// server cannot be reached.
+// The current activity of a session, in one place: the running step and its duration, waiting, starting, silent, or
+// offline because the server cannot be reached.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -9,16 +9,16 @@ import { isWorking } from "./sessions";
 import type { SessionRow } from "./types";
 import { duration } from "./words";
 
-/** Of what the stream has told of the running turn. */
+/** The running turn, as the stream reports it. */
 export interface Doing {
-  /** Such as “Run the tests”; empty if that is not known. */
+  /** The running step, such as “Run the tests”; empty if it is not known. */
   what: string;
-  /** When the turn has begun, in milliseconds; 0 if that is not known. */
+  /** When the turn began, in milliseconds; 0 if that is not known. */
   since: number;
 }
 
 const OFFLINE = "Offline: reconnecting. What you write is kept here.";
-/** Milliseconds of a silence that is said; the server tells of longer ones. */
+/** Milliseconds without a connection after which a stream that is reconnecting counts as offline. */
 const SHORT_LOSS = 1500;
 
 export function Activity({ live, row, doing }: { live: Live; row: ReadonlySignal<SessionRow>; doing: ReadonlySignal<Doing> }): VNode | null {

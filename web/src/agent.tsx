@@ -1,4 +1,4 @@
-// The conversation of a subagent: what it was asked, what it did and what it answered. It goes on while the agent works.
+// The conversation of a subagent: its prompt, its steps and its answer. It updates while the subagent works.
 
 import { signal } from "@preact/signals";
 import { createRef, type VNode } from "preact";
@@ -10,7 +10,7 @@ import { Turns, type TurnActs } from "./turn";
 import { TurnWindow } from "./turn_window";
 import type { Item } from "./types";
 
-/** Milliseconds after which what an agent has done meanwhile is read. */
+/** Milliseconds between an event of the subagent and the next read of its transcript. */
 const DELAY = 500;
 const NOTHING = "No output yet.";
 
@@ -23,7 +23,7 @@ class AgentConversation implements Watcher {
   readonly acts: TurnActs;
   readonly note = signal("");
   readonly heading = createRef<HTMLHeadingElement>();
-  /** The calls that have a result, as the stream has told. */
+  /** The calls whose results the stream has reported. */
   private readonly settled = new Set<string>();
   private timer: ReturnType<typeof setTimeout> | undefined;
   private closed = false;
@@ -40,7 +40,7 @@ class AgentConversation implements Watcher {
 
   async open(): Promise<void> {
     this.heading.current?.focus({ preventScroll: true });
-    // From before what was read: whatever is written between the two has it read again.
+    // The cursor is from before the read: an event for anything written in between triggers another read.
     const cursor = await this.read();
     if (!this.closed) this.live.follow(this.session, cursor, this);
   }
@@ -51,8 +51,8 @@ class AgentConversation implements Watcher {
   }
 
   event(name: string, data: Record<string, unknown>): void {
-    // Its steps are told as those of the call that has started it; the transcript says which are its own. With the result
-    // of that call it has written its last.
+    // The stream reports the steps of a subagent under the call that started it; only the transcript says which subagent
+    // they belong to. When that call has a result, the subagent has written its last step.
     const items = (data["items"] as Item[] | undefined) ?? [];
     const isOfAgent = name === "items" && (Boolean(data["parent"]) || items.some((item) => item.agent === this.agent));
     if (!isOfAgent && name !== "ended") return;
@@ -72,11 +72,11 @@ class AgentConversation implements Watcher {
       const page = await this.shown.fetchEnd();
       if (!this.closed) this.shown.show(page);
       this.note.value = page.total ? "" : NOTHING;
-      // A result is told before it is written, and nothing may follow it for long: then it is looked for again.
+      // The stream reports a result before it is in the transcript, and the next event may come much later: read again.
       if (page.turns.some((turn) => turn.items.some((item) => !item.status && this.settled.has(item.id)))) this.readLater();
       return page.cursor ?? null;
     } catch (error) {
-      // One that has just been started has no transcript yet: the next step of the session has it read again.
+      // A subagent that has just started has no transcript yet: the next step of the session triggers another read.
       const isStarting = error instanceof ApiError && error.status === 400 && this.shown.last === undefined;
       this.note.value = isStarting ? NOTHING : messageOf(error);
       return null;

@@ -1,5 +1,5 @@
-// Requests to the server this page came from. A sign-in is a cookie that no script sees, and a second value that only
-// this page's origin has; both are needed for everything.
+// Requests to the server that served this page. A sign-in consists of a cookie that scripts cannot read and a second value
+// that only this page's origin has; every request needs both.
 
 const KEY = "claude-code-mcp.csrf";
 
@@ -17,7 +17,7 @@ export class ApiError extends Error {
 const OFFLINE = "The server cannot be reached.";
 const OFFLINE_ACT = `${OFFLINE} It is not known whether the request was carried out; check when the connection is back.`;
 
-/** What is done when the server says that nobody is signed in. */
+/** Called when the server answers that the user is not signed in. */
 let whenSignedOut: (ways: SignInWays) => void = () => undefined;
 
 export interface SignInWays {
@@ -74,7 +74,7 @@ export async function send<Answer>(method: string, path: string, body?: unknown)
   throw new ApiError(response.status, code, error.message ?? `The server answered ${response.status}.`, answer);
 }
 
-/** The message of whatever was thrown, for people. */
+/** The message of a thrown value, for the user. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

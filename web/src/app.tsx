@@ -1,4 +1,4 @@
-// The app inside an MCP client: one session, live, with its questions. It calls the tools that the model has too.
+// The app inside an MCP client: one session, live, with its questions. It calls the same tools as the model.
 
 import { signal } from "@preact/signals";
 import { render, type VNode } from "preact";
@@ -18,7 +18,7 @@ const MAX_LINES = 2000;
 const CALL = /^\[(tool|ok|failed|denied)\] /;
 const NOBODY = signal<string | null>(null);
 
-/** The session that the app shows, followed by calls of the tools. */
+/** The session that the app shows. It is followed with tool calls. */
 class SessionApp {
   readonly report = signal<Report>({});
   readonly output = signal<readonly Part[]>([]);
@@ -48,7 +48,7 @@ class SessionApp {
     void this.follow();
   }
 
-  /** The result of the call that opened the app: it names the session, and has its state without asking. */
+  /** Shows the result of the call that opened the app: it names the session and already contains its state. */
   private take(result: ToolResult): void {
     const report = (result.structuredContent ?? {}) as Report;
     if (report.sessionId === undefined) {
@@ -74,7 +74,7 @@ class SessionApp {
         await this.update(report);
         const busy = report.status === "running" || report.status === "waiting_for_input";
         wait = report.hasMore ? 0 : WAIT_SECONDS;
-        // A session at rest is looked at now and then: somebody may send it a message from elsewhere.
+        // An idle session is still polled now and then: another client may send it a message.
         if (!busy && !report.hasMore) await pause(PAUSE);
       } catch (error) {
         this.complain(error);
@@ -92,12 +92,12 @@ class SessionApp {
   private async update(report: Report): Promise<void> {
     const cut = new Set((report.truncated ?? []).map((one) => one.part));
     for (const pending of report.pendingInputs ?? []) {
-      // Nobody decides on a part: what was shortened is read whole first.
+      // The user needs the complete input to decide: fetch it first if the report has only a part.
       const shown = this.questions.find(pending.inputId) !== undefined;
       if (cut.has(pending.inputId) && !shown) pending.toolInput = await this.wholeInput(pending.inputId);
     }
     this.show(report);
-    // Last: if a question is answered while it is read, that fails, and what this report says is asked for again.
+    // Last: if a question is answered while its input is fetched, the fetch fails, and this report is requested again.
     this.cursor = report.nextCursor ?? this.cursor;
   }
 
@@ -145,10 +145,10 @@ class SessionApp {
   }
 }
 
-/** Text as Markdown, or a call with its outcome as soon as there is one. */
+/** Text as Markdown, or a tool call, with its outcome once there is one. */
 type Part = { kind: "text"; text: string } | { kind: "tool" | "ok" | "failed" | "denied"; text: string };
 
-/** The parts that lines of output make. */
+/** Groups lines of output into parts. */
 function partsOf(lines: readonly string[]): Part[] {
   const parts: Part[] = [];
   const open: Part[] = [];

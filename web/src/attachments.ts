@@ -1,30 +1,30 @@
-// Pictures and text files that go with a message: chosen, taken with the camera, dropped or pasted. What cannot be sent is
-// refused here, before anything is.
+// Images, PDF documents and text files that are attached to a message: chosen, taken with the camera, dropped or pasted. A
+// file that cannot be sent is refused here, before anything is sent.
 
 import { size } from "./words";
 
 const MAX_ATTACHMENTS = 10;
-/** What the server takes of one picture, in bytes. */
+/** The most bytes that the server accepts for one image or PDF. */
 const MAX_PICTURE = 5 << 20;
 const MAX_TOTAL = 15 << 20;
 const MAX_FILE = 200_000;
-/** Larger pictures are made smaller: the model sees no more of them. */
+/** Images with a longer side are scaled down: the model sees no more detail. */
 const MAX_SIDE = 2048;
 const PICTURE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 export interface Attachment {
   name: string;
-  /** A picture or a PDF document as a `data:` URL, or the text of a file. */
+  /** One of three is set: an image or a PDF document as a `data:` URL, or the text of a file. */
   picture?: string;
   document?: string;
   text?: string;
   bytes: number;
 }
 
-/** The message that a session was started with here, and its pictures: what tells of the turn does not have them. */
+/** The message that this page last started a session with, and its images: the events of the turn do not contain them. */
 export const started: { messageId: string; data: readonly string[] } = { messageId: "", data: [] };
 
-/** The attachments with these files behind them, and why some were not taken. */
+/** Appends files to the attachments; `refused` says why the last refused file was not accepted. */
 export async function withMore(list: readonly Attachment[], files: readonly File[]): Promise<{ all: readonly Attachment[]; refused: string }> {
   let all = list;
   let refused = "";
@@ -42,7 +42,7 @@ export async function withMore(list: readonly Attachment[], files: readonly File
   return { all, refused };
 }
 
-/** The text of a message with the files that go with it; their lengths tell where each ends, whatever is in it. */
+/** The text of a message, followed by its text files. Each states its length, which marks its end. */
 export function withFiles(text: string, attachments: readonly Attachment[]): string {
   const files = attachments.flatMap(({ name, text: content }) => (content === undefined ? [] : [
     `<attached-file name="${name.replace(/["<>\n\r]/g, "_")}" characters="${content.length}">\n${content}\n</attached-file>`]));
@@ -56,7 +56,7 @@ export interface AttachedFile {
 
 const OPENING = /(?:^|\n\n)<attached-file name="([^"\n]*)" characters="(\d{1,7})">\n/y;
 
-/** The other way round: what was written, and the files behind it. */
+/** The reverse of `withFiles`: the text that was typed, and the files after it. */
 export function splitFiles(message: string): { text: string; files: AttachedFile[] } {
   const first = message.startsWith("<attached-file ") ? 0 : message.indexOf("\n\n<attached-file ");
   if (first < 0) return { text: message, files: [] };
@@ -74,7 +74,7 @@ export function splitFiles(message: string): { text: string; files: AttachedFile
   return { text: message.slice(0, first), files };
 }
 
-/** What goes with a message beside its text, as the server takes it. */
+/** The images and documents of a message, in the form that the server accepts. */
 export function dataOf(attachments: readonly Attachment[]): string[] {
   return attachments.flatMap(({ picture: shown, document: read }) => [shown, read].filter((data) => data !== undefined));
 }

@@ -1,5 +1,4 @@
-// Everything that a session has changed, by file, with a list of the files. The lines of a file are drawn when it is
-// unfolded.
+// All changes of a session, by file, with a list of the files. The lines of a file are rendered when it is expanded.
 
 import { useSignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -20,7 +19,7 @@ interface Changes {
   directory: string;
   files: { path: string; diffs: string[]; note: string; digest: string }[];
   cut: boolean;
-  /** Those that changed files, oldest first. */
+  /** The turns that changed files, oldest first. */
   turns: { number: number; prompt: string; isLast: boolean }[];
 }
 
@@ -33,13 +32,13 @@ interface ChangedFile extends ListedFile {
 interface Props {
   id: string;
   comments: Comments;
-  /** Sends a message to the session and goes there. */
+  /** Sends a message to the session and navigates to it. */
   say(text: string, key: string): Promise<void>;
 }
 
-/** So many lines are unfolded at once. */
+/** A file with at most this many changed lines starts expanded. */
 const SHORT = 60;
-/** From this width on there is room for two columns of lines, and for two of them beside the list of files. */
+/** The widths at which two columns of lines fit: without the list of files, and next to it. */
 const ROOM = { alone: "(min-width: 1200px)", listed: "(min-width: 1600px)" } as const;
 
 const SOURCES = {
@@ -83,7 +82,7 @@ export function ChangesPage({ id, comments, say }: Props): VNode {
   );
 }
 
-/** Chooses the turns whose changes are shown: all, one, or those from one on. */
+/** Selects the turns whose changes are shown: all turns, one turn, or one turn and all turns after it. */
 function Turns({ turns, worktree, range }: { turns: Changes["turns"]; worktree: boolean; range: Signal<string> }): VNode | null {
   const id = useFreshId();
   if (turns.length < (worktree ? 1 : 2)) return null;
@@ -163,14 +162,14 @@ function FileChange({ file, comments, room, viewed, mark }: FileProps): VNode {
   const margin = useMemo(() => comments.margin(path), [comments, path]);
   const open = useSignal(!viewed && added + gone <= SHORT);
   const drawn = useRef(false);
-  drawn.current ||= open.value; // what was unfolded in it stays as it is
+  drawn.current ||= open.value; // stays rendered, so that what the user expanded inside it stays expanded
   const view = (seen: boolean): void => {
     mark(seen);
     open.value = !seen;
   };
   return (
     <div class="changed-file">
-      {/* Not in the summary, which is a button itself. */}
+      {/* Outside the summary, because the summary is a button itself. */}
       <label class="viewed"><input type="checkbox" checked={viewed} aria-label={`Viewed ${path}`} onChange={(event) => view(event.currentTarget.checked)} /><span>Viewed</span></label>
       <details class="tool" id={file.id} open={open.value} onToggle={(event) => (open.value = event.currentTarget.open)}>
         <summary>

@@ -1,4 +1,4 @@
-// Pictures of amounts, as plain SVG. Each says the same in words for those who do not see it.
+// Charts of amounts, as plain SVG. Each has a text alternative that says the same.
 
 import { type VNode } from "preact";
 import { dollars, place, visible } from "./words";
@@ -7,27 +7,27 @@ export interface CostBar {
   /** A day or a month. */
   name: string;
   usd: number;
-  /** The dollars by model or project. What costs little is together under `other`, as the server decides. */
+  /** The dollars by model or project. The server adds up small amounts under `other`. */
   parts?: Record<string, number>;
 }
 
 export interface BudgetLine {
-  /** What may be spent in a period. */
+  /** The budget of a period, in dollars. */
   of(name: string): number;
   words: string;
 }
 
 const OTHER = "other";
 const MAX_HEIGHT = 46;
-/** How many times the highest bar a budget may be and still be drawn: beyond, the bars would be too low to be seen. */
+/** A budget above this multiple of the highest bar is not drawn: the bars would be too low to see. */
 const MAX_LIMIT_RATIO = 4;
 
-/** The last days, oldest first. */
+/** The dates of the last `span` days, oldest first. */
 export function lastDays(span: number): string[] {
   return [...Array(span).keys()].map((back) => new Date(Date.now() - (span - 1 - back) * 86_400_000).toISOString().slice(0, 10));
 }
 
-/** What each period has cost, as bars of parts; periods in which nothing was spent are there, and empty. */
+/** The costs of each period as stacked bars. A period without costs has its place, which stays empty. */
 export function CostBars({ lines, names, per, split, limit }: {
   lines: readonly CostBar[]; names: readonly string[]; per: string; split?: string; limit?: BudgetLine | undefined;
 }): VNode {
@@ -82,7 +82,7 @@ interface Bar {
   parts: Record<string, number>;
 }
 
-/** In a fleet, each machine has its own line for a day. What is in no part is under the empty name. */
+/** Adds up the lines of a period: in a fleet, each machine has its own. Costs without parts have the empty name. */
 function together(name: string, lines: readonly CostBar[]): Bar {
   const parts: Record<string, number> = {};
   for (const line of lines) {
@@ -92,7 +92,7 @@ function together(name: string, lines: readonly CostBar[]): Bar {
   return { name, usd: lines.reduce((sum, line) => sum + line.usd, 0), parts };
 }
 
-/** All parts, those that cost most first, and what is put together last. */
+/** The names of all parts, the most expensive first and `other` last. */
 function ranked(bars: readonly Bar[]): string[] {
   const sums = new Map<string, number>();
   for (const bar of bars) for (const [part, spent] of Object.entries(bar.parts)) sums.set(part, (sums.get(part) ?? 0) + spent);
@@ -108,14 +108,14 @@ function colour(series: readonly string[], part: string): string {
   return part === OTHER ? "part-other" : `part-${series.indexOf(part)}`;
 }
 
-/** A project is a path: its last directories tell which one. */
+/** The label of a part. A project is a path; its last directories identify it. */
 function partName(part: string): string {
   return visible(place(part));
 }
 
 const RING = 2 * Math.PI * 6;
 
-/** A part of a whole, from 0 to 1, as a ring that is filled so far. */
+/** A ring that is filled to `part`, from 0 to 1. */
 export function Ring({ part, words }: { part: number; words: string }): VNode {
   return (
     <svg class={`ring${part >= 0.8 ? " nearly-full" : ""}`} role="img" aria-label={words} viewBox="0 0 16 16">

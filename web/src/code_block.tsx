@@ -1,4 +1,4 @@
-// A block of code that can be copied, and that gets its colours later where somebody can tell them.
+// A code block with a copy button. It gets its colours later, if a highlighter is set.
 
 import { useSignal } from "@preact/signals";
 import { createElement, type ComponentChildren, type VNode } from "preact";
@@ -6,13 +6,13 @@ import { useEffect } from "preact/hooks";
 import type { HighlightPart } from "./highlighter";
 import { CopyButton } from "./ui";
 
-/** Finds the parts of a code that get colours, and hands them over when they are known; put together they are the code. */
+/** Splits code into parts with colours and passes them to `done` when they are known. Joined, the parts are the code. */
 export type Highlighter = (code: string, language: string, done: (parts: readonly HighlightPart[]) => void) => void;
 
 const MAX_SPOKEN = 40;
 let highlight: Highlighter = () => undefined;
 
-/** From now on blocks of code get colours. Without it they have none, as inside an MCP client. */
+/** Sets the highlighter of all code blocks. Without one they have no colours, as inside an MCP client. */
 export function setHighlighter(highlighter: Highlighter): void {
   highlight = highlighter;
 }
@@ -21,13 +21,13 @@ export function findParts(code: string, language: string, done: (parts: readonly
   highlight(code, language, done);
 }
 
-/** Parts with their colours. */
+/** Renders parts with their colours. */
 export function coloured(parts: readonly HighlightPart[]): ComponentChildren {
   return parts.map(([classes, text]) => (classes ? createElement("span", { class: classes }, text) : text));
 }
 
-/** The label begins with the name of the language, if it has one. `parts` are drawn in place of the code, which is what
- * is copied. */
+/** `label` begins with the name of the language, if there is one. `parts` replaces the code on the screen; the copy button
+ * still copies `code`. */
 export function CodeBlock({ code, label = "", parts }: { code: string; label?: string; parts?: readonly HighlightPart[] | undefined }): VNode {
   const [language = ""] = label.split(/\s/, 1);
   const found = useSignal<{ code: string; parts: readonly HighlightPart[] }>({ code: "", parts: [] });
@@ -40,7 +40,7 @@ export function CodeBlock({ code, label = "", parts }: { code: string; label?: s
     return () => void (current = false);
   }, [code, language, parts]);
   const known = found.value;
-  // While a code is being written, what was coloured of it stays so until all of it is.
+  // While the code is streamed, the beginning that has colours keeps them until all of the code has colours.
   const shown = parts ?? (known.code && code.startsWith(known.code) ? [...known.parts, ["", code.slice(known.code.length)] as const] : null);
   return (
     <div class="code">

@@ -1,5 +1,5 @@
-// Comments on lines of changes: written below the last of them, kept in this browser as they are typed, and sent to the
-// session as one message that quotes the file, the lines and their text for each.
+// Comments on lines of changes. The user writes a comment below its last line; this browser stores it as it is typed. All
+// comments are sent to the session as one message, which quotes the file, the lines and their text for each.
 
 import { batch, signal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -14,7 +14,7 @@ import { count, visible } from "./words";
 
 const MAX_COMMENTS = 50;
 const MAX_LENGTH = 1000;
-/** Of all quotes together: a draft that is longer would not be kept. */
+/** Characters of all quotes together: a longer draft would not be stored. */
 const MAX_QUOTES = 40_000;
 const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 
@@ -29,18 +29,18 @@ let keys = 0;
 
 /** The comments on the changes of a session. */
 export class Comments {
-  /** A comment is replaced when its range changes; its key and its text stay. */
+  /** A comment is replaced when its range changes; the new one has the same key and text. */
   readonly list: Signal<readonly Comment[]>;
   readonly problem = signal("");
   readonly sending = signal(false);
-  /** The comment whose field takes the focus. */
+  /** The key of the comment whose field takes the focus next. */
   readonly wanted = signal<number | null>(null);
   private readonly scope: string;
-  /** Of a message that may have been sent or not. */
+  /** The key of a message that may already have been sent. */
   private messageKey: string | undefined;
 
-  /** `say` sends the message with its key; it is called with the same key again where it failed. `isWatched` says
-   * whether whoever reads the session may not write to it. */
+  /** `say` sends the message with its key; after a failure it is called again with the same key. `isWatched` tells
+   * whether the user may read the session but not write to it. */
   constructor(session: string, private readonly say: (text: string, key: string) => Promise<void>, private readonly isWatched: () => boolean) {
     this.scope = `comments:${session}`;
     const draft = draftOf(this.scope);
@@ -48,7 +48,7 @@ export class Comments {
     this.messageKey = draft.key;
   }
 
-  /** Where comments on the lines of a file are written; undefined if they could not be sent. */
+  /** The margin for comments on the lines of a file; undefined if the user cannot send any. */
   margin(file: string): Margin | undefined {
     return this.isWatched() ? undefined : {
       placed: (rows) => this.list.value.filter((one) => one.file === file).flatMap(({ key, range }): Placed[] => {
@@ -77,7 +77,7 @@ export class Comments {
     return comment.key;
   }
 
-  /** Puts a comment on other lines of its file; false if it is not there any more. */
+  /** Moves a comment to other lines of its file; false if the comment no longer exists or the lines have no numbers. */
   private move(key: number, rows: readonly Row[]): boolean {
     const range = rangeOf(rows);
     const others = this.list.peek().filter((one) => one.key !== key);
@@ -99,7 +99,7 @@ export class Comments {
 
   write(comment: Comment, text: string): void {
     comment.text.value = text;
-    this.messageKey = undefined; // it is another message now
+    this.messageKey = undefined; // the message has changed, so it needs a new key
     this.save();
   }
 
@@ -127,7 +127,7 @@ export class Comments {
     if (this.sending.peek() || !sent.length) return;
     this.sending.value = true;
     this.messageKey ??= freshKey();
-    this.save(); // before it is sent: after a reload it is still the same message
+    this.save(); // before sending, so that after a reload it is still the same message
     this.complain("");
     try {
       await this.say(commentsMessage(sent), this.messageKey);
@@ -139,7 +139,7 @@ export class Comments {
   }
 }
 
-/** What was written, and the button that sends it; hidden while there is nothing. */
+/** The list of comments and the button that sends them; hidden while there is no comment and no problem. */
 export function CommentsBar({ comments }: { comments: Comments }): VNode {
   const list = comments.list.value;
   const problem = comments.problem.value;
@@ -148,7 +148,7 @@ export function CommentsBar({ comments }: { comments: Comments }): VNode {
     <section class="comments" aria-label="Comments" hidden={!list.length && !problem}>
       <details>
         <summary>{count(list.length, "comment")}</summary>
-        {/* Also those whose lines are not on the page, or not there any more. */}
+        {/* Includes comments whose lines are not on the page or no longer exist. */}
         <ol role="list">
           {list.map(({ key, file, range, text }) => (
             <li key={key}>
@@ -195,19 +195,19 @@ function isSame(one: LineRange, other: LineRange): boolean {
   return one.side === other.side && one.line === other.line && one.end === other.end && one.quote === other.quote;
 }
 
-/** Why there is no room for one more quote; empty if there is. */
+/** Why one more quote does not fit; empty if it does. */
 function tooLong(list: readonly Comment[], range: LineRange): string {
   const length = list.reduce((sum, one) => sum + one.range.quote.length, range.quote.length);
   return length > MAX_QUOTES ? "The commented lines are too long for one message. Send your comments first." : "";
 }
 
-/** A quote stays on its line: neither a carriage return within a line of a file nor a line break in its name may let the
- * file speak in the person's name. */
+/** Keeps a quote on one line. Otherwise a carriage return within a line of a file, or a line break in its name, could make
+ * text of the file look like text of the user. */
 function quoted(text: string): string {
   return text.replace(/\r$/, "").replace(/\r\n|[\n\v\f\r\u001c-\u001e\u0085\u2028\u2029]/g, " ");
 }
 
-/** The comments as one message, by file and line. */
+/** The comments as one message, sorted by file and line. */
 function commentsMessage(comments: readonly Comment[]): string {
   const ordered = [...comments].sort((one, other) => one.file.localeCompare(other.file) || one.range.line - other.range.line);
   const parts = ordered.map(({ file, range, text }) => {

@@ -1,4 +1,4 @@
-// Completes what is being typed: a slash command at the beginning, a file behind an @.
+// Completes the text before the caret: a slash command at the beginning of the message, a file after an @.
 
 import { batch, signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -19,10 +19,10 @@ export class Completion {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private commands: { session: string; names: Promise<string[]> } | null = null;
 
-  /** `session` is where commands and files are known; null if there is none. */
+  /** `session` returns the session whose commands and files are suggested; null if there is none. */
   constructor(private readonly session: () => string | null, private readonly field: () => HTMLTextAreaElement | null, private readonly changed: () => void) {}
 
-  /** Something was typed, or the caret has moved. */
+  /** Call this when the text or the caret has changed. */
   update(): void {
     clearTimeout(this.timer);
     const typed = this.typed();
@@ -31,7 +31,7 @@ export class Completion {
     this.timer = setTimeout(() => void this.find(session, typed), DELAY);
   }
 
-  /** Takes the keys that move in the list and choose from it. */
+  /** Handles the keys that move through the list, choose from it or close it. Returns whether it handled this key. */
   key(event: KeyboardEvent): boolean {
     const choices = this.choices.peek();
     if (!choices.length || event.isComposing) return false;
@@ -66,7 +66,7 @@ export class Completion {
     this.changed();
   }
 
-  /** What stands before the caret: the mark and the text behind it. */
+  /** The mark before the caret and the text after that mark; null if there is none. */
   private typed(): Typed | null {
     const field = this.field();
     if (field === null || field.selectionStart !== field.selectionEnd) return null;
@@ -86,7 +86,7 @@ export class Completion {
     try {
       found = typed.mark === "/" ? await this.findCommands(session, typed.text) : await this.findFiles(session, typed.text);
     } catch {
-      return this.hide(); // what is typed is sent as it is
+      return this.hide(); // no suggestions: the user can still send the text as it is
     }
     if (number !== this.request) return;
     const choices = found.slice(0, MAX_CHOICES);

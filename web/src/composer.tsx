@@ -1,5 +1,5 @@
-// The next message, or the first one of a new session: grows with its text, takes pictures and files, sends with Enter
-// where there is a keyboard. What is typed or attached stays in this browser until it is sent.
+// The composer of the next message, or of the first message of a new session. It grows with its text, accepts images and
+// files, and sends with Enter where there is a keyboard. Text and attachments stay in this browser until they are sent.
 
 import { signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
@@ -22,19 +22,19 @@ export interface Outgoing {
   attachments: readonly Attachment[];
 }
 
-/** What would be sent. */
+/** The text and the attachments, as the user has entered them. */
 interface Written {
   text: string;
   attachments: readonly Attachment[];
 }
 
 export interface ComposerOptions {
-  /** Whose draft it is. */
+  /** The scope that the draft is stored under. */
   scope: () => string;
   say(message: Outgoing): Promise<void>;
-  /** Where commands and files are known for completion. */
+  /** The session whose commands and files are suggested; null if there is none. */
   completes: () => string | null;
-  /** What is told where it is not known whether the message was sent. */
+  /** Shown when it is not known whether the message was sent. */
   unsure: string;
 }
 
@@ -42,21 +42,21 @@ export class Composer {
   readonly text = signal("");
   readonly attachments = signal<readonly Attachment[]>([]);
   readonly problem = signal("");
-  /** What there is to know that is no problem. */
+  /** Information that is not a problem. */
   readonly note = signal("");
   readonly sending = signal(false);
-  /** Whether Claude is at work, so that a message is added and the work can be stopped. */
+  /** Whether Claude is working: then a message is added to the work, and the user can stop it. */
   readonly busy = signal(false);
-  /** Whether a question waits, which comes first. */
+  /** Whether a question is open. The question takes precedence. */
   readonly asking = signal(false);
   readonly hidden = signal(false);
-  /** What is written is sent in another way than usual, until that is done or given up. */
+  /** Replaces the usual way to send, until the message is sent or the user cancels. `before` is the draft to restore. */
   readonly detour = signal<{ about: string; say(message: Outgoing): Promise<void>; before: Written } | null>(null);
   readonly completion: Completion;
   field: HTMLTextAreaElement | null = null;
-  /** What may have been sent or not, and its key. */
+  /** A message that may already have been sent, and its key. */
   private unsure: (Written & { key: string }) | null = null;
-  /** Settles when the files of the draft are here. */
+  /** Settles when the files of the draft are loaded. */
   private readonly restored: Promise<void>;
   private closed = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -70,7 +70,7 @@ export class Composer {
     addEventListener("pagehide", this.keep);
   }
 
-  /** The page may not come back: what was typed last is kept now. */
+  /** Saves unsaved text at once, because the page may not come back. */
   private readonly keep = (): void => {
     if (this.timer !== undefined) this.save();
   };
@@ -78,14 +78,14 @@ export class Composer {
   private async restoreFiles(draft: { text: string; key?: string | undefined; attached?: number }): Promise<void> {
     const found = await attachmentsOf(this.options.scope());
     if (this.closed || this.detour.peek() !== null || !found.length) return;
-    // Not with fewer of them: that would be another message under the same key.
+    // Keep the key only if all files are there: with fewer, it would be a different message under the same key.
     if (draft.key && found.length === draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: found };
     const added = this.attachments.peek();
     if (added.length) this.attach([...found, ...added]);
-    else this.attachments.value = found; // as they were kept
+    else this.attachments.value = found; // they are stored already
   }
 
-  /** The page of this message is left. */
+  /** Call this when the user leaves the page of this message. */
   close(): void {
     this.closed = true;
     this.completion.hide();
@@ -97,14 +97,14 @@ export class Composer {
     this.field?.focus({ preventScroll: true });
   }
 
-  /** Text that was sent and never read comes before what was typed since. */
+  /** Puts messages that were sent but never read back into the field, before the text typed since. */
   putBack(texts: readonly string[], attachments: readonly Attachment[] = []): void {
     this.text.value = [...texts, this.text.peek()].filter((text) => text.trim()).join("\n\n");
     if (attachments.length) this.attach([...attachments, ...this.attachments.peek()]);
     this.save();
   }
 
-  /** Has this text edited and sent by `say`; `about` says what that means. What was typed before comes back after it. */
+  /** Lets the user edit this text and send it with `say`; `about` explains the effect. Then the previous draft returns. */
   rewrite(text: string, attachments: readonly Attachment[], about: string, say: (message: Outgoing) => Promise<void>): void {
     const before = this.detour.peek()?.before ?? this.written();
     this.detour.value = { about, before, say: async (message) => {
@@ -135,7 +135,7 @@ export class Composer {
   private save(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
-    if (this.detour.peek() !== null) return; // the draft is what was typed before
+    if (this.detour.peek() !== null) return; // the stored draft stays the previous one
     const now = this.written();
     saveDraft(this.options.scope(), now.text, this.keyOf(now), now.attachments.length);
   }
@@ -159,13 +159,13 @@ export class Composer {
     return { text: this.text.peek(), attachments: this.attachments.peek() };
   }
 
-  /** The key of what may have been sent, if this is it. */
+  /** The key of the message that may already have been sent, if this is that message. */
   private keyOf(now: Written): string | undefined {
     return this.unsure !== null && isSame(this.unsure, now) ? this.unsure.key : undefined;
   }
 
   async submit(): Promise<void> {
-    await this.restored; // otherwise a message would go without the files that belong to it
+    await this.restored; // otherwise the message would be sent without its files
     const { text: typed, attachments } = this.written();
     const text = withFiles(typed.trim(), attachments);
     const images = dataOf(attachments);
@@ -174,7 +174,7 @@ export class Composer {
     this.sending.value = true;
     this.problem.value = this.note.value = "";
     this.completion.hide();
-    // Before it is sent: a page that is closed now still knows the key.
+    // Before sending: if the page is closed now, the key is still known afterwards.
     this.unsure = { key, text: typed, attachments };
     this.save();
     try {
@@ -192,7 +192,7 @@ export class Composer {
     this.save();
   }
 
-  /** The server answers again: that it could not be reached is no longer true. What was written is still here. */
+  /** Call this when the server can be reached again: replaces the problem with a note. The text is still in the field. */
   reachable(): void {
     if (this.problem.peek() !== this.options.unsure) return;
     this.problem.value = "";
@@ -200,7 +200,7 @@ export class Composer {
   }
 }
 
-/** Whether the server may have done what it was asked all the same. */
+/** Whether the server may have carried out the request despite the error. */
 export function isUnknown(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || (error.status >= 500 && error.code.startsWith("HTTP_")));
 }
@@ -239,14 +239,14 @@ export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop
   const key = (event: KeyboardEvent): void => {
     if (completion.key(event)) return;
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    // On a phone Enter is a new line: there is no other key for it.
+    // On a phone Enter inserts a line break: there is no other key for that.
     if (!event.ctrlKey && !event.metaKey && !matchMedia("(pointer: fine)").matches) return;
     event.preventDefault();
     void composer.submit();
   };
   const paste = (event: ClipboardEvent): void => {
     const pasted = [...(event.clipboardData?.files ?? [])];
-    // A program that copies text may add a picture of it.
+    // A program that copies text may add an image of it: paste only the text.
     if (!pasted.length || event.clipboardData?.types.includes("text/plain")) return;
     event.preventDefault();
     composer.add(pasted);
@@ -275,7 +275,7 @@ export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop
       <div class="composer-row">
         <input type="file" hidden multiple ref={files} onChange={(event) => {
           const chosen = [...(event.currentTarget.files ?? [])];
-          event.currentTarget.value = ""; // the same file may be chosen again
+          event.currentTarget.value = ""; // so that the user can choose the same file again
           composer.add(chosen);
         }} />
         <label class="spoken" for={id}>{label}</label>

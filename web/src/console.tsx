@@ -1,5 +1,4 @@
-// The console of somebody who is signed in: which page is shown, the list of sessions beside it, and the state of the
-// connection.
+// The console of a signed-in user: the current page, the list of sessions next to it, and the state of the connection.
 
 import { signal, useSignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -25,17 +24,17 @@ import { Settings } from "./settings";
 import { below } from "./tool_input";
 import type { Me } from "./types";
 
-/** Milliseconds without the server after which it is said how to start one. */
+/** Milliseconds without a connection after which the page says how to start the server. */
 const NO_SERVER = 10_000;
-/** Milliseconds for which a new question takes no answer by a key. */
+/** Milliseconds for which a new question cannot be answered with a key. */
 const TOO_SOON = 800;
 const LINE_WORDS = { connecting: "Connecting…", live: "", offline: "Offline: trying again", refused: "" } as const;
 export const START_WORDS = "To start it, type “claude-code-mcp web” on the machine where it ran.";
 const PAGES = [["/new", "New"], ["/costs", "Costs"], ["/servers", "Servers"], ["/settings", "Settings"]] as const;
 
-/** What the address of the page leads to: an area and, of a session, a part of it. */
+/** The target of the URL fragment: an area and, for a session, a part of it. */
 interface Route {
-  /** The whole of it: another one is another page. */
+  /** The complete route. A different key is a different page. */
   key: string;
   area: string;
   session: string | null;
@@ -44,15 +43,15 @@ interface Route {
   line: number;
 }
 
-/** What the components of the page share. */
+/** The state that the components of the page share. */
 class ConsoleState {
   readonly live: Live;
   readonly list: SessionList;
   readonly route: Signal<Route>;
-  /** What was said to people who do not see the screen. With another number the same text is said again. */
+  /** The last announcement for screen readers. A new number announces the same text again. */
   readonly announced = signal({ text: "", number: 0 });
   readonly around: Surroundings;
-  /** The session that was left last. */
+  /** The session of the page that the user left last; null if that page had none. */
   left: string | null = null;
 
   constructor(readonly me: Me, readonly signedOut: () => void) {
@@ -71,7 +70,7 @@ class ConsoleState {
     location.hash = `#${route}`;
   };
 
-  /** The address has changed. */
+  /** Handles a change of the URL fragment. */
   readonly follow = (): void => {
     if (location.hash.startsWith("#ticket=")) return;
     this.left = this.route.peek().session;
@@ -81,23 +80,23 @@ class ConsoleState {
 
   private arrive(): void {
     const { area, session, part } = this.route.peek();
-    // Before the page is drawn: some of it measures itself, and what there is room for depends on this.
+    // Before the page renders: some components measure themselves, and their room depends on the area.
     document.body.dataset["area"] = area;
     this.list.current.value = session;
     fileRoute.value = session === null ? null : (path, line) => this.routeOfFile(session, path, line);
     if (session === null) this.list.title.value = "";
-    // A conversation follows its session itself, as soon as it is read.
+    // A conversation follows its session itself, once it has been read.
     if (session === null || part === "changes" || part === "file") this.live.follow(null, null, null);
   }
 
-  /** Files below the session's directory can be shown; whether one is there is told by the server. */
+  /** The route of a file below the session's directory; null for any other. The server reports whether the file exists. */
   private routeOfFile(session: string, path: string, line: number): string | null {
     const inside = below(path, this.live.rows.get(session)?.directory ?? "");
     if (/^([/\\]|[A-Za-z]:)/.test(inside) || inside.split(/[/\\]/).includes("..")) return null;
     return `${routeOf(session)}/file/${encodeURIComponent(inside)}/${line}`;
   }
 
-  /** Sends a message to a session, and goes there. */
+  /** Sends a message to a session and navigates to it. */
   async say(id: string, text: string, key: string): Promise<void> {
     const { sessionId, messageId } = await post<{ sessionId: string; messageId: string }>(sessionPath(id, "messages"), { message: text, messageKey: key });
     noteSent(sessionId, { messageId, text });
@@ -110,7 +109,7 @@ class ConsoleState {
   }
 }
 
-/** The route that the address names. One whose parts cannot be decoded leads to an area that does not exist. */
+/** Reads the route from the URL fragment. If its parts cannot be decoded, the area is one that does not exist. */
 function readRoute(): Route {
   const key = location.hash.replace(/^#/, "") || "/";
   let parts: string[];
@@ -140,7 +139,7 @@ export function Console({ me, signedOut }: { me: Me; signedOut: () => void }): V
     };
   }, []);
   useLayoutEffect(() => {
-    // Who comes back to the list goes on where they left it. A conversation takes the focus itself.
+    // Back on the list, the focus returns to the session that the user left. A conversation sets the focus itself.
     if (route.area !== "list") main.current?.querySelector<HTMLElement>("h1")?.focus({ preventScroll: true });
     else if (state.left !== null) nav.current?.querySelector<HTMLElement>(`[data-key="${CSS.escape(state.left)}"] a`)?.focus();
   }, [route.key]);
@@ -211,14 +210,14 @@ function Review({ id, route: { part, what, line }, state }: { id: string; route:
   return <FilePage session={id} path={what} line={line} comments={comments} />;
 }
 
-/** The state of the connection, and how a server is started that does not come back. */
+/** The state of the connection and, if the server does not come back, how to start it. */
 function Line({ live }: { live: Live }): VNode {
   const now = useSignal(0);
   void live.version.value;
   void now.value;
   const { state, lostSince } = live;
   const left = lostSince ? NO_SERVER - (Date.now() - lostSince) : NO_SERVER;
-  // Between two attempts it is connecting, which takes nothing back.
+  // A new attempt sets the state to “connecting”, which does not hide this message.
   const none = lostSince > 0 && left <= 0 && navigator.onLine;
   useEffect(() => {
     if (!lostSince || left <= 0) return;
@@ -232,7 +231,7 @@ function Line({ live }: { live: Live }): VNode {
   return <p class="line" role="status" data-state={none ? "offline" : state}>{none ? `The server does not respond. ${START_WORDS}` : LINE_WORDS[state]}</p>;
 }
 
-/** What a key does where nobody types. */
+/** Handles keyboard shortcuts; while a form field has the focus, there are none. */
 function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | null, nav: HTMLElement | null): void {
   const typing = (event.target as HTMLElement).matches("input, textarea, select");
   if (event.key === "Escape" && !typing) go("/");
@@ -243,13 +242,13 @@ function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | n
   event.preventDefault();
 }
 
-/** Answers the first open question by the key of a button; before all of it was on screen, an allowance reads on. What
- * the button does is up to the question: so it is pressed, as by a person. */
+/** Answers the first open question with the shortcut key of a button. Until all of the question was in the viewport, a key
+ * that allows scrolls on instead. The question decides what its button does, so this clicks the button like a user. */
 function answerBy(key: string, main: HTMLElement | null): boolean {
   if (!["a", "s", "d"].includes(key)) return false;
   const asked = main?.querySelector<HTMLElement>(".question.permission:not(.closed), .question.plan_review:not(.closed)");
   const button = asked?.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked?.querySelector<HTMLElement>(".lines-left"));
-  // A key that was meant for the question before is not an answer to the one that has taken its place.
+  // A key that was meant for the previous question must not answer the one that took its place.
   if (performance.now() - Number(asked?.dataset["since"] ?? 0) > TOO_SOON) button?.click();
   return Boolean(button);
 }

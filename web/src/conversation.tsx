@@ -1,4 +1,4 @@
-// One session: what was said and done, what happens now, the questions that wait, and the next message.
+// The page of one session: its conversation, its current activity, its open questions, and the composer.
 
 import { type ComponentChildren, type VNode } from "preact";
 import { useLayoutEffect, useMemo } from "preact/hooks";
@@ -24,9 +24,9 @@ import { costOf, place } from "./words";
 interface Props {
   id: string;
   around: Surroundings;
-  /** A question that is to be shown. */
+  /** The question to show. */
   wanted: string | null;
-  /** A text that is to be found. */
+  /** The text to find. */
   sought: string | null;
 }
 
@@ -38,7 +38,7 @@ export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
     return () => session.close();
   }, []);
   useLayoutEffect(() => {
-    // The room for the conversation changes: who reads its end goes on to do so.
+    // When the scroller changes its size, a reader at the end stays at the end.
     const resized = new ResizeObserver(() => session.keepEnd());
     if (session.shown.scroller.current !== null) resized.observe(session.shown.scroller.current);
     return () => resized.disconnect();
@@ -59,7 +59,7 @@ export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
         <p class="note" role="status">{missing.value ? <>There is no such session, or it is not yours. <a href="#/">All sessions</a></> : session.note.value}</p>
       </div>
       <div class="newest-place">
-        {/* It never covers the answers to a question. */}
+        {/* Not while a question is open, so that it never covers the answers. */}
         {!session.following.value && !session.isAsked.value && <button type="button" class="newest" onClick={() => void session.toNewest()}>Jump to the end</button>}
       </div>
       <div class="comments-place"><CommentsBar comments={session.comments} /></div>
@@ -90,7 +90,7 @@ function Head({ session, around }: { session: Conversation; around: Surroundings
   );
 }
 
-/** What there is to know of the session: its state, where it is, and what it has cost. */
+/** Facts about the session: its state, where it is, and what it has cost. */
 function About({ session }: { session: Conversation }): VNode {
   const row = session.row.value;
   const status = statusWord(row);
@@ -108,7 +108,7 @@ function About({ session }: { session: Conversation }): VNode {
   );
 }
 
-/** What there is to be done while the machine of the session is gone. */
+/** The actions that the user has while the machine of the session is gone. */
 function Gone({ session, around }: { session: Conversation; around: Surroundings }): VNode | null {
   void around.live.version.value;
   const lost = session.lostMachine.value;
@@ -119,7 +119,7 @@ function Gone({ session, around }: { session: Conversation; around: Surroundings
   );
 }
 
-/** In place of the next message, for who may only watch. */
+/** Replaces the composer if the user may only watch, or while the session is open in a terminal. */
 function Watching({ session }: { session: Conversation }): VNode | null {
   const row = session.row.value;
   if (isWatched(row)) return <p class="watching hint">You are watching. {row.sharedBy ?? ""} has shared this session with you.</p>;

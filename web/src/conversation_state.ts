@@ -1,5 +1,5 @@
-// One session as it is followed: its conversation, what happens now, the questions that wait, and the next message. Views
-// read the signals; of the page itself only the position of the scroller and the focus are set here.
+// The state of one session that the page follows: its conversation, its current activity, its open questions, and the
+// composer. Views read the signals. In the page itself, this file sets only the scroll position and the focus.
 
 import { batch, computed, effect, signal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { createRef } from "preact";
@@ -28,26 +28,27 @@ import { visible } from "./words";
 const NEAR_END = 120;
 const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
-/** What is told of the end of the conversation. While that is not on the page, it is not shown; it is read with the end. */
+/** Events that change the end of the conversation. While the end is not on the page, they are ignored: a later read of the
+ * end includes them. */
 const OF_THE_END = new Set(["turn", "partial", "block", "items", "gap", "reset", "grown"]);
 
 export interface Surroundings {
   live: Live;
-  /** Says something to people who do not see the screen. */
+  /** Announces a text to screen readers. */
   announce(text: string): void;
   go(route: string): void;
-  /** What the tab is called beside the number of those who wait. */
+  /** Sets the title of the tab, which also shows the number of sessions that wait. */
   name(title: string): void;
   modes: readonly string[];
 }
 
 export class Conversation implements Watcher {
-  /** It changes when the session is moved. */
+  /** Changes when the session is moved. */
   readonly id: Signal<string>;
-  /** What is known of the session, as of the last picture of the screen. */
+  /** The row of the session, as of the last animation frame. */
   readonly row: ReadonlySignal<SessionRow>;
   readonly directory: ReadonlySignal<string>;
-  /** Whose session it is, if this person may only watch it. */
+  /** The owner of the session if the user may only watch it, otherwise null. */
   readonly owner: ReadonlySignal<string | null>;
   readonly shown: TurnWindow;
   readonly acts: TurnActs;
@@ -59,9 +60,9 @@ export class Conversation implements Watcher {
   };
   readonly doing = signal<Doing>({ what: "", since: 0 });
   readonly note = signal("");
-  /** There is no such session, or none that this person may see. */
+  /** Whether the session does not exist or the user may not see it. */
   readonly missing = signal(false);
-  /** The machine that has it, while that is gone; empty if it is not known which. */
+  /** The machine of the session while that machine is gone, otherwise null; empty if it is not known which one. */
   readonly lostMachine = signal<string | null>(null);
   readonly todo = new TodoList();
   readonly find = new Find(() => this.id.peek(), (turn, itemId) => this.jump(turn, itemId));
@@ -70,27 +71,27 @@ export class Conversation implements Watcher {
   readonly isAsked = computed(() => this.questions.shown.value.some(({ closed }) => closed.value === null));
   readonly composer: Composer;
   readonly comments: Comments;
-  /** Whether somebody reads the end, and goes on to do so as it grows. */
+  /** Whether the reader is at the end and stays there as the conversation grows. */
   readonly following = signal(true);
   readonly heading = createRef<HTMLHeadingElement>();
-  /** Where the scroller was when it was last looked at. */
+  /** The scroll position at the last check. */
   private top = 0;
   private readonly calls = new Map<string, Item>();
-  /** What went with messages that are queued, while this page is open. */
+  /** The attachments of queued messages, while this page is open. */
   private readonly attached = new Map<string, readonly Attachment[]>();
-  /** Questions that are being answered here: what the stream tells of them is not news. */
+  /** Questions that the user is answering on this page: the stream's events about them are not news. */
   private readonly answering = new Set<string>();
   private readonly stops: readonly (() => void)[];
   private closed = false;
-  /** It could not be read; it is read again when the server can be reached. */
+  /** Whether the last read failed. The conversation is read again when the server can be reached. */
   private stale = false;
   private looking = false;
-  /** Whether the server could not be reached when that was looked at last. */
+  /** Whether the server could not be reached at the last check. */
   private wasLost = false;
-  /** It had no transcript when it was read. */
+  /** Whether the session had no transcript at the last read. */
   private unwritten = false;
 
-  /** `wanted` is a question that is to be shown, `sought` a text. */
+  /** `wanted` is the question to show, `sought` the text to find. */
   constructor(id: string, private readonly around: Surroundings, private wanted: string | null, private readonly sought: string | null) {
     const { live } = around;
     this.id = signal(id);
@@ -128,7 +129,7 @@ export class Conversation implements Watcher {
     ];
   }
 
-  /** What is known of the session now: `row` may be a picture behind. */
+  /** The current row of the session: `row` may be one frame behind. */
   private get now(): SessionRow {
     return this.around.live.rows.get(this.id.peek()) ?? { sessionId: this.id.peek() };
   }
@@ -139,7 +140,7 @@ export class Conversation implements Watcher {
     if (this.sought !== null && !this.missing.peek() && !this.closed) await this.find.seek(this.sought);
   }
 
-  /** Shows the end of the conversation, and what happens from there on. */
+  /** Shows the end of the conversation and follows the events from there. */
   async readEnd(): Promise<void> {
     const cursor = await this.load();
     if (this.closed) return;
@@ -155,7 +156,7 @@ export class Conversation implements Watcher {
 
   // -- reading ------------------------------------------------------------------------------------------------------
 
-  /** Reads the end of the conversation and the open questions; returns where the events go on. */
+  /** Reads the end of the conversation and the open questions. Returns the cursor from which the events continue. */
   private async load(): Promise<string | null> {
     try {
       const [page, details] = await Promise.all([this.shown.fetchEnd(), get<SessionDetails>(sessionPath(this.id.peek()))]);
@@ -186,10 +187,10 @@ export class Conversation implements Watcher {
     }
   }
 
-  /** A copy of a session has its history on disk only after its first turn. */
+  /** Reads the history of a copied session, which is on disk only after the first turn of the copy. */
   private async readHistory(): Promise<void> {
     this.unwritten = false;
-    const page = await this.shown.fetchEnd().catch(() => null); // what has happened here is on the page in any case
+    const page = await this.shown.fetchEnd().catch(() => null); // the events of this page are shown in any case
     if (page === null || this.closed || page.total <= this.shown.turns.peek().length) return;
     batch(() => {
       this.shown.clear();
@@ -198,7 +199,7 @@ export class Conversation implements Watcher {
     this.keepEnd();
   }
 
-  /** Shows the place where something was found. */
+  /** Scrolls to a turn, or to an item of it, and stops following the end. */
   async jump(turn: number, itemId: string | null): Promise<void> {
     this.following.value = false;
     await this.shown.jump(turn, itemId);
@@ -212,7 +213,7 @@ export class Conversation implements Watcher {
     this.lookForMachine();
   }
 
-  /** A session goes with its machine, and is read again when that is back. */
+  /** Reads the session again when its machine is gone or back. */
   private lookForMachine(): void {
     const lost = this.lostMachine.peek();
     const machine = this.around.live.machines.find(({ id }) => id === (lost || this.now.machineId));
@@ -221,7 +222,7 @@ export class Conversation implements Watcher {
     void this.readEnd().finally(() => (this.looking = false));
   }
 
-  /** Another machine has the session: everything of it is read there. */
+  /** Continues with the session on another machine: reads everything from there. */
   async goneOn(id: string, words: string): Promise<void> {
     if (id !== this.id.peek()) return this.around.go(routeOf(id));
     await this.readEnd();
@@ -303,7 +304,7 @@ export class Conversation implements Watcher {
     }
   }
 
-  /** The turn that goes on; the first one of a session of which nothing is known yet. */
+  /** The current turn. If no turn is known yet, this creates the first one. */
   private current(): TurnState {
     return this.shown.last ?? this.shown.put({ number: 1, items: [] });
   }
@@ -316,16 +317,17 @@ export class Conversation implements Watcher {
     if (what && what !== this.doing.peek().what) this.doing.value = { ...this.doing.peek(), what: visible(what) };
   }
 
-  /** Numbers in events count from the server's start, those of the transcript from the session's. */
+  /** Numbers the turn itself: turn numbers in events count from the start of the server, those in the transcript from the
+   * start of the session. */
   private beginTurn(turn: Turn): void {
     const known = this.shown.turns.peek().some((one) => one.turn.peek().messageId && one.turn.peek().messageId === turn.messageId);
     if (!known) this.shown.put({ ...turn, number: (this.shown.last?.number ?? 0) + 1, items: [] });
     if (turn.messageId) this.taken(turn.messageId);
   }
 
-  /** The row itself comes at most twice a second; what is shown here must not lag behind. */
+  /** Applies a new status at once: the server sends the row at most twice a second, and this page must not lag behind. */
   private learnStatus(status: NonNullable<SessionRow["status"]>): void {
-    // Only a row takes back that nobody answered: of a turn that is told again, the states before that come again too.
+    // Only a row clears `unanswered`: a replayed turn includes the states from before the question went unanswered.
     const missed = this.now.unanswered ? "unanswered" : null;
     const limited = status === "limit_reached" && !this.now.limit?.continuesAt ? "limit" : missed;
     const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : limited;
@@ -342,7 +344,7 @@ export class Conversation implements Watcher {
     (turn ?? this.current()).put(item, parent);
   }
 
-  /** The result of a call comes without the call, which the list of tasks needs. */
+  /** Passes calls to the task list. A result arrives without its call, so this adds the call, which the list needs. */
   private seen(item: Item): void {
     if (item.kind !== "tool") return;
     const whole = { ...this.calls.get(item.id), ...Object.fromEntries(Object.entries(item).filter(([, value]) => value)) } as Item;
@@ -352,15 +354,16 @@ export class Conversation implements Watcher {
     }
   }
 
-  /** Changes a call that is on the page. */
+  /** Changes a call if it is on the page. */
   private call(id: string | null | undefined, change: (state: ItemState) => void): void {
     const state = id ? this.shown.turnOf(id)?.find(id) : undefined;
     if (state !== undefined) change(state);
   }
 
-  // -- messages that wait -------------------------------------------------------------------------------------------
+  // -- queued messages ----------------------------------------------------------------------------------------------
 
-  /** Those that the server has, and those of this browser of which nothing came: the server ended before. */
+  /** Shows the messages queued on the server, and those sent from this browser that are lost because the server ended
+   * before Claude read them. */
   private async showQueue(queued: readonly QueuedMessage[]): Promise<void> {
     const id = this.id.peek();
     const lost: QueuedMessage[] = [];
@@ -371,13 +374,13 @@ export class Conversation implements Watcher {
         if (state === "taken") forgetSent(id, message.messageId);
         else if (state !== "queued") lost.push({ ...message, lost: true });
       } catch {
-        // It is looked for again when the conversation is read again.
+        // The next read of the conversation checks it again.
       }
     }
     if (!this.closed) this.queue.set([...lost, ...queued]);
   }
 
-  /** A message is in the conversation, or is not wanted any more. */
+  /** Forgets a message that is in the conversation or no longer wanted. */
   private taken(messageId: string): void {
     forgetSent(this.id.peek(), messageId);
     this.attached.delete(messageId);
@@ -420,7 +423,7 @@ export class Conversation implements Watcher {
       const { question } = await get<{ question: Question }>(sessionPath(this.id.peek(), "questions", encodeURIComponent(id)));
       this.showQuestion(question);
     } catch (error) {
-      // Somebody was faster, which the stream tells; anything else must be seen.
+      // 409: the question is already answered, which the stream reports. The user must see any other error.
       if (!(error instanceof ApiError && error.status === 409)) this.note.value = messageOf(error);
     }
   }
@@ -446,7 +449,7 @@ export class Conversation implements Watcher {
 
   readonly answer = async (question: Question, answer: Answer): Promise<void> => {
     const { questionId } = question;
-    // The stream may tell of this answer before its reply comes.
+    // The stream may report this answer before the response to the request arrives.
     this.answering.add(questionId);
     try {
       await post(sessionPath(this.id.peek(), "questions", encodeURIComponent(questionId)), answer);
@@ -460,18 +463,18 @@ export class Conversation implements Watcher {
     this.focusNext();
   };
 
-  /** The keyboard goes on with the next question, else with the conversation. */
+  /** Moves the focus to the next question. If there is none, moves it to the composer, or by touch to the heading. */
   private focusNext(): void {
     const [next] = this.questions.open;
     if (next !== undefined) next.wanted.value = true;
     else if (matchMedia("(pointer: fine)").matches) this.composer.focus();
-    else this.heading.current?.focus({ preventScroll: true }); // a keyboard that slides in would hide what happens next
+    else this.heading.current?.focus({ preventScroll: true }); // an on-screen keyboard would hide what happens next
   }
 
   private answered(id: string, data: Record<string, unknown>): void {
     const question = this.questions.find(id)?.question;
     if (question === undefined || this.answering.has(id)) return;
-    // That nobody answered stays on the page, with the reason.
+    // An expired question needs no words here: a notice with the reason stays on the page.
     if (data["closure"] !== "answered") return this.dropQuestion(id, data["closure"] === "expired" ? "" : "Claude has withdrawn the question.");
     const { sentence, short } = decisionWords(question, data["allow"] === true, String(data["by"] ?? ""), this.now.sharedBy ?? null);
     if (short) this.call(question.toolUseId, ({ decided }) => (decided.value = short));
@@ -486,7 +489,7 @@ export class Conversation implements Watcher {
     if (why) this.around.announce(why);
   }
 
-  // -- acts ---------------------------------------------------------------------------------------------------------
+  // -- actions ------------------------------------------------------------------------------------------------------
 
   readonly sayPlain = (text: string, key = freshKey()): Promise<void> => this.say({ text, images: [], key, attachments: [] });
 
@@ -494,7 +497,7 @@ export class Conversation implements Watcher {
     const id = this.id.peek();
     const body = { message: text, messageKey: key, ...(images.length ? { images } : {}) };
     const answer = await post<{ sessionId: string; messageId: string; notices?: string[] }>(sessionPath(id, "messages"), body);
-    // Unless it is in the conversation already: the stream may be faster than the answer.
+    // Note it as sent unless it is in the conversation already: the stream may be faster than the response.
     const turn = this.shown.turns.peek().find((one) => one.turn.peek().messageId === answer.messageId);
     if (turn !== undefined) turn.sent.value = images;
     else if (!this.shown.turnOf(`${answer.messageId}:0`)) {
@@ -509,7 +512,7 @@ export class Conversation implements Watcher {
     else if (stored) await this.open();
   }
 
-  /** Writes an earlier message anew. The session stays as it is: a copy goes on from before that message. */
+  /** Lets the user rewrite an earlier message. The session does not change: a copy continues from before that message. */
   private rewrite(turn: Turn): void {
     const { text, files } = splitFiles(turn.prompt ?? "");
     const attachments = files.map(({ name, text: content }) => ({ name, text: content, bytes: content.length }));
@@ -527,7 +530,7 @@ export class Conversation implements Watcher {
       });
   }
 
-  /** A prompt that Claude has begun to answer is in the conversation already; another is sent once more. */
+  /** Retries a failed turn. If Claude began to answer, the prompt is in the conversation; otherwise it is sent again. */
   private async tryAgain(turn: Turn, begun: boolean): Promise<void> {
     if (begun) return this.sayPlain("The last turn failed. Please try again.");
     const images = await Promise.all([...Array(turn.images ?? 0).keys()].map((at) => this.image(turn.number, at)));
@@ -539,10 +542,10 @@ export class Conversation implements Watcher {
     if (droppedMessages.length) this.putBack(droppedMessages);
   };
 
-  // -- the position of the scroller ---------------------------------------------------------------------------------
+  // -- scroll position ----------------------------------------------------------------------------------------------
 
-  /** Who scrolls up no longer follows, and who comes to the end does again. More may have come below meanwhile: that
-   * the end is far does not mean that somebody has left it. */
+  /** Stops following when the reader scrolls up, and follows again when the reader reaches the end. New content may have
+   * been added below in the meantime: a distance to the end alone does not mean that the reader has left it. */
   scrolled(): void {
     const scroller = this.shown.scroller.current;
     if (scroller === null) return;
@@ -553,7 +556,7 @@ export class Conversation implements Watcher {
     this.shown.scrolled();
   }
 
-  /** Whoever has read elsewhere goes on at the end. */
+  /** Jumps to the end and follows it. */
   async toNewest(): Promise<void> {
     this.following.value = true;
     if (this.shown.cutEnd.peek()) {
@@ -563,7 +566,7 @@ export class Conversation implements Watcher {
     this.keepEnd();
   }
 
-  /** Whoever reads the end still does so after what was drawn last. A question stays where it is. */
+  /** Keeps a reader who follows the end at the end after a render. An open question stays in place. */
   keepEnd(): void {
     whenDrawn(() => {
       const scroller = this.shown.scroller.current;

@@ -1,5 +1,5 @@
-// What sessions have cost, by day, month, project, model or session, with a bar for each; and for whom the policy shows it
-// to, what everybody has spent, by person and group too.
+// The costs of sessions by day, month, project, model or session, with a bar for each. If the policy allows it, the user
+// also sees the costs of everybody, which can be grouped by person and group too.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -17,10 +17,10 @@ import { useFreshId } from "./ui";
 interface Line {
   name: string;
   title?: string | null;
-  /** Of people: the month or day, and the group that it counts for. */
+  /** Only in costs by person or group: the month or day, and the group that the costs count for. */
   period?: string | null;
   group?: string | null;
-  /** In a fleet. */
+  /** The machine, in a fleet. */
   machine?: string | null;
   usd: number;
   parts?: Record<string, number>;
@@ -43,7 +43,7 @@ interface Report {
 interface Budget {
   period: "day" | "month";
   group?: string | null;
-  /** Whose it is, where those of everybody are shown. */
+  /** The owner of the budget, when the budgets of everybody are shown. */
   caller?: string | null;
   machine?: string | null;
   limitUsd: number;
@@ -53,7 +53,7 @@ interface Budget {
 
 const OWN_WAYS = ["day", "month", "project", "model", "session"];
 const TEAM_WAYS = ["person and month", "person and day", "group and month", "group and day", "project", "model", "day", "month"];
-/** In these a picture shows the parts of each bar. */
+/** With these groupings, a chart shows the parts of each bar. */
 const TIMES = ["day", "month"];
 const MAX_BARS = 366;
 const SPANS: Record<string, number> = { "7 days": 7, "30 days": 30, "90 days": 90, "all time": 0 };
@@ -74,7 +74,7 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
     if (TIMES.includes(by.value)) query.set("split", split.value);
     if (days.value) query.set("since", new Date(Date.now() - (days.value - 1) * 86_400_000).toISOString().slice(0, 10));
     const asked = { by: by.value, days: days.value, split: split.value };
-    // What was asked for last is what the choices say, whichever answer comes last.
+    // Only the latest request matches the choices, in whatever order the answers arrive.
     get<Report>(`/api/costs?${query}`).then((report) => {
       if (!current) return;
       shown.value = { report, ...asked };
@@ -135,7 +135,7 @@ function ReportPart({ report, by, days, split }: { report: Report; by: string; d
   );
 }
 
-/** The periods of the picture, oldest first: all of the days, or the months in which something was spent. */
+/** The periods of the chart, oldest first: every day, or the months that have costs. */
 function periods(lines: readonly Line[], by: string, days: number): string[] {
   const known = [...new Set(lines.map((line) => line.name).filter((name) => /^\d/.test(name)))].sort();
   if (by === "month") return known;
@@ -144,8 +144,9 @@ function periods(lines: readonly Line[], by: string, days: number): string[] {
   return lastDays(days || Math.min(MAX_BARS, Math.max(1, all)));
 }
 
-/** The budget of whoever the costs are of, for one bar: of a group or of another person it says nothing here. Where there
- * is only one for a month, a day has its share of it, and a month has that of its days. */
+/** The budget that applies to the costs shown, for one bar. The budget of a group, another person or one machine does not
+ * apply. If the only budget is for the other period, it is converted: a day gets its share of the budget for a month, and a
+ * month gets the budget for a day times its days. */
 function budgetOf(budgets: readonly Budget[], by: string): BudgetLine | undefined {
   const own = budgets.filter((one) => !one.group && !one.caller && !one.machine);
   const [exact] = own.filter((one) => one.period === by);
@@ -156,13 +157,13 @@ function budgetOf(budgets: readonly Budget[], by: string): BudgetLine | undefine
   return { of: (name) => other.limitUsd * daysOfMonth(name), words: "Budget for a day, for each day of a month" };
 }
 
-/** How many days the month of a day or month has. */
+/** The number of days in the month; `name` is a month or a day in it. */
 function daysOfMonth(name: string): number {
   const [year = 0, month = 1] = name.split("-").map(Number);
   return new Date(Date.UTC(year, month, 0)).getUTCDate();
 }
 
-/** What has a time comes newest first. */
+/** The costs as a table. Days and months are sorted newest first. */
 function CostTable({ report, by }: { report: Report; by: string }): VNode {
   if (!report.lines.length) return <p class="hint">No costs.</p>;
   const lines = by === "day" || by === "month" ? [...report.lines].sort((one, other) => other.name.localeCompare(one.name)) : report.lines;
@@ -194,7 +195,7 @@ function CostTable({ report, by }: { report: Report; by: string }): VNode {
   );
 }
 
-/** What may be spent, what of it is spent, and a word of warning where that is most of it. */
+/** Each budget, how much of it is spent, and a warning if that is most of it. */
 function Budgets({ rows }: { rows: readonly Budget[] }): VNode | null {
   if (!rows.length) return null;
   return (

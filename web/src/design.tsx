@@ -1,4 +1,4 @@
-// What the page is made of, on one page: type, colors, controls and states. Tests photograph it in both schemes.
+// The design system on one page: type, colors, controls and states. Tests take screenshots of it in both color schemes.
 
 import { signal } from "@preact/signals";
 import { type VNode } from "preact";

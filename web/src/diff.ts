@@ -1,17 +1,17 @@
-// Differences between two texts by lines. Nothing is left out: where the comparison would take too long, all lines go
-// and all lines come.
+// Line-by-line differences between two texts. They are always complete: if the comparison would take too long, all old
+// lines are removed and all new lines are added.
 
 import { diffArrays } from "diff";
 
 export interface Row {
   kind: "same" | "gone" | "new" | "gap" | "note";
   text: string;
-  /** Line numbers, where they are known. */
+  /** Line numbers, if they are known. */
   before?: number;
   after?: number;
 }
 
-/** A change of more lines is shown as all that go and all that come. */
+/** A change with more edited lines is shown as all old lines removed and all new lines added. */
 const MAX_STEPS = 600;
 
 /** The rows of a change from one text to another. */
@@ -48,7 +48,7 @@ function linesOf(text: string): string[] {
   return lines;
 }
 
-/** The rows of a unified diff, as Claude Code notes it and as the server makes it. */
+/** The rows of a unified diff, as Claude Code records it and as the server creates it. */
 export function unifiedDiff(text: string): Row[] {
   const rows: Row[] = [];
   let [before, after] = [1, 1];
@@ -66,7 +66,7 @@ export function unifiedDiff(text: string): Row[] {
   return rows;
 }
 
-/** Where two lines begin and end to differ: [start, end in the first, end in the second]. */
+/** The part in which two lines differ: [start, end in the first, end in the second]. */
 export function changedPart(before: string, after: string): [number, number, number] {
   let start = 0;
   while (start < before.length && start < after.length && before[start] === after[start]) start += 1;

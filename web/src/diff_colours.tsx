@@ -1,4 +1,4 @@
-// The colours of the code in a change, line by line, with the part of a line marked that has changed.
+// The colours of the code in a change, line by line. The changed part of a line is marked.
 
 import { signal, type Signal } from "@preact/signals";
 import { type ComponentChildren } from "preact";
@@ -7,9 +7,10 @@ import { changedPart, type Row } from "./diff";
 import type { HighlightPart } from "./highlighter";
 import { visible } from "./words";
 
-/** The colours of the lines of a change: those before it and those after it are each a piece of code. */
+/** The colours of the lines of a change. The lines before the change are highlighted as one piece of code, and the lines
+ * after it as another. */
 export class Colours {
-  /** Counts what has become known. */
+  /** Increases whenever more colours are known. */
   readonly known: Signal<number> = signal(0);
   private readonly parts = new Map<Row, readonly HighlightPart[]>();
 
@@ -33,7 +34,7 @@ export class Colours {
           if (piece) lines.at(-1)?.push([classes, piece]);
         }
       }
-      if (lines.length !== rows.length) return; // a text that is no line
+      if (lines.length !== rows.length) return; // a row is not exactly one line
       for (const [at, row] of rows.entries()) {
         if (!this.parts.has(row)) this.parts.set(row, lines[at] ?? []);
       }
@@ -42,7 +43,7 @@ export class Colours {
   }
 }
 
-/** The text with the part that differs from its partner marked, where that is only a part of it. */
+/** The text of a row. The part that differs from its partner is marked, unless less than a third of the row is the same. */
 export function source(row: Row, partner: Row | undefined, parts: readonly HighlightPart[]): ComponentChildren {
   const [start, end] = partner === undefined ? [0, 0] : changedPart(row.text, partner.text);
   if (start + (row.text.length - end) < row.text.length / 3 || end <= start) return withColours(visible(row.text), parts);
@@ -61,7 +62,7 @@ function withColours(text: string, parts: readonly HighlightPart[]): ComponentCh
   return coloured(parts);
 }
 
-/** The parts between two places. */
+/** The parts between two offsets. */
 function cutOut(parts: readonly HighlightPart[], from: number, to: number): HighlightPart[] {
   const found: HighlightPart[] = [];
   let at = 0;

@@ -1,10 +1,10 @@
-// The lines of a change as they stand in its table: inline or side by side, folded and in pieces. Pure.
+// Arranges the lines of a change for its table: inline or side by side, folded and in pieces. Pure functions.
 
 import type { Row } from "./diff";
 
 const CONTEXT = 3;
 const FOLD_FROM = 2 * CONTEXT + 4;
-/** So many rows are made at once; the next ones when somebody comes near them. */
+/** The number of rows rendered at once. The next rows follow when the reader scrolls near them. */
 export const CHUNK = 200;
 
 /** A row of the table: one row of the change, or two side by side. */
@@ -15,13 +15,13 @@ export interface Line {
   right?: Row | undefined;
 }
 
-/** Lines that are drawn together, folded or not. */
+/** Lines that are rendered together, folded or not. */
 export interface Piece {
   folded: boolean;
   lines: readonly Line[];
 }
 
-/** Which rows replace which: a run that goes and the run that comes behind it, line by line. */
+/** Pairs a run of removed rows with the run of added rows right after it, line by line. */
 export function partnersOf(rows: readonly Row[]): Map<Row, Row> {
   const partners = new Map<Row, Row>();
   let at = 0;
@@ -40,7 +40,7 @@ export function partnersOf(rows: readonly Row[]): Map<Row, Row> {
   return partners;
 }
 
-/** The rows side by side: what was there before, and what is there now. */
+/** The rows side by side: before the change on the left, after it on the right. */
 export function pairs(rows: readonly Row[], partners: ReadonlyMap<Row, Row>): Line[] {
   return rows.flatMap((row): Line[] => {
     if (row.kind === "gone") return [{ same: false, left: row, right: partners.get(row) }];
@@ -49,7 +49,7 @@ export function pairs(rows: readonly Row[], partners: ReadonlyMap<Row, Row>): Li
   });
 }
 
-/** Folds long unchanged stretches, except for some lines around each change and those that are kept. */
+/** Folds long runs of unchanged lines, except for some lines around each change and the rows in `kept`. */
 export function folded(lines: readonly Line[], kept: ReadonlySet<Row>): Piece[] {
   const same = (at: number): boolean => {
     const line = lines[at];

@@ -1,4 +1,4 @@
-// A change to a file, inline or side by side. Every line is there; long unchanged stretches are folded.
+// A change to a file, inline or side by side. It includes every line; long runs of unchanged lines are folded.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -17,11 +17,11 @@ interface DiffProps {
   rows: readonly Row[];
   file: string;
   margin?: Margin | undefined;
-  /** A media query: side by side where it matches, until somebody chooses. */
+  /** A media query: if it matches, the layout is side by side until the user chooses one. */
   room?: string;
 }
 
-/** The rows as a table that can be switched between both layouts. */
+/** The rows as a table, with a button that switches the layout. */
 export function DiffView({ rows, file, margin, room = "(min-width: 1200px)" }: DiffProps): VNode {
   const layout = useSignal<Layout>(chosen ?? (matchMedia(room).matches ? "side" : "inline"));
   const side = layout.value === "side";
@@ -44,7 +44,7 @@ export function DiffView({ rows, file, margin, room = "(min-width: 1200px)" }: D
   );
 }
 
-/** The lines of a file from its beginning, made at least to this one, which is marked. */
+/** The lines of a file from its beginning. At least the lines up to `line` are rendered; `line` is marked. */
 export function FileListing({ text, file, line, margin }: { text: string; file: string; line: number; margin?: Margin | undefined }): VNode {
   const rows = useMemo(() => text.replace(/\n$/, "").split("\n").map((each, at): Row => ({ kind: "same", text: each, before: at + 1, after: at + 1 })), [text]);
   return (
@@ -57,7 +57,7 @@ export function FileListing({ text, file, line, margin }: { text: string; file: 
   );
 }
 
-/** What the cells of a table share. */
+/** The data that the cells of a table share. */
 interface View {
   side: boolean;
   columns: number;
@@ -75,9 +75,9 @@ interface LinesProps {
   margin: Margin | undefined;
   label: string;
   class?: string | undefined;
-  /** Whether long unchanged stretches are folded. */
+  /** Whether long runs of unchanged lines are folded. */
   folds?: boolean;
-  /** So many lines are made at first. */
+  /** The number of lines rendered at first. */
   first?: number;
   found?: Row | undefined;
 }
@@ -91,7 +91,7 @@ function Lines({ rows, file, side, margin, label, class: name, folds = false, fi
   }), [rows]);
   const pieces = useMemo(() => {
     const lines = side ? pairs(rows, view.partners) : rows.map((row): Line => ({ same: row.kind === "same", left: row }));
-    // What is written stays to be seen.
+    // Lines with comments stay visible.
     const kept = new Set(margin?.placed(rows).flatMap((one) => one.rows));
     return folds ? folded(lines, kept) : chunks(lines);
   }, [rows]);
@@ -104,7 +104,7 @@ function Lines({ rows, file, side, margin, label, class: name, folds = false, fi
   const left = pieces.slice(now.length).reduce((sum, piece) => sum + (piece.folded ? 1 : piece.lines.length), 0);
   return (
     <table class={name} aria-label={label} {...selection.acts}>
-      {/* The first row may be a fold over all columns, which says nothing of their widths. */}
+      {/* Sets the column widths: the first row cannot if it is a fold that spans all columns. */}
       {side && <colgroup><col class="col-number" /><col class="col-line" /><col class="col-number" /><col class="col-line" /></colgroup>}
       <tbody>
         {now.map((piece, at) => (piece.folded ? <Fold key={at} piece={piece} view={view} margin={margin} marks={selection.marks} />
@@ -115,7 +115,7 @@ function Lines({ rows, file, side, margin, label, class: name, folds = false, fi
   );
 }
 
-/** A row that makes the next ones as soon as it is nearly to be seen. */
+/** A row that renders the next rows as soon as it comes near the viewport. */
 function MoreRows({ left, columns, show }: { left: number; columns: number; show(): void }): VNode {
   const row = useRef<HTMLTableRowElement>(null);
   useEffect(() => {
@@ -166,7 +166,7 @@ function Chunk({ lines, view, margin, marks }: PartProps & { lines: readonly Lin
   );
 }
 
-/** Drawn again only when its own properties change, as everything that reads a signal. */
+/** Reads a signal, so it renders again only when that signal or its own props change. */
 function InlineLine({ row, view, marked, words }: { row: Row; view: View; marked: boolean; words: string }): VNode {
   void view.colours.known.value;
   if (row.kind === "gap" || row.kind === "note") return <Between row={row} columns={view.columns} />;
@@ -209,14 +209,14 @@ interface NumberProps {
   row: Row;
   value: number | undefined;
   view: View;
-  /** Whether comments on the row are opened here. */
+  /** Whether this cell opens comments on the row. */
   opens: boolean;
   marked: boolean;
-  /** What is selected, if the selection ends with this row. */
+  /** The words for the selection, if it ends with this row. */
   words: string;
 }
 
-/** The number of a line; where something can be written, a button that opens the field for it. */
+/** The number of a line. If the user can comment on the line, the number is a button that opens the comment field. */
 function NumberCell({ row, value, view, opens, marked, words }: NumberProps): VNode {
   const name = cx("number", marked && "marked");
   if (!opens || value === undefined || !view.writable) return <td class={name} data-row={view.places.get(row)}>{value ?? ""}</td>;
@@ -224,7 +224,7 @@ function NumberCell({ row, value, view, opens, marked, words }: NumberProps): VN
   return <td class={name} data-row={view.places.get(row)}><button type="button" class="note-open" aria-label={`Comment on ${label}`}>{value}</button></td>;
 }
 
-/** What is no line of the file: lines that are left out, or that the last one has no end. */
+/** A row that is not a line of the file: omitted lines, or the note that the last line has no line break. */
 function Between({ row, columns }: { row: Row; columns: number }): VNode {
   if (row.kind === "note") return <tr class="gap"><td colSpan={columns}>{visible(row.text)}</td></tr>;
   return <tr class="gap"><td colSpan={columns} aria-label="lines in between are unchanged">⋯</td></tr>;

@@ -1,5 +1,5 @@
-// Where a new session works, chosen by pressing: where somebody worked last, and what is below the directories that their
-// sessions may use. The server decides what these are, and lists them.
+// Chooses the directory of a new session with buttons: the directories that the user worked in last, and those below the
+// directories that the user's sessions may use. The server decides which these are, and lists them.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -9,7 +9,7 @@ import { Problem, useFreshId } from "./ui";
 import { visible } from "./words";
 
 const SEARCH_DELAY = 250;
-/** From so many names on they can be searched. */
+/** A longer list of names has a search field. */
 const MANY = 12;
 
 interface Beginning {
@@ -21,7 +21,7 @@ interface Below {
   path: string;
   parent: string | null;
   names: string[];
-  /** Whether there are more. */
+  /** Whether there are more names. */
   cut: boolean;
 }
 
@@ -110,7 +110,7 @@ function Places({ paths, press, opens = false }: { paths: readonly string[]; pre
   );
 }
 
-/** A name below a path, as the server writes paths. */
+/** Joins a path and a name with the separator that the server uses. */
 function joined(path: string, name: string): string {
   const separator = path.includes("\\") && !path.includes("/") ? "\\" : "/";
   return path.endsWith(separator) ? path + name : path + separator + name;

@@ -1,5 +1,5 @@
-// What somebody has typed, or attached, and not sent, by session, what was sent and is not in the conversation yet, and
-// which changes they have viewed. It is kept in this browser, for one person, until it is sent or they sign out.
+// Unsent text and attachments by session, sent messages that are not in the conversation yet, and the changes that the user
+// has viewed. This browser stores them for one user, until they are sent or the user signs out.
 
 import type { Attachment } from "./attachments";
 
@@ -11,7 +11,7 @@ const MAX_SENT = 10;
 const MAX_REVIEWS = 40;
 const MAX_VIEWED = 500;
 
-/** A message that the server has taken. */
+/** A message that the server has accepted. */
 export interface Sent {
   messageId: string;
   text: string;
@@ -19,9 +19,9 @@ export interface Sent {
 
 interface Draft {
   text: string;
-  /** Of a message that may have been sent or not: sent again with it, it counts once. */
+  /** The key of a message that may already have been sent: sent again with the same key, it counts only once. */
   key?: string | undefined;
-  /** How many files go with it; they are kept elsewhere. */
+  /** The number of attached files, which are stored separately. */
   attached?: number;
   sent?: Sent[];
   at: number;
@@ -30,13 +30,13 @@ interface Draft {
 interface Kept {
   principal: string;
   drafts: Record<string, Draft>;
-  /** Digests of the changes that were viewed, by session. */
+  /** Digests of the viewed changes, by session. */
   viewed?: Record<string, string[]>;
 }
 
 let kept: Kept = { principal: "", drafts: {} };
 
-/** Takes what this person has left here. What somebody else has left is removed. */
+/** Loads what this browser has stored for this user, and removes what it has stored for any other user. */
 export function openDrafts(principal: string): void {
   kept = { principal, drafts: {} };
   try {
@@ -49,9 +49,9 @@ export function openDrafts(principal: string): void {
   void removeFiles(principal);
 }
 
-/** Everything is removed from this browser; resolves when it is. */
+/** Removes everything from this browser; resolves when that is done. */
 export function clearDrafts(): Promise<void> {
-  kept = { principal: "", drafts: {} }; // before anything is awaited: what is still being read is not kept after this
+  kept = { principal: "", drafts: {} }; // before any await: attachments that are still being read are not stored after this
   localStorage.removeItem(KEY);
   return removeFiles("");
 }
@@ -76,7 +76,7 @@ export function noteSent(scope: string, message: Sent): void {
   put(scope, { text, key, sent, at: Date.now(), ...(attached ? { attached } : {}) });
 }
 
-/** It is in the conversation, or its text is elsewhere on the page. */
+/** Forgets a sent message that is in the conversation, or whose text is elsewhere on the page. */
 export function forgetSent(scope: string, messageId: string): void {
   const draft = kept.drafts[scope];
   if (!draft?.sent?.some((one) => one.messageId === messageId)) return;
@@ -84,7 +84,7 @@ export function forgetSent(scope: string, messageId: string): void {
 }
 
 function put(scope: string, draft: Draft): void {
-  delete kept.drafts[scope]; // the newest stand last
+  delete kept.drafts[scope]; // so that the newest draft is last
   if (draft.text || draft.attached || draft.sent?.length) kept.drafts[scope] = draft;
   const size = (): number => JSON.stringify(kept.drafts).length;
   let scopes = Object.keys(kept.drafts);
@@ -100,7 +100,7 @@ function store(): void {
     if (Object.keys(kept.drafts).length || Object.keys(kept.viewed ?? {}).length) localStorage.setItem(KEY, JSON.stringify(kept));
     else localStorage.removeItem(KEY);
   } catch {
-    // The browser keeps no more; what is on the page stays there.
+    // The browser stores no more; the text on the page stays there.
   }
 }
 
@@ -108,7 +108,7 @@ export function viewedOf(session: string): ReadonlySet<string> {
   return new Set(kept.viewed?.[session]);
 }
 
-/** Keeps which changes of a session were viewed; the sessions that were reviewed longest ago lose theirs. */
+/** Stores which changes of a session the user has viewed, and drops those of the sessions reviewed longest ago. */
 export function saveViewed(session: string, digests: ReadonlySet<string>): void {
   const { [session]: _, ...others } = kept.viewed ?? {};
   const all = Object.entries({ ...others, ...(digests.size ? { [session]: [...digests].slice(-MAX_VIEWED) } : {}) });
@@ -116,7 +116,7 @@ export function saveViewed(session: string, digests: ReadonlySet<string>): void 
   store();
 }
 
-/** A key that no other message has. Not `randomUUID`: a page over plain HTTP has none. */
+/** A unique key for a message. Not `randomUUID`, which a page over plain HTTP does not have. */
 export function freshKey(): string {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -137,16 +137,16 @@ interface KeptFiles {
 
 let database: Promise<IDBDatabase> | null = null;
 
-/** One transaction, with all rows; resolves once it is on the disk. Files are too large for `localStorage`. What is done here
- * is done in the order in which it was asked for: every act waits for the same opening, and transactions on one store follow
- * each other. */
+/** Runs one transaction, with all rows; resolves once it is on disk. Files are too large for `localStorage`. Calls take
+ * effect in the order in which they are made: every call waits for the same database to open, and transactions on one store
+ * run one after another. */
 async function act(mode: IDBTransactionMode, work: (store: IDBObjectStore, rows: KeptFiles[]) => void): Promise<void> {
   database ??= new Promise((resolve, reject) => {
     const request = indexedDB.open(KEY, 1);
     request.onupgradeneeded = () => void request.result.createObjectStore(STORE, { keyPath: "scope" });
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => {
-      database = null; // the next act tries again
+      database = null; // the next call tries again
       reject(request.error);
     };
   });
@@ -160,11 +160,11 @@ async function act(mode: IDBTransactionMode, work: (store: IDBObjectStore, rows:
   });
 }
 
-/** Keeps the files of a draft, none too, instead of those that were kept; the drafts that are left longest lose theirs if it
- * becomes too much. Rejects where the browser keeps none. */
+/** Replaces the stored files of a draft; an empty list removes them. If there is too much in total, the oldest drafts lose
+ * their files. Rejects if the browser cannot store files. */
 export async function saveAttachments(scope: string, attachments: readonly Attachment[]): Promise<void> {
   const { principal } = kept;
-  if (!principal) return; // signed out meanwhile
+  if (!principal) return; // the user has signed out in the meantime
   await act("readwrite", (store, rows) => {
     store.delete(scope);
     if (!attachments.length) return;
@@ -177,7 +177,7 @@ export async function saveAttachments(scope: string, attachments: readonly Attac
   });
 }
 
-/** The files that were kept; none where they cannot be read. */
+/** The stored files of a draft; none if they cannot be read. */
 export async function attachmentsOf(scope: string): Promise<readonly Attachment[]> {
   let found: readonly Attachment[] = [];
   await act("readonly", (_, rows) => {
@@ -186,9 +186,9 @@ export async function attachmentsOf(scope: string): Promise<readonly Attachment[
   return found;
 }
 
-/** Removes the files of everybody but one person. */
+/** Removes the files of all users except this one. */
 function removeFiles(principal: string): Promise<void> {
   return act("readwrite", (store, rows) => {
     for (const row of rows) if (row.principal !== principal) store.delete(row.scope);
-  }).catch(() => undefined); // a browser that keeps nothing says so when there is something to keep
+  }).catch(() => undefined); // a browser that cannot store files reports it when there is something to store
 }
