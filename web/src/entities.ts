@@ -1,5 +1,5 @@
-// Character references of HTML as Markdown has them. The named ones that people and models write; a name that is not
-// here stays as it was written.
+// HTML character references in Markdown. The table has the names that people and models write; a reference with another
+// name stays as written.
 
 const NAMED: Record<string, string> = {
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", reg: "®", trade: "™", hellip: "…", mdash: "—",
@@ -20,7 +20,7 @@ const NAMED: Record<string, string> = {
 const REFERENCE = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([A-Za-z][A-Za-z0-9]{1,30}));/g;
 const REPLACEMENT = "\ufffd";
 
-/** The text with its references resolved. */
+/** Resolves the character references in a text. */
 export function withoutEntities(text: string): string {
   if (!text.includes("&")) return text;
   return text.replace(REFERENCE, (whole: string, decimal?: string, hex?: string, name?: string) => {

@@ -1,4 +1,4 @@
-// A file of a session's directory, at a line. Comments can be written beside its lines.
+// A file of a session's directory, scrolled to a line. The user can comment on its lines.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";

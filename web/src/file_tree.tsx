@@ -1,5 +1,5 @@
-// The changed files by directory; a click goes to the file. Beside the changes where there is room, otherwise above
-// them and folded.
+// The changed files by directory. A click scrolls to the file. In a wide viewport the tree is next to the changes;
+// otherwise it is above them and folded.
 
 import { type VNode } from "preact";
 import { useState } from "preact/hooks";
@@ -7,9 +7,9 @@ import { cx } from "./ui";
 import { count } from "./words";
 
 export interface ListedFile {
-  /** Of its element on the page, a `details`. */
+  /** The id of the file's `details` element. */
   id: string;
-  /** As it is shown: below the session's directory where it lies there. */
+  /** The displayed path: relative to the session's directory if the file is in it. */
   path: string;
   added: number;
   gone: number;
@@ -17,12 +17,12 @@ export interface ListedFile {
 }
 
 export interface Group<File extends ListedFile = ListedFile> {
-  /** With its last slash; empty for the session's directory. */
+  /** With its trailing slash; empty for the session's directory. */
   directory: string;
   files: File[];
 }
 
-/** The files by directory, both in the order in which they come first. */
+/** Groups the files by directory. Directories and files keep the order in which they first appear. */
 export function byDirectory<File extends ListedFile>(files: readonly File[]): Group<File>[] {
   const groups = new Map<string, Group<File>>();
   for (const file of files) {
@@ -38,7 +38,7 @@ function directoryOf(path: string): string {
   return path.slice(0, Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1);
 }
 
-/** The width from which the list stands beside the changes, as in the styles. */
+/** The width from which the tree is next to the changes; same as in the styles. */
 const BESIDE = "(min-width: 75rem)";
 
 export function FileTree({ groups, viewed }: { groups: readonly Group[]; viewed: ReadonlySet<string> }): VNode {
@@ -85,7 +85,7 @@ function sum(files: readonly ListedFile[], what: "added" | "gone"): number {
   return files.reduce((total, file) => total + file[what], 0);
 }
 
-/** Unfolds a file, and goes there. */
+/** Unfolds a file, scrolls to it and focuses its summary. */
 function show(id: string): void {
   const file = document.getElementById(id) as HTMLDetailsElement | null;
   if (file === null) return;

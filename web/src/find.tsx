@@ -1,4 +1,4 @@
-// Finds a text in the whole conversation and leads to where it stands.
+// Searches the whole conversation for a text and jumps to the matches.
 
 import { signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -19,7 +19,7 @@ export class Find {
   readonly text = signal("");
   readonly note = signal("");
   readonly found = signal<readonly Found[]>([]);
-  /** Grows when the keyboard is to go to the field: whoever follows a search from elsewhere reads what was found. */
+  /** Increments when the field should take focus. `seek` leaves it alone: its user reads the match instead of typing. */
   readonly wanted = signal(0);
   private request = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -37,7 +37,7 @@ export class Find {
     this.timer = setTimeout(() => void this.look(), DELAY);
   }
 
-  /** Looks for a text that was found elsewhere, and shows its newest place; what is nowhere stays unsaid. */
+  /** Searches for a text that was found elsewhere and jumps to its newest match. Closes the bar if there is no match. */
   async seek(text: string): Promise<void> {
     this.text.value = text;
     const [first] = await this.look();

@@ -1,4 +1,4 @@
-// A form that an MCP server wants to have filled in, field by field, or an address that it wants to have opened.
+// A form that an MCP server asks the user to fill in, field by field, or an address that it asks the user to open.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -7,25 +7,25 @@ import type { Choice, Field, Form } from "./types";
 import { visible } from "./words";
 import { useFreshId } from "./ui";
 
-/** Longer lists are a menu. */
+/** A longer list of options is a menu. */
 const MAX_RADIOS = 8;
 const INPUT_TYPES: Record<string, "email" | "url" | "date"> = { email: "email", uri: "url", date: "date" };
 
-/** What was entered into a part of a question, and whether it can be sent. */
+/** The user's entry in one part of a question, and whether it can be sent. */
 export interface Part {
-  /** Empty if nothing was entered. */
+  /** Empty if the user entered nothing. */
   value(): string | string[];
-  /** Why it cannot be sent; empty if it can. */
+  /** Why the entry cannot be sent; empty if it can. */
   problem(): string;
   focus(): void;
 }
 
-/** Pixels of the arrow of a menu. */
+/** The width of a menu's arrow, in pixels. */
 const ARROW = 24;
 
 type Control = HTMLInputElement | HTMLSelectElement;
 
-/** A field of a form; `register` is given what reads it. */
+/** A form field. Passes the `Part` that reads it to `register`. */
 export function FormField({ choice, field, register }: { choice: Choice; field: Field; register: (part: Part) => void }): VNode {
   const id = useFreshId();
   const place = useRef<HTMLElement>(null);
@@ -77,7 +77,7 @@ function Entry({ id, field, described }: { id: string; field: Field; described: 
   );
 }
 
-/** What is entered in a field or chosen from a menu, where that is too narrow to show it. */
+/** The full value of a field or menu that is too narrow to show it. */
 export function WholeValue({ of }: { of: string }): VNode | null {
   const whole = useSignal("");
   useEffect(() => {
@@ -101,7 +101,7 @@ function shownBy(control: Control): string {
 }
 
 function isCutOff(control: Control): boolean {
-  // Characters that are not shown take no room in a field.
+  // Invisible characters take no space in a field.
   if (visible(shownBy(control)) !== shownBy(control)) return true;
   if (!(control instanceof HTMLSelectElement)) return control.scrollWidth > control.clientWidth;
   const context = document.createElement("canvas").getContext("2d");
@@ -152,8 +152,8 @@ function hints(field: Field): string {
   ].filter(Boolean).join(" ");
 }
 
-/** The address that a server wants to have opened: all of it to be read, its host by itself, and a link only if it is
- * one to the web. */
+/** The address that a server asks the user to open: in full, its host separately, and as a link only if it is a web
+ * address. */
 export function FormAddress({ form }: { form: Form }): VNode {
   const shown = <p><code class="address">{visible(form.url ?? "")}</code></p>;
   const url = webAddress(form.url ?? "");
@@ -167,7 +167,7 @@ export function FormAddress({ form }: { form: Form }): VNode {
   );
 }
 
-/** The address as a URL if it is an absolute one on http or https. */
+/** The address as a URL; null unless it is an absolute http or https URL. */
 export function webAddress(address: string): URL | null {
   try {
     const url = new URL(address);

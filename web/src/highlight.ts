@@ -1,12 +1,12 @@
-// Colours for code, from a worker: the page never waits for them, and code that takes too long stays plain.
+// Highlights code in a worker. The page never waits for the worker, and code that takes too long stays plain.
 
 import type { HighlightPart, HighlightRequest } from "./highlighter";
 import { scriptAddress } from "./scripts";
 
 const MAX_CODE = 50_000;
-/** The most code that may wait; what comes on top of that stays plain. */
+/** The maximum number of code blocks in the queue; further ones stay plain. */
 const MAX_WAITING = 200;
-/** A pattern may need very long on a text that was made for it: then the worker is ended, and so is that text. */
+/** A pattern may run very long on a text made to slow it down: then the worker is terminated and the text stays plain. */
 const MAX_MILLISECONDS = 3000;
 const NOT_A_LANGUAGE = new Set(["error", "result", "command", "text", "txt", "plain", "plaintext", "code"]);
 
@@ -21,11 +21,11 @@ export class Highlight {
   private current: Job | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private number = 0;
-  /** Whether the worker has ever answered; one that cannot be loaded is not tried again. */
+  /** Whether the worker has ever answered. A worker that fails to load is not started again. */
   private works = false;
   private broken = false;
 
-  /** Hands over the parts of the code as soon as they are found; never, where that takes too long. */
+  /** Queues code and passes its parts to `done`. Never calls `done` if highlighting is unavailable or takes too long. */
   readonly add = (code: string, language: string, done: (parts: readonly HighlightPart[]) => void): void => {
     const name = language.toLowerCase();
     if (this.broken || code.length > MAX_CODE || NOT_A_LANGUAGE.has(name) || !/^[a-z][a-z0-9+#.-]{0,20}$/.test(name)) return;
@@ -56,7 +56,7 @@ export class Highlight {
       };
       return worker;
     } catch {
-      this.stop(); // a browser without workers: code stays plain
+      this.stop(); // the browser has no workers: code stays plain
       return null;
     }
   }
@@ -77,7 +77,7 @@ export class Highlight {
     if (job?.request.id !== id) return;
     clearTimeout(this.timer);
     this.current = null;
-    // Only what is the code itself takes its place.
+    // Use the parts only if together they are exactly the code.
     if (parts.length && parts.map(([, text]) => text).join("") === job.request.code) job.done(parts);
     this.next();
   }

@@ -1,5 +1,5 @@
-// The worker that finds the parts of code which get colours. It is loaded when there is code to colour, after the page
-// is there, and has neither the page nor a network: what it answers is only ever drawn as text with a class.
+// The worker that highlights code. The page loads it after itself, when it first has code to highlight. The worker can
+// access neither the page nor the network; the page draws its answers only as text with classes.
 
 import type { LanguageFn } from "highlight.js";
 import hljs from "highlight.js/lib/core";
@@ -35,7 +35,7 @@ export interface HighlightRequest {
   language: string;
 }
 
-/** A stretch of the code with its classes; without a class it is plain. */
+/** A part of the code with its classes; without a class it is plain. */
 export type HighlightPart = [classes: string, text: string];
 
 interface HighlightNode {
@@ -43,10 +43,10 @@ interface HighlightNode {
   children: (HighlightNode | string)[];
 }
 
-/** The parts of the code, one after the other: put together they are the code. */
+/** Collects the parts of the code in order; joined, they are the code. */
 function parts(node: HighlightNode | string, classes: string, found: HighlightPart[]): void {
   if (typeof node === "string") return void found.push([classes, node]);
-  // Such as `title.function`: the first word says what it is.
+  // In a scope such as `title.function` the first word determines the class.
   const own = node.scope ? `hl-${node.scope.split(".", 1)[0]}` : "";
   for (const child of node.children) parts(child, own || classes, found);
 }

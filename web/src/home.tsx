@@ -1,5 +1,5 @@
-// What there is to know before a session is chosen: who needs somebody, with the buttons in place, what is at work and
-// since when, what was finished today, and what the last days have cost.
+// The overview before the user selects a session: open questions with their buttons, sessions that need attention,
+// working sessions and since when, sessions that finished today, and the cost of the last days.
 
 import { signal, useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -64,19 +64,19 @@ function Lines({ title, rows, since = false }: { title: string; rows: readonly S
 interface ChangedLines {
   added: number;
   removed: number;
-  /** Whether there are more. */
+  /** Whether there are more changes than counted. */
   cut: boolean;
 }
 
-/** Claude Code writes its transcript a moment after a turn has ended. */
+/** Milliseconds after the end of a turn until Claude Code has written its transcript. */
 const WRITTEN = 2000;
-/** Narrower screens have the list of sessions instead of this page. */
+/** Narrower viewports show the session list instead of this page. */
 const SHOWN = "(min-width: 56rem)";
-/** What sessions had changed when they were used last; one is asked for at a time. */
+/** The changed lines by session and its time of last use. The page requests one at a time. */
 const amounts = new Map<string, ChangedLines>();
 let asked: Promise<unknown> = Promise.resolve();
 
-/** Leads to what a session has changed, with the number of lines once it is known. */
+/** A link to the changes of a session, with the number of lines once it is known. */
 function ChangesLink({ row }: { row: SessionRow }): VNode {
   const key = `${row.sessionId} ${row.lastUsed}`;
   const amount = useSignal(amounts.get(key));
@@ -89,7 +89,7 @@ function ChangesLink({ row }: { row: SessionRow }): VNode {
       amounts.set(key, found);
       if (current) amount.value = found;
     };
-    // Without the number there is still the link.
+    // If the request fails, the link stays without the number.
     const timer = setTimeout(() => (asked = asked.then(ask).catch(() => undefined)), Math.min(moment(row.lastUsed) + WRITTEN - Date.now(), WRITTEN));
     return () => {
       current = false;
@@ -151,7 +151,7 @@ function Spent(): VNode | null {
   const days = useSignal<readonly CostBar[]>([]);
   useEffect(() => {
     const since = new Date(Date.now() - (DAYS - 1) * 86_400_000).toISOString().slice(0, 10);
-    // Where costs cannot be read, the page does without them: the page of costs says why.
+    // If the costs cannot be read, this page omits them; the costs page says why.
     void get<{ lines: CostBar[] }>(`/api/costs?by=day&since=${since}`).then((report) => (days.value = report.lines), () => undefined);
   }, []);
   if (!days.value.some((day) => day.usd > 0)) return null;

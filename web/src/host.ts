@@ -1,4 +1,4 @@
-// The MCP client around an app: JSON-RPC over postMessage, with nobody but the window that contains this one.
+// The MCP client that embeds this app: JSON-RPC over postMessage, with the parent window only.
 
 const PROTOCOL = "2026-01-26";
 
@@ -22,7 +22,7 @@ interface Message {
 }
 
 export interface HostHandlers {
-  /** The arguments of the call that this app was opened for. */
+  /** Receives the arguments of the tool call that opened this app. */
   input(given: Record<string, unknown>): void;
   result(result: ToolResult): void;
   /** The host is about to remove the app. */
@@ -71,7 +71,7 @@ export class Host {
   }
 
   private post(message: Message): void {
-    // The origin of the host is not known in a sandbox; there is nothing in these messages that it must not see.
+    // A sandboxed page does not know the origin of its host. The messages contain nothing that the host must not see.
     parent.postMessage(message, "*");
   }
 
@@ -102,7 +102,7 @@ export class Host {
     else waiting?.resolve(message.result);
   }
 
-  /** Tells the host how tall the content is, whenever that changes. */
+  /** Reports the height of the content to the host whenever it changes. */
   private reportSize(): void {
     let last = 0;
     new ResizeObserver(() => {

@@ -1,4 +1,4 @@
-// Something that happened in a turn: what Claude said or thought, a tool call, a message or a note.
+// An item of a turn: Claude's text or thinking, a tool call, a message or a note.
 
 import { type VNode } from "preact";
 import { useEffect } from "preact/hooks";

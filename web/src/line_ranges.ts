@@ -1,14 +1,14 @@
-// Ranges of lines of a change: which rows they cover, how they are named, and how they are quoted.
+// Line ranges in a change: the rows they cover, their names, and their quoted text.
 
 import type { Row } from "./diff";
 import { visible } from "./words";
 
-/** Which lines are meant: those of the file as it is now, those before the change, or all rows of a changed place. */
+/** The lines that a range means: of the file as it is now, of the file before the change, or both. */
 export type Side = "now" | "before" | "both";
 
 export interface LineRange {
   side: Side;
-  /** The first and the last line; numbers of the file before the change for `before`, of the file as it is now otherwise. */
+  /** The first and last line number: in the file before the change for `before`, otherwise in the file as it is now. */
   line: number;
   end: number;
   /** The text of each line. With rows of both sides, each begins with `+`, `-` or a space. */
@@ -20,8 +20,8 @@ const MAX_QUOTE = 300;
 const KINDS: Record<Side, readonly Row["kind"][]> = { now: ["same", "new"], before: ["same", "gone"], both: ["same", "gone", "new"] };
 const SIGNS: Partial<Record<Row["kind"], string>> = { same: " ", gone: "-", new: "+" };
 
-/** The rows from one to another, in the order of the file. They end before lines that are left out, and after
- * MAX_LINES. */
+/** The rows from one to the other, in file order. Stops before omitted lines and after MAX_LINES. Skips rows that are
+ * not on the side of the range. */
 export function rowsBetween(rows: readonly Row[], from: Row, to: Row): Row[] {
   const [start, wanted] = [rows.indexOf(from), rows.indexOf(to)];
   const step = wanted < start ? -1 : 1;
@@ -34,14 +34,14 @@ export function rowsBetween(rows: readonly Row[], from: Row, to: Row): Row[] {
   return found.filter((row) => KINDS[side].includes(row.kind));
 }
 
-/** The first and the last row decide which lines are meant. */
+/** Derives the side from the first and last row. */
 function sideOf(rows: readonly Row[]): Side {
   const ends = [rows[0]?.kind, rows.at(-1)?.kind];
   if (!ends.includes("gone")) return "now";
   return ends.includes("new") ? "both" : "before";
 }
 
-/** The range that these rows make; null if their numbers are not known. */
+/** The range of these rows; null if their line numbers are unknown. */
 export function rangeOf(rows: readonly Row[]): LineRange | null {
   const side = sideOf(rows);
   const numbers = rows.map((row) => (side === "before" ? row.before : row.after)).filter((number) => number !== undefined);
@@ -54,7 +54,7 @@ function quoteOf(row: Row, side: Side): string {
   return (side === "both" ? SIGNS[row.kind] ?? "" : "") + row.text.slice(0, MAX_QUOTE);
 }
 
-/** The rows of a range; null if it is not among these rows, or not as it was quoted. */
+/** The rows of a range; null if these rows do not contain it or its text differs from the quote. */
 export function findRange(rows: readonly Row[], range: LineRange): Row[] | null {
   const lines = range.quote.split("\n");
   for (let start = 0; start < rows.length; start += 1) {
@@ -85,13 +85,13 @@ export function numbersOf({ line, end }: LineRange): string {
   return line === end ? String(line) : `${line}-${end}`;
 }
 
-/** What a button for these lines says. */
+/** The label of a button for these lines. */
 export function linesWords(range: LineRange): string {
   const lines = range.line === range.end ? `line ${range.line}` : `lines ${range.line} to ${range.end}`;
   return `${lines}${{ now: "", before: ", removed", both: ", with those removed" }[range.side]}`;
 }
 
-/** The place of a comment, for people. */
+/** The place of a comment, as shown to the user. */
 export function placeWords(file: string, range: LineRange): string {
   return `${visible(file)}:${numbersOf(range)}${{ now: "", before: " (removed)", both: " (with removed lines)" }[range.side]}`;
 }

@@ -1,5 +1,5 @@
-// Lines of a change that are selected for a comment, with the pointer, by touch or with the keyboard, and what is written on
-// them.
+// Selects lines of a change for a comment, with the pointer, by touch or with the keyboard, and marks lines that have
+// comments.
 
 import { computed, useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -7,29 +7,29 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Row } from "./diff";
 import { linesWords, rangeOf, rowsBetween } from "./line_ranges";
 
-/** Something written on lines of the file. */
+/** A comment and the rows it covers. */
 export interface Placed {
   key: number;
   rows: readonly Row[];
 }
 
-/** Where something can be written on lines of the file. */
+/** Holds the comments on the lines of a file. */
 export interface Margin {
-  /** What is written on these rows; read again when that changes. */
+  /** The comments on these rows. Reads signals, so a computed value that calls it follows the comments. */
   placed(rows: readonly Row[]): readonly Placed[];
-  /** Opens the field for these rows; null if there can be no more. */
+  /** Opens the comment field for these rows and returns its key; null if no comment can be added there. */
   open(rows: readonly Row[]): number | null;
-  /** Has it belong to other rows; false if it is not there any more. */
+  /** Moves a comment to other rows; false if the comment no longer exists. */
   move(key: number, rows: readonly Row[]): boolean;
   isEmpty(key: number): boolean;
   field(key: number): VNode;
 }
 
-/** Which rows are commented on or selected, and what stands below them. */
+/** Which rows are selected or covered by a comment on several lines, and which comment fields are below them. */
 export interface Marks {
   covered: ReadonlySet<Row>;
   fields: ReadonlyMap<Row, readonly number[]>;
-  /** The end of what is selected, and what its button says. */
+  /** The row where the selection ends, and the label of its button. */
   end: Row | undefined;
   words: string;
 }
@@ -47,15 +47,15 @@ interface Selection {
 }
 
 interface SelectionState {
-  /** The comment that was opened last, and the line from which it begins. */
+  /** The comment opened last, and the row from which it was opened. */
   last: { row: Row; key: number } | null;
   dragged: Row | null;
   /** Whether the last press was by touch. */
   touched: boolean;
 }
 
-/** Selects the lines for a comment: a press of a number for one line; dragging, a press with Shift, the arrows with
- * Shift or, by touch, a second number while nothing is written, for all lines between. */
+/** Selects the lines for a comment. Pressing a line number selects one line. Dragging, pressing with Shift, and the arrow
+ * keys with Shift select all lines between. By touch, pressing a second number does so while the comment is empty. */
 export function useSelection(rows: readonly Row[], side: boolean, margin: Margin | undefined): Selection {
   const selected = useSignal<{ from: Row; to: Row } | null>(null);
   const state = useRef<SelectionState>({ last: null, dragged: null, touched: false }).current;
@@ -132,7 +132,7 @@ export function useSelection(rows: readonly Row[], side: boolean, margin: Margin
   };
 }
 
-/** The button of the next line, side by side in the same column. */
+/** The button of the next or previous line; in the side-by-side view, in the same column. */
 function neighbour(button: HTMLElement, step: 1 | -1, side: boolean): HTMLElement | undefined {
   const column = (one: HTMLElement): number => (one.parentElement as HTMLTableCellElement).cellIndex;
   const all = [...(button.closest("table")?.querySelectorAll<HTMLElement>(".note-open") ?? [])];

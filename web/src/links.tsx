@@ -1,9 +1,10 @@
-// Links in texts that others wrote: to the web, and from `file:line` to that line where the page can show files.
+// Links in texts that the page does not control: to the web, and from `file:line` to that line if the page can show
+// files.
 
 import { signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
 
-/** An address that somebody else wrote; null unless it is an absolute one on http or https. */
+/** The URL of an address in such a text; null unless it is an absolute http or https URL. */
 export function outsideAddress(address: string): string | null {
   const url = URL.canParse(address) ? new URL(address) : null;
   return url?.protocol === "http:" || url?.protocol === "https:" ? url.href : null;
@@ -14,19 +15,19 @@ export function OutsideLink({ address, children }: { address: string; children?:
   return <a href={address} title={address} rel="noopener noreferrer nofollow" target="_blank">{children}</a>;
 }
 
-/** The route of a line of a file; null if that file cannot be shown. */
+/** Returns the route to a line of a file; null if the page cannot show that file. */
 export type FileRoute = (path: string, line: number) => string | null;
 
-/** Without it such places stay text, as inside an MCP client. */
+/** Null where the page cannot show files, as inside an MCP client: `file:line` stays plain text there. */
 export const fileRoute = signal<FileRoute | null>(null);
 
-/** A path with a name that has an ending, and a line. It begins only where a word does: a long text without spaces is
- * looked at once. */
+/** A path whose file name has an extension, and a line number. A match starts only at the start of a word, so a long
+ * text without spaces is scanned once. */
 const PLACE = /(?<![\w.\/\\@-])((?:[A-Za-z]:[\\/])?[\w.\/\\@-]{1,200}\.[A-Za-z]\w{0,9}):(\d{1,7})(?::\d{1,5})?(?![\w:]|\.\w)/g;
-/** Without a directory, an ending such as that of a domain says nothing. */
+/** A name without a directory whose extension is a domain ending: it may be a host with a port. */
 const DOMAIN = /^[\w-]+\.(?:com|org|net|io|dev|app|ai|local|localhost|internal)$/i;
 
-/** The text with links to lines of files. */
+/** Turns each `file:line` in the text into a link. */
 export function withFileLinks(text: string): ComponentChildren {
   const routeOf = fileRoute.value;
   if (routeOf === null || !text.includes(":")) return text;

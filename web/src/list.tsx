@@ -1,4 +1,4 @@
-// The sessions: those that need somebody, those at work, and all others, read from the disk in pages.
+// The session list: sessions that need the user, working sessions, and all others, read from the disk in pages.
 
 import { effect, signal, useSignal, type Signal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -13,7 +13,7 @@ import { ago, costOf, moment, place } from "./words";
 interface ListPage {
   attention: SessionRow[];
   sessions: SessionRow[];
-  /** How many there are in all, where nothing is searched for. */
+  /** The number of all sessions; absent in a search. */
   total?: number | null;
   nextOffset?: number | null;
 }
@@ -22,25 +22,25 @@ const PAGE = 30;
 const SEARCH_DELAY = 250;
 const WHOLE_DELAY = 500;
 const REPEAT_DELAY = 1000;
-/** Characters from which conversations are searched too. */
+/** The length from which a text is also searched in conversations. */
 const MIN_WHOLE = 3;
 const GONE_HINT = "Its sessions continue on another machine with their next message, or here when it is back.";
 
-/** What is read of the list, and what is chosen from it. */
+/** The state of the session list: the loaded rows, the search and the filters. */
 export class SessionList {
   readonly text = signal("");
   readonly archived = signal(false);
   readonly machine = signal("");
   readonly stored = signal<readonly SessionRow[]>([]);
-  /** What is said in conversations, of a search. */
+  /** The sessions whose conversations contain the searched text. */
   readonly mentioned = signal<readonly SessionRow[]>([]);
   readonly next = signal<number | null>(null);
   readonly total = signal<number | null>(null);
   readonly note = signal("");
   readonly busy = signal(true);
-  /** The session that is shown beside the list. */
+  /** The session shown next to the list. */
   readonly current = signal<string | null>(null);
-  /** What is shown beside the list has this title. */
+  /** The title of the view next to the list. */
   readonly title = signal("");
   private timer: ReturnType<typeof setTimeout> | undefined;
   private repeat: ReturnType<typeof setTimeout> | undefined;
@@ -87,8 +87,8 @@ export class SessionList {
     return get<ListPage>(`/api/sessions?${query}`);
   }
 
-  /** Reads the first page, or the one at an offset. An answer that comes late, after another request, is dropped. Of a
-   * search those come first whose titles have the text, then those in whose conversations it was said. */
+  /** Loads the first page, or the page at an offset. Drops an answer that arrives after a newer request. A search first
+   * loads the sessions whose title contains the text, then those whose conversation contains it. */
   async load(offset = 0): Promise<void> {
     const number = (this.request += 1);
     const text = this.text.peek().trim();
@@ -114,7 +114,7 @@ export class SessionList {
 
   private async searchConversations(number: number, text: string): Promise<void> {
     if (text.length < MIN_WHOLE) return;
-    // The server reads every conversation for that: not while somebody still types.
+    // The server reads every conversation for this: wait until the user stops typing.
     await new Promise((resolve) => setTimeout(resolve, WHOLE_DELAY));
     if (number !== this.request) return;
     const whole = await this.page(0, text, true);
@@ -124,7 +124,7 @@ export class SessionList {
     this.live.learn(whole.sessions);
   }
 
-  /** A turn has ended: what was said in it can be found. Turns that end while a search runs share the next one. */
+  /** Repeats the search after a turn has ended, to find its text. Turns that end during a search share the next one. */
   private searchAgain(): void {
     if (!this.text.peek().trim()) return;
     this.repeat ??= setTimeout(() => {
@@ -139,12 +139,12 @@ export class SessionList {
     try {
       await this.searchConversations((this.request += 1), this.text.peek().trim());
     } catch {
-      // What was found before stays.
+      // Keep the previous results.
     }
     this.repeating = false;
   }
 
-  /** The tab and the icon of an installed page say how many sessions wait for somebody. */
+  /** Shows the number of waiting sessions in the tab title and on the icon of an installed page. */
   private drawTitle(): void {
     const waiting = this.live.all().filter(awaitsYou).length;
     const name = this.title.value;
@@ -156,8 +156,8 @@ export class SessionList {
     void (waiting ? setAppBadge?.call(navigator, waiting) : clearAppBadge?.call(navigator))?.catch(() => undefined);
   }
 
-  /** The stored rows as they are now; before them, unless something is searched for, those that the server has in
-   * memory. */
+  /** The loaded rows with their current state. Without a search and outside the archive, also the sessions that the
+   * server has in memory. */
   rows(): SessionRow[] {
     const all = this.live.all();
     const now = new Map(all.map((row) => [row.sessionId, row]));
@@ -171,7 +171,7 @@ export class SessionList {
   }
 }
 
-/** Renders again every minute: how long ago something was has changed. */
+/** Renders the component every minute, to update relative times. */
 export function useMinutes(): void {
   const now: Signal<number> = useSignal(0);
   useEffect(() => {
@@ -190,7 +190,7 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
   const others = rows.filter((row) => !needsYou(row) && !isWorking(row));
   const next = list.next.value;
   const total = list.total.value;
-  // Of those that are not here yet nothing is known but how many they are. Some are here before they are read.
+  // Only the number of sessions that are not loaded is known. Some of them are here before their page is loaded.
   const unread = next === null ? 0 : Math.max(total === null ? 1 : 0, (total ?? 0) - rows.length);
   const shared = { current: list.current.value, sought };
   const nothing = !rows.length && !list.mentioned.value.length && !list.busy.value;
@@ -219,11 +219,11 @@ interface SectionProps {
   title: string;
   rows: readonly SessionRow[];
   current: string | null;
-  /** What was searched for. */
+  /** The searched text. */
   sought: string;
-  /** So many more belong here that are not read yet. */
+  /** The number of rows that belong here but are not loaded. */
   unread?: number;
-  /** Whether there may be more than that. */
+  /** Whether `unread` is only a lower bound. */
   least?: boolean;
   gone?: boolean;
 }
@@ -242,10 +242,10 @@ function Section({ title, rows, current, sought, unread = 0, least = false, gone
   );
 }
 
-/** Those at rest by machine, with every machine that is gone, whether or not anything of it is known. */
+/** The idle sessions by machine. Shows a machine that is gone even if it has no known session. */
 function Fleet({ list, rows, current, sought }: { list: SessionList; rows: readonly SessionRow[]; current: string | null; sought: string }): VNode {
   const machines = new Map<string, MachineRow>(list.live.machines.map((machine) => [machine.id, machine]));
-  // A machine that is gone may be known by its sessions alone.
+  // A machine that is gone may be known only from its sessions.
   for (const { machineId, machine } of rows) {
     const id = machineId ?? "";
     if (!machines.has(id)) machines.set(id, { id, name: machine ?? id, there: false });
@@ -265,7 +265,7 @@ function Row({ row, current, sought }: { row: SessionRow; current: boolean; soug
   const ask = row.asks?.[0] ?? row.unanswered;
   const status = statusWord(row);
   return (
-    // What was found is opened where it stands.
+    // A search result opens at the match.
     <a class="row" href={`#${routeOf(row.sessionId)}${sought ? `/find/${encodeURIComponent(sought)}` : ""}`} data-status={row.needs ?? row.status ?? "stored"}
       aria-current={current ? "page" : undefined}>
       <span class="row-head"><span class="title" dir="auto">{row.pinned && "★ "}{titleOf(row)}</span><span class="when">{ago(moment(row.lastUsed))}</span></span>
@@ -280,7 +280,7 @@ function Row({ row, current, sought }: { row: SessionRow; current: boolean; soug
   );
 }
 
-/** How many other sessions wait for an answer, and the way to the first of them; nothing if there are none. */
+/** The number of other sessions that wait for an answer, as a link to the first one; null if there are none. */
 export function NeedsPill({ live, except }: { live: Live; except?: string | null }): VNode | null {
   const waiting = live.all().filter((row) => awaitsYou(row) && row.sessionId !== except).sort((one, other) => rank(one) - rank(other) || moment(one.lastUsed) - moment(other.lastUsed));
   const [first] = waiting;

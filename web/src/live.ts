@@ -1,4 +1,4 @@
-// The one connection to the server: the list of sessions and, of the one that is looked at, everything that happens.
+// The single event stream from the server: changes of the session list, and all events of the session on screen.
 
 import { signal } from "@preact/signals";
 import { isWorking } from "./sessions";
@@ -6,43 +6,44 @@ import { EventStream, type Line } from "./stream";
 import type { MachineRow, SessionRow } from "./types";
 
 export interface Watcher {
-  /** What happened in the watched session. */
+  /** Called for each event of the watched session. */
   event(name: string, data: Record<string, unknown>): void;
 }
 
 export class Live {
   readonly rows = new Map<string, SessionRow>();
   state: Line = "connecting";
-  /** When the server was lost, in milliseconds; 0 while it is there. */
+  /** When the connection was lost, in milliseconds since the epoch; 0 while it is live. */
   lostSince = 0;
   private stream: EventStream | null = null;
   private watcher: Watcher | null = null;
   private readonly listeners = new Set<() => void>();
-  /** Changes with the rows, the machines and the connection, at most once for each picture of the screen. */
+  /** Increments when the rows, the machines or the connection change, at most once per animation frame. */
   readonly version = signal(0);
   private frame = 0;
 
-  /** Called when changes of the list were lost, and it has to be read again. */
+  /** Called when changes of the list were missed and it must be reloaded. */
   lost: () => void = () => undefined;
   /** Called when a turn of any session has ended. */
   turnEnded: () => void = () => undefined;
 
-  /** `machines` are those of a fleet; none without one. */
+  /** `machines` are the machines of a fleet; empty without a fleet. */
   constructor(private readonly signedOut: () => void, public machines: readonly MachineRow[] = []) {}
 
-  /** Calls back after every change of the rows or the connection, at most once for each picture of the screen. */
+  /** Calls `listener` after changes of the rows, the machines or the connection, at most once per animation frame. Returns
+   * a function that removes it. */
   onChange(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
   }
 
-  /** The rows; a component that asks for them is drawn again when they change. */
+  /** The rows. A component that reads them renders again when they change. */
   all(): SessionRow[] {
     void this.version.value;
     return [...this.rows.values()];
   }
 
-  /** Follows the list, and a session from behind a place in its events. */
+  /** Opens a stream of the list and, if given, of one session's events after the event `after`. */
   follow(session: string | null, after: string | null, watcher: Watcher | null): void {
     this.stream?.close();
     this.watcher = watcher;
@@ -62,7 +63,7 @@ export class Live {
     this.rows.clear();
   }
 
-  /** What a request has told about a session. */
+  /** Merges rows from an event or an answer into the known rows. */
   learn(rows: readonly SessionRow[]): void {
     for (const row of rows) this.rows.set(row.sessionId, { ...this.rows.get(row.sessionId), ...row });
     this.changed();
@@ -94,11 +95,11 @@ export class Live {
   private learnRow(row: SessionRow): void {
     const before = this.rows.get(row.sessionId);
     this.learn([row]);
-    // The server sends the latest row of a session only: the first that comes of a new one may have its turn behind it.
+    // The server sends only the latest row of a session: the first row of a new session may follow the end of its turn.
     if (!isWorking(row) && (before === undefined || isWorking(before))) this.turnEnded();
   }
 
-  /** What the list has of a machine comes and goes with it. */
+  /** Reloads the list if a machine was added, renamed, lost or found again: its rows come and go with it. */
   private setMachines(machines: readonly MachineRow[]): void {
     const there = (rows: readonly MachineRow[]): string => JSON.stringify(rows.map((row) => [row.id, row.name, row.there]));
     const changed = there(machines) !== there(this.machines);
@@ -124,7 +125,8 @@ export class Live {
 
 const CLEARED = new Set(["needs", "asks", "unanswered", "queued", "retrying", "stalledSeconds", "status", "limit"]);
 
-/** A row of an event lacks what only a search tells; what is known of that stays. */
+/** Drops null fields, so that they do not overwrite what only a search reports. The fields in CLEARED become null if they
+ * are missing. */
 function withoutEmpty(row: Record<string, unknown>): Record<string, unknown> {
   const entries = Object.entries(row).filter(([name, value]) => value !== null || CLEARED.has(name));
   const cleared = [...CLEARED].map((name) => [name, null] as const);

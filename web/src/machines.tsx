@@ -1,4 +1,4 @@
-// The machines of a fleet, where the page is that of a gateway: which there are, and a session that goes on at another.
+// The machines of a fleet, on the page of a gateway: selecting a machine, and moving a session to another one.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -15,7 +15,7 @@ export interface Moved {
   message: string;
   machine: string;
   machineId: string;
-  /** What was lost with the machine before. */
+  /** What was lost with the previous machine. */
   notices?: string[] | null;
 }
 
@@ -23,14 +23,14 @@ function moveSession(id: string, machine: string, more: { wait?: boolean; confir
   return post<Moved>(sessionPath(id, "manage"), { action: "move", machine, ...more });
 }
 
-/** What a machine is called, with why it is not to be used, if so. */
+/** The name of a machine, with why it cannot be used, or its load if known. */
 function machineWords(machine: MachineRow): string {
   if (!machine.there) return `${machine.name} (gone)`;
   if (machine.draining) return `${machine.name} (drained)`;
   return machine.capacity === undefined ? machine.name : `${machine.name} (${machine.sessions ?? 0} of ${machine.capacity} busy)`;
 }
 
-/** A choice of machines; the first one is `any`, whose value is empty. */
+/** A menu of machines. The first option is `any`, with an empty value. */
 export function MachineSelect({ id, label, machines, any, value, usable, choose }: {
   id?: string; label?: string; machines: readonly MachineRow[]; any: string; value: string; usable: (machine: MachineRow) => boolean; choose(id: string): void;
 }): VNode {
@@ -42,12 +42,12 @@ export function MachineSelect({ id, label, machines, any, value, usable, choose 
   );
 }
 
-/** That a machine takes sessions just now. */
+/** Whether a machine accepts sessions now. */
 export function takes(machine: MachineRow): boolean {
   return machine.there && !machine.draining;
 }
 
-/** The part of a session's menu that has it go on at another machine; nothing where there is no other one. */
+/** The part of a session's menu that moves it to another machine; null if no other machine is online. */
 export function MovePart({ row, machines, moved, fail }: {
   row: SessionRow; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;
 }): VNode | null {
@@ -79,7 +79,7 @@ export function MovePart({ row, machines, moved, fail }: {
   );
 }
 
-/** What is shown in place of a session whose machine is gone. `moved` is called when another one has it. */
+/** Shown in place of a session whose machine is gone. Calls `moved` after the session has moved to another machine. */
 export function GoneNotice({ id, lost, machines, moved, fail }: {
   id: string; lost: string; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;
 }): VNode {

@@ -1,4 +1,4 @@
-// Signing in, and then the console.
+// Signs the user in, then shows the console.
 
 import { signal } from "@preact/signals";
 import { render, type VNode } from "preact";
@@ -10,7 +10,7 @@ import { Highlight } from "./highlight";
 import { AccountChoice, cameBackInVain, NoAnswer, SignIn, signIn, takeTicket } from "./sign_in";
 import type { Me } from "./types";
 
-/** Nothing until the server has said who is signed in. */
+/** Null until the server has answered who is signed in. */
 const shown = signal<VNode | null>(null);
 
 async function start(problem = ""): Promise<void> {
@@ -39,7 +39,7 @@ async function start(problem = ""): Promise<void> {
   }
 }
 
-/** Asks whether the sign-in of somebody else, who is signed in here, is replaced. */
+/** Asks whether to replace the sign-in of another user, who is signed in here. */
 function choose(ticket: string, why: string): void {
   const change = (): void => void signIn({ ticket, replace: true }).then(() => start(), (error: unknown) => start(messageOf(error)));
   showDoor(<AccountChoice why={why} stay={() => void start()} change={change} />);
@@ -50,7 +50,7 @@ function fail(why: string): void {
   addEventListener("online", () => void start(), { once: true });
 }
 
-/** A page for somebody who is not signed in. */
+/** Shows a page in place of the console: sign-in, choice of account or an error. */
 function showDoor(page: VNode): void {
   document.body.dataset["area"] = "sign-in";
   shown.value = page;
@@ -61,7 +61,7 @@ function Root(): VNode | null {
 }
 
 addEventListener("hashchange", () => {
-  // A link with a ticket that is opened in a tab where the page is already.
+  // The user opens a link with a ticket in a tab that already shows the page.
   if (location.hash.startsWith("#ticket=")) void start();
 });
 setHighlighter(new Highlight().add);

@@ -1,5 +1,5 @@
-// Markdown as components. Nothing in it is ever read as HTML: tags that somebody wrote stay text, except for a line break.
-// What could make a text look like another one is shown as a code.
+// Markdown as components. Nothing in it is interpreted as HTML: tags stay text, except for a line break. Characters that
+// could make a text look like another one are shown as codes.
 
 import type { Token, Tokens } from "marked";
 import { type ComponentChildren, type VNode } from "preact";
@@ -17,12 +17,12 @@ export function Markdown({ text, class: name }: { text: string; class?: string }
   return <div class={cx("markdown", name)} dir="auto"><Blocks text={text} /></div>;
 }
 
-/** A text that is still being written: the parts that will not change any more, and the end. */
+/** A text that still grows: the parts that no longer change, and the rest. */
 export function WrittenMarkdown({ settled, rest }: { settled: readonly string[]; rest: string }): VNode {
   return <div class="markdown" dir="auto">{[...settled, rest].map((part, at) => <Blocks key={at} text={part} />)}</div>;
 }
 
-/** The blocks of a text; read again only when the text changes. */
+/** The blocks of a text. Parses it again only when the text or the file links change. */
 function Blocks({ text }: { text: string }): VNode {
   const route = fileRoute.value;
   return <>{useMemo(() => blocks(blockTokens(text)), [text, route])}</>;
@@ -64,7 +64,7 @@ function block(token: Token): ComponentChildren {
 }
 
 function heading(token: Tokens.Heading): VNode {
-  // Headings of the page itself are h1 and h2; those of a text come below them.
+  // The page itself uses h1 and h2, so the headings of a text start at h3.
   const Tag = (["h3", "h4", "h5", "h6"] as const)[token.depth - 1] ?? "h6";
   return <Tag>{inline(token.tokens)}</Tag>;
 }
@@ -82,7 +82,7 @@ function list(token: Tokens.List): VNode {
 function listItem(item: Tokens.ListItem): VNode {
   const children = item.tokens.map((token, at): ComponentChildren => {
     if (token.type === "checkbox") return inline([token]);
-    // The text of a short item has no paragraph around it.
+    // The text of a tight item has no paragraph around it.
     if (token.type !== "text" || item.loose) return block(token);
     return [at > 0 && item.tokens[at - 1]?.type === "text" && "\n", inline([token])];
   });
@@ -104,7 +104,7 @@ function aligned(cell: Tokens.TableCell): string | undefined {
   return cell.align === "right" || cell.align === "center" ? cell.align : undefined;
 }
 
-/** `linked` says that they stand in a link: there is none inside of another. */
+/** `linked` says that the tokens are inside a link: links do not nest. */
 function inline(tokens: readonly Token[] | undefined, linked = false): ComponentChildren {
   return (tokens ?? []).map((token) => inlineNode(token, linked));
 }
@@ -127,7 +127,7 @@ function inlineNode(token: Token, linked: boolean): ComponentChildren {
     case "link":
       return link(token as Tokens.Link, inline(token.tokens, true));
     case "image":
-      // The page loads nothing from elsewhere: a picture is a link to it.
+      // The page loads nothing from other sites: a picture becomes a link.
       return link(token as Tokens.Image, ["🖼 ", inline(token.tokens, true)]);
     case "html":
       return LINE_BREAK.test(token.raw) ? <br /> : visible(token.raw);
@@ -139,7 +139,7 @@ function inlineNode(token: Token, linked: boolean): ComponentChildren {
   }
 }
 
-/** An address that is no link on the web stays visible beside its text. */
+/** A link if the address is a web address; otherwise the text, followed by the address if they differ. */
 function link(token: Tokens.Link | Tokens.Image, inside: ComponentChildren): ComponentChildren {
   const written = "autolink" in token && token.autolink ? token.href : withoutEntities(token.href);
   const address = outsideAddress(written);

@@ -1,26 +1,26 @@
-// Markdown as tokens of `marked`, within bounds. `marked` needs time that grows with the square of some texts (delimiters
-// of emphasis that find no partner, tables that are none) and recurses as deep as quotes and lists are nested. Here the
-// time is linear in the text: what would cost more is shown as plain text, and nothing of it is left out.
+// Parses Markdown to tokens of `marked`, in bounded time and depth. `marked` takes quadratic time for some texts (emphasis
+// delimiters without a partner, lines that look like a table but are not one) and recurses as deep as quotes and lists are
+// nested. Here the time is linear in the text: text that would cost more becomes plain text, and nothing is left out.
 
 import { Lexer, Tokenizer, type Token, type Tokens } from "marked";
 
-/** Lists and quotes that are nested deeper are text. */
+/** Lists and quotes nested deeper than this are plain text. */
 const MAX_BLOCK_DEPTH = 10;
 const MAX_INLINE_DEPTH = 16;
-/** A paragraph, heading or cell with more characters that could begin something is text: each may cost one look at all
- * that follows it. */
+/** A paragraph, heading or cell with more markers (characters that could start inline markup) is plain text: each marker
+ * may cost one scan of everything after it. */
 const MAX_MARKERS = 400;
-/** Where a text can be cut, it is, once a part is so long; and at the end of a line where a part gets much longer. */
+/** The length from which a segment ends at a safe cut; from MAX_SEGMENT it ends at any line start outside fenced code. */
 const SEGMENT = 8_000;
 const MAX_SEGMENT = 16_000;
 const MARKER = /[*_~`!<[\]]/g;
 const FENCE = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,})/;
-/** What may go on with a list, a quote or a table that stands before an empty line. */
+/** A line that may continue a list, a quote or a table after an empty line. */
 const CONTINUES = /^(?:[\s>|]|[-+*](?:\s|$)|\d{1,9}[.)](?:\s|$))/;
 
 class BoundedTokenizer extends Tokenizer {
-  /** The rows are looked at only where the first two lines are a table: `marked` takes all rows first, and drops them
-   * again where those two do not fit each other. */
+  /** Reads the rows only if the first two lines make a table. `marked` reads all rows first, then drops them if those two
+   * lines do not match. */
   override table(src: string): Tokens.Table | undefined {
     const second = src.indexOf("\n", src.indexOf("\n") + 1);
     if (second > 0 && super.table(src.slice(0, second + 1)) === undefined) return undefined;
@@ -36,19 +36,19 @@ class BoundedLexer extends Lexer {
   whole(text: string): Token[] {
     for (const segment of segments(text.replace(/\r\n?/g, "\n"))) {
       this.blockTokens(segment, this.tokens);
-      delete this.state.lastToken; // of another part: what follows does not go on with it
+      delete this.state.lastToken; // the next segment must not continue this one's last token
     }
     return this.read();
   }
 
-  /** The tokens of a run of text in which nothing is a block. */
+  /** The tokens of inline text: nothing in it is a block. */
   run(text: string): Token[] {
     this.inline(text, this.tokens);
     return this.read();
   }
 
   private read(): Token[] {
-    // A link may be defined behind its use: so runs are read when all blocks are known.
+    // A link may be defined after its use, so inline text is parsed after all blocks.
     for (const { src, tokens } of this.inlineQueue) {
       this.state.inRawBlock = false;
       this.inlineTokens(src, tokens);
@@ -85,7 +85,7 @@ class BoundedLexer extends Lexer {
   }
 }
 
-/** A token that is drawn as it was written. */
+/** A token that is drawn exactly as written. */
 function plain(text: string): Tokens.Text {
   return { type: "text", raw: text, text, escaped: true };
 }
@@ -102,7 +102,7 @@ function lexer(): BoundedLexer {
   return new BoundedLexer({ gfm: true, tokenizer: new BoundedTokenizer() });
 }
 
-/** Parts of a text that can be read one after the other. */
+/** Splits a text into parts that can be parsed one after the other. */
 function* segments(text: string): Generator<string> {
   let start = 0;
   for (const { at, safe } of cuts(text, 0)) {
@@ -113,14 +113,14 @@ function* segments(text: string): Generator<string> {
   if (start < text.length) yield text.slice(start);
 }
 
-/** The last place up to which a text that still grows will not change any more; `from` is an earlier one. */
+/** The last position before which the blocks of a growing text no longer change; `from` is an earlier such position. */
 export function settledEnd(text: string, from: number): number {
   let settled = from;
   for (const { at, safe } of cuts(text, from)) if (safe) settled = at;
   return settled;
 }
 
-/** Where lines begin outside of fenced code; safe is a place behind an empty line at which no block goes on. */
+/** Yields the start of each line outside fenced code. It is safe if it follows an empty line and continues no block. */
 function* cuts(text: string, from: number): Generator<{ at: number; safe: boolean }> {
   let fence = "";
   let empty = false;

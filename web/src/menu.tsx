@@ -1,5 +1,5 @@
-// What can be done to a session beside talking to it. What cannot be undone is asked twice. Mode and model stand at the
-// composer, where they matter.
+// The menu of actions on a session. An action that cannot be undone needs a second press. Mode and model are at the
+// composer instead, where they matter.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -22,7 +22,7 @@ interface Share {
 interface Props {
   row: ReadonlySignal<SessionRow>;
   around: Surroundings;
-  /** Called when the session is at another machine, with what there is to say of it. */
+  /** Called after the session has moved to another machine, with the message to show. */
   moved(id: string, words: string): void;
   jump(turn: number): void;
 }
@@ -35,7 +35,7 @@ export function SessionMenu(props: Props): VNode {
   };
   useEffect(() => {
     const outside = (event: Event): void => {
-      // By its path: what was pressed may have been replaced by what it opens.
+      // Check the event's path: the pressed element may already be replaced by what it opens.
       if (place.current?.open && !event.composedPath().includes(place.current)) close();
     };
     document.addEventListener("click", outside);
@@ -55,7 +55,7 @@ export function SessionMenu(props: Props): VNode {
 }
 
 function MenuBody({ row: signal, around, moved, jump, close }: Props & { close(): void }): VNode {
-  // As it was when the menu was opened: nobody may press what has just changed its meaning.
+  // The row as it was when the menu opened: a button must not change its meaning just before the user presses it.
   const row = useRef(signal.value).current;
   const id = useFreshId();
   const problem = useSignal("");
@@ -73,7 +73,7 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
     return <>{timeline}<p class="hint">{row.sharedBy} has shared this session with you {may}. Only they can change its settings.</p></>;
   }
   const attempt = (act: () => Promise<void>): void => void act().then(close, fail);
-  /** `change` is what the row shows afterwards; null if there is none any more. */
+  /** `change` has the new values of the row; null if the action removes the row. */
   const manage = (action: string, more: object, change: Partial<SessionRow> | null): void => attempt(async () => {
     await post(sessionPath(row.sessionId, "manage"), { action, ...more });
     if (change === null) {
@@ -141,7 +141,7 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
   );
 }
 
-/** With whom it is shared, and what changes that. */
+/** Shows with whom the session is shared, and changes it. */
 function Sharing({ id, fail }: { id: string; fail(error: unknown): void }): VNode {
   const field = useFreshId();
   const shares = useSignal<readonly Share[]>([]);
@@ -149,7 +149,7 @@ function Sharing({ id, fail }: { id: string; fail(error: unknown): void }): VNod
   const access = useSignal("watch");
   const changed = useRef(false);
   useEffect(() => {
-    // What was read before a change may come after its answer.
+    // A list read before a change may arrive after the answer to that change: ignore it.
     void get<{ shares: Share[] }>(sessionPath(id, "shares")).then((all) => changed.current || (shares.value = all.shares), fail);
   }, []);
   const change = (method: string, name: string): void => void send<{ shares: Share[] }>(method, sessionPath(id, "shares", encodeURIComponent(name)),
@@ -178,7 +178,7 @@ function Sharing({ id, fail }: { id: string; fail(error: unknown): void }): VNod
   );
 }
 
-/** Mode and model of a session, beside its next message. */
+/** The mode and model of a session, shown at the composer. */
 export function ModeAndModel({ row, around }: { row: ReadonlySignal<SessionRow>; around: Surroundings }): VNode | null {
   const id = useFreshId();
   const problem = useSignal("");

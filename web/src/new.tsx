@@ -1,4 +1,4 @@
-// A new session: the task with its pictures and files, where to work, and how much to ask.
+// The form for a new session: the task with its pictures and files, the directory, permissions, model and budget.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -16,7 +16,7 @@ import { ViewHead } from "./view_head";
 import { useFreshId } from "./ui";
 
 const LAST_DIRECTORY = "claude-code-mcp.directory";
-/** Under which the draft of the task is kept. */
+/** The scope under which the draft of the task is stored. */
 const SCOPE = "new";
 const UNSURE = "The server cannot be reached, so it is not known whether the session was started. Starting it again is safe: it is started only once.";
 
@@ -34,7 +34,7 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
   const composer = useMemo(() => new Composer({
     scope: () => SCOPE,
     unsure: UNSURE,
-    // Files and commands of a place are known where a session of this person has worked there.
+    // Completing files and commands of a directory needs one of the user's own sessions in it.
     completes: () => [...live.rows.values()].find((row) => row.directory === directory.peek().trim() && !row.sharedBy)?.sessionId ?? null,
     say: async ({ text, images, key }) => {
       const body: Record<string, unknown> = { prompt: text, messageKey: key };

@@ -1,5 +1,5 @@
-// What stands at the end of a conversation until somebody does something about it: a usage limit that has stopped the
-// session, and a question that nobody answered.
+// The notices at the end of a conversation: a usage limit that has stopped the session, and a question that ended without
+// an answer. They stay until someone acts on them.
 
 import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -10,8 +10,8 @@ import type { SessionRow } from "./types";
 import { Problem } from "./ui";
 import { visible } from "./words";
 
-/** When a session that a usage limit has stopped continues, and what a person can do about that. `mayChange` says whether
- * the session is the person's own. */
+/** Shows when a session that a usage limit has stopped continues, and what the user can do about it. `mayChange` says
+ * whether the user owns the session. */
 export function LimitNotice({ row, mayChange }: { row: SessionRow; mayChange: boolean }): VNode | null {
   const problem = useSignal("");
   const busy = useSignal(false);
@@ -42,7 +42,8 @@ export function LimitNotice({ row, mayChange }: { row: SessionRow; mayChange: bo
   );
 }
 
-/** A question that ended because nobody answered it, and what has it asked again. `say` sends a message to the session. */
+/** A question that ended without an answer, with a button that has Claude ask it again. `say` sends a message to the
+ * session. */
 export function UnansweredNotice({ missed, say }: { missed: NonNullable<SessionRow["unanswered"]>; say: (text: string) => Promise<void> }): VNode {
   const problem = useSignal("");
   const busy = useSignal(false);
@@ -65,7 +66,7 @@ export function UnansweredNotice({ missed, say }: { missed: NonNullable<SessionR
   );
 }
 
-/** Whether there is anything of that to be shown. */
+/** Whether there is a notice to show. */
 export function notable(row: SessionRow): boolean {
   return !isWatched(row) && ((row.needs === "unanswered" && Boolean(row.unanswered)) || (row.status === "limit_reached" && Boolean(row.limit)));
 }

@@ -1,7 +1,7 @@
-// Numbers as people write them.
+// Parses numbers as people write them.
 
-/** An amount of dollars: `5`, `5.50`, `5,50`, `$5`, `1,000.50`, `1.000,50`, `1 000`. Throws an Error that says what to write
- * for what is none, or could be two. */
+/** Parses an amount of dollars: `5`, `5.50`, `5,50`, `$5`, `1,000.50`, `1.000,50`, `1 000`. Throws an Error that says what
+ * to write if the text is not a positive amount or is ambiguous. */
 export function dollarAmount(written: string): number {
   const text = written.replace(/[\s\u00a0\u202f]/g, "");
   const bare = /^(?:us\$|usd|\$)?([\d.,'’]+)(?:usd|\$)?$/i.exec(text)?.[1];
@@ -13,7 +13,7 @@ export function dollarAmount(written: string): number {
   return amount;
 }
 
-/** With a point for the fraction and no other mark; null if that cannot be said. */
+/** Rewrites the number with a decimal point and no other mark; null if the marks are ambiguous or inconsistent. */
 function decimal(text: string): string | null {
   const marks = [...text.replace(/\d/g, "")];
   if (!marks.length) return text;
@@ -22,13 +22,13 @@ function decimal(text: string): string | null {
   const at = text.lastIndexOf(last);
   const [whole, fraction] = [text.slice(0, at), text.slice(at + 1)];
   if (kinds.size === 2) {
-    // Both marks: the last one is that of the fraction, and the others must stand before groups of three.
+    // Both marks: the last one is the decimal mark, and the other must separate groups of three digits.
     const other = last === "," ? "." : ",";
     if (marks.filter((mark) => mark === last).length > 1 || !grouped(whole, other) || !fraction) return null;
     return `${whole.replaceAll(other, "")}.${fraction}`;
   }
   if (marks.length > 1) return grouped(text, last) ? text.replaceAll(last, "") : null;
-  // One mark before three digits may be either; after a lone zero it can only be a fraction.
+  // One mark before three digits is ambiguous; after zero or nothing it is the decimal mark.
   if (!fraction || (fraction.length === 3 && !/^0*$/.test(whole))) return null;
   return `${whole || "0"}.${fraction}`;
 }

@@ -1,4 +1,4 @@
-// What somebody has sent: the text, the files and the pictures that went with it.
+// The message that started a turn: its text, files and pictures.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -16,7 +16,7 @@ export function Prompt({ state, acts }: { state: TurnState; acts: TurnActs }): V
   const { text, files } = splitFiles(turn.prompt ?? "");
   const images = Math.max(turn.images ?? 0, pictures.length);
   const documents = Math.max(turn.documents ?? 0, sent.length - pictures.length);
-  // A picture alone is shown, and the words that stand for it in a transcript are not.
+  // Omit the placeholder that a transcript has for a message of only pictures or documents.
   const words = (images && text === "[image]") || (documents && text === "[document]") ? "" : text;
   if (!words && !files.length && !images && !documents) return null;
   return (
@@ -32,7 +32,8 @@ export function Prompt({ state, acts }: { state: TurnState; acts: TurnActs }): V
   );
 }
 
-/** Each may have megabytes: they are fetched when somebody wants to see them, unless this page has sent them itself. */
+/** The pictures of a message. Each may have megabytes, so the page fetches them only when the user asks, unless it sent
+ * them itself. */
 function Pictures({ turn, images, sent, acts }: { turn: Turn; images: number; sent: readonly string[]; acts: TurnActs }): VNode {
   const fetched = useSignal<readonly string[]>([]);
   const problem = useSignal("");

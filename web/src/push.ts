@@ -1,10 +1,10 @@
-// Notifications on this device, also while the page is closed.
+// Push notifications on this device, also while the page is closed.
 
 import { post, send } from "./api";
 import { scriptAddress } from "./scripts";
 import { deviceName } from "./sign_in";
 
-/** Why notifications cannot be had here; null if they can. */
+/** Why notifications are unavailable here; null if they are available. */
 export function pushProblem(key: string | null | undefined): string | null {
   if (!isSecureContext) return "Browsers allow notifications only over HTTPS or on this machine itself.";
   if (!("serviceWorker" in navigator) || !("PushManager" in window)) return "This browser does not support Web Push. On an iPhone, add the page to the home screen first.";

@@ -1,4 +1,5 @@
-// An open question with all that is decided on, and the answers to it. Used by the console and inside MCP clients.
+// An open question with everything the user decides on, and the buttons that answer it. Used by the console and inside
+// MCP clients.
 
 import { signal, useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
@@ -16,9 +17,9 @@ import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
 
-/** Milliseconds in which a press on a place that has just changed was meant for what was there before. */
+/** Milliseconds after a layout change in which a press was meant for what was there before. */
 const TOO_SOON = 400;
-/** Grows when a question is taken away, and those behind it move to its place. */
+/** Increments when a question is removed and the ones after it move up. */
 export const moves = signal(0);
 
 const OTHER = "\u0000other";
@@ -35,21 +36,21 @@ export function modeWords(mode: string): string {
   return MODE_WORDS[mode] ?? mode;
 }
 
-/** A question that is shown, and what became of it. */
+/** A question on the page, and its state. */
 export interface Asked {
   question: Question;
-  /** Why nobody needs an answer any more; null while it is open. */
+  /** Why the question no longer needs an answer; null while it is open. */
   closed: Signal<string | null>;
-  /** Whether the keyboard is to go to it. */
+  /** Whether the question should take focus. */
   wanted: Signal<boolean>;
 }
 
 export interface AskedProps {
   asked: Asked;
-  /** Where the session works; files below it are named from there. */
+  /** The session's directory; paths in it are shown relative to it. */
   directory: string;
   send: SendAnswer;
-  /** Whose session it is, if who sees the question may only watch. */
+  /** The owner of the session if the user may only watch it; otherwise null. */
   owner: ReadonlySignal<string | null>;
 }
 
@@ -93,7 +94,7 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
   );
 }
 
-/** A deadline that is far away is nothing to be hurried by. */
+/** The time left to answer. Hidden until 10 minutes remain, so that a distant deadline does not hurry the user. */
 function Clock({ expiresAt }: { expiresAt: string | null | undefined }): VNode {
   const now = useSignal(Date.now());
   useEffect(() => {
@@ -113,16 +114,16 @@ interface BodyProps {
   complain(why: string): void;
 }
 
-/** What is decided on, then the buttons. What allows something appears when all of the content was on screen; until then
- * the buttons stay at the bottom of the screen, and say how much is left. */
+/** The content to decide on, then the buttons. The buttons that allow something appear after all of the content has been
+ * in the viewport. Until then the buttons stay at the bottom of the viewport and show how much is left. */
 function Decision({ body, parts, form = "", content, refuse, children }: {
   body: BodyProps;
-  /** What the content is made of. */
+  /** The data that the content shows; new data must be read again. */
   parts: readonly unknown[];
-  /** How the content is laid out. */
+  /** A name for the layout of the content; a new layout must be read again unless all of the content was read. */
   form?: string;
   content: ComponentChildren;
-  /** The button that denies, which needs no reading. */
+  /** The button that denies; it is available before the content is read. */
   refuse: ComponentChildren;
   children: ComponentChildren;
 }): VNode {
@@ -130,7 +131,7 @@ function Decision({ body, parts, form = "", content, refuse, children }: {
   const unread = reading.left > 0;
   const watching = body.owner !== null;
   const buttons = useRef<HTMLFieldSetElement>(null);
-  // A question that was on screen at once, but for some of its buttons.
+  // All of the content was in the viewport without scrolling: bring the rest of the buttons into it.
   useLayoutEffect(() => {
     if (!unread && reading.untouched() && buttons.current?.closest(".conversation")) buttons.current.scrollIntoView({ block: "nearest" });
   }, [unread]);
@@ -151,7 +152,7 @@ function Decision({ body, parts, form = "", content, refuse, children }: {
   );
 }
 
-/** Whether nothing has changed for a moment. */
+/** Whether `state` has been the same for TOO_SOON milliseconds. */
 function useSettled(state: string): boolean {
   const settled = useSignal("");
   useEffect(() => {
@@ -201,13 +202,13 @@ function Permission(body: BodyProps): VNode {
   );
 }
 
-/** The command, whole; it can be changed before it is allowed. */
+/** The full command. The user can edit it before allowing it. */
 function Command({ tool, command, edited, mayEdit }: { tool: string; command: string; edited: Signal<string | null>; mayEdit: boolean }): VNode {
   const id = useFreshId();
   const field = useRef<HTMLTextAreaElement>(null);
   const input = useMemo(() => ({ command }), [command]);
   useLayoutEffect(() => field.current?.focus({ preventScroll: true }), [edited.value === null]);
-  // As high as what is written in it: nothing of a command scrolls away inside.
+  // The field is as high as its text, so that no part of the command scrolls out of view inside it.
   useLayoutEffect(() => {
     const element = field.current;
     if (element === null) return;
@@ -243,7 +244,7 @@ const GRANTS: Record<string, string> = {
   default: "asks again for each edit",
 };
 
-/** What an allowance for the session covers. */
+/** What “Allow for this session” covers. */
 function sessionMeaning(rules: readonly string[]): VNode | null {
   if (!rules.length) return null;
   const modes = rules.filter((rule) => rule.startsWith("mode ")).map((rule) => rule.slice("mode ".length));
@@ -257,7 +258,7 @@ function sessionMeaning(rules: readonly string[]): VNode | null {
   );
 }
 
-/** A text that is asked for only when somebody wants to give one. */
+/** The field for a reason or feedback. Shown only when the user asks for it. */
 function Reason({ label, send, required, answer }: { label: string; send: string; required: boolean; answer(given: Answer): void }): VNode {
   const id = useFreshId();
   const field = useRef<HTMLTextAreaElement>(null);
@@ -320,7 +321,7 @@ function Plan(body: BodyProps): VNode {
   );
 }
 
-/** Markdown as it is drawn; where that would leave something out, as it is written. */
+/** Shows the rendered Markdown, or its source if rendering hides a part of the text. */
 function ShownWhole({ text, drawn, written }: { text: string; drawn: VNode; written: ComponentChildren }): VNode {
   const place = useRef<HTMLSpanElement>(null);
   const hides = useSignal(false);
@@ -386,7 +387,7 @@ function FormQuestion(body: BodyProps): VNode {
   );
 }
 
-/** One of the questions, with its options and a place for another answer. */
+/** One question with its options and a field for another answer. */
 function ChoicePart({ choice, register }: { choice: Choice; register: (part: Part) => void }): VNode {
   const name = useFreshId();
   const place = useRef<HTMLFieldSetElement>(null);
@@ -434,7 +435,7 @@ function title(question: Question): string {
   }
 }
 
-/** What Claude says that the call is for. */
+/** Claude's description of what the call does. */
 function described(input: unknown): string {
   const description = isRecord(input) ? input["description"] : "";
   return typeof description === "string" ? visible(description.trim()) : "";
@@ -447,8 +448,9 @@ function eyebrow(question: Question): string {
 
 const ALLOWED: Record<string, string> = { user_question: "Answered", plan_review: "Approved" };
 
-/** What somebody else has answered, in a sentence, and in short with their name if it was not the owner of the page. `by`
- * is how the server tells it, such as `web (bob, Chrome on Linux)`: without a name it is the owner of the session. */
+/** Texts about an answer given elsewhere: a sentence, and a short form with the person's name. The short form is empty if
+ * the user owns the session and gave the answer. `by` comes from the server, such as `web (bob, Chrome on Linux)`; without
+ * a name, the owner of the session answered. */
 export function decisionWords(question: Question, allow: boolean, by: string, sharedBy: string | null): { sentence: string; short: string } {
   const [, channel = "", client = ""] = /^([^ (]*)(?: \((.*)\))?$/s.exec(by) ?? [];
   const parts = client.split(", ");

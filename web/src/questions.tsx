@@ -5,13 +5,13 @@ import { type VNode } from "preact";
 import { moves, QuestionCard, type Asked, type SendAnswer } from "./question";
 import type { Question } from "./types";
 
-/** Milliseconds for which it is said why a question is no longer open. */
+/** Milliseconds for which the page shows why a question was closed. */
 const SAID = 8000;
 
 export class Questions {
   readonly shown: Signal<readonly Asked[]> = signal([]);
 
-  /** Those that are open. */
+  /** The questions that are still open. */
   get open(): readonly Asked[] {
     return this.shown.value.filter((one) => one.closed.peek() === null);
   }
@@ -24,7 +24,7 @@ export class Questions {
     this.shown.value = [...this.shown.value, { question, closed: signal(null), wanted: signal(wanted) }];
   }
 
-  /** Nobody needs an answer any more. It is said why, if there is something to say. */
+  /** Closes a question that no longer needs an answer. Shows `why` for a while, unless it is empty. */
   drop(id: string, why: string): void {
     const asked = this.find(id);
     if (asked === undefined) return;

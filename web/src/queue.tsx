@@ -1,4 +1,4 @@
-// Queued messages behind the running turn, and those that were sent and that nobody has read.
+// Messages queued behind the running turn, and messages that were sent but lost before Claude read them.
 
 import { signal, useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -10,16 +10,16 @@ export interface QueuedMessage {
   messageId: string;
   text: string;
   images?: number;
-  /** It was accepted and will not run: the server ended before Claude had read it. */
+  /** The server accepted the message but stopped before Claude read it, so it will not run. */
   lost?: boolean;
 }
 
 export interface QueueActs {
-  /** Takes a message back; resolves to whether it was not too late. */
+  /** Takes a message back; resolves to false if it is too late. */
   withdraw(message: QueuedMessage): Promise<boolean>;
   edit(message: QueuedMessage): void;
   resend(message: QueuedMessage): void;
-  /** A message that is lost is not wanted any more. */
+  /** Drops a lost message that the user no longer wants. */
   discard(message: QueuedMessage): void;
 }
 
