@@ -1,5 +1,5 @@
-// Builds the pages into the Python package: `node build.mjs PACKAGE MODULES`, where the latter is the directory in which
-// npm has installed what package.json names. The same sources give the same bytes everywhere.
+// Builds the pages into the Python package: `node build.mjs PACKAGE MODULES`. MODULES is the directory in which npm
+// installed the dependencies of package.json. The same sources produce the same bytes everywhere.
 import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
@@ -13,8 +13,8 @@ const { build, transform } = createRequire(resolve(modules, "package.json"))("es
 const output = join(target, "plugins", "console", "static");
 const app = join(target, "server", "app.html");
 
-/** Preact without its only way in which text becomes markup: this program never uses it, and the page's policy would
- * refuse it. The test of the built page looks for the word. */
+/** Removes Preact's only way to turn text into markup. The pages never use it, and their policy would refuse it. The test
+ * of the built page checks that the word does not occur. */
 const withoutMarkup = {
   name: "without-markup",
   setup({ onLoad }) {
@@ -31,7 +31,7 @@ async function bundle(entry) {
   const { outputFiles } = await build({
     absWorkingDir: source,
     nodePaths: [join(resolve(modules), "node_modules")],
-    // Not the file: its paths are for the compiler, which does not know which of a package's files a browser takes.
+    // Not tsconfig.json: its paths are for the compiler, which does not know which of a package's files a browser loads.
     tsconfigRaw: { compilerOptions: { target: "es2022", verbatimModuleSyntax: true, jsx: "react-jsx", jsxImportSource: "preact" } },
     plugins: [withoutMarkup],
     entryPoints: [entry],
@@ -47,15 +47,15 @@ async function bundle(entry) {
   return outputFiles[0].text.trim();
 }
 
-/** The same code without anything that a page would read as a tag: in strings and patterns `\x3c` is `<`. Elsewhere it
- * would be no code any more, and the build fails. */
+/** The same code without anything that the browser would parse as a tag. In strings and regular expressions `\x3c` means
+ * `<`. Anywhere else it is a syntax error, and the build fails. */
 async function withoutTags(code) {
   const escaped = code.replace(/<(?=\/(?:script|style)|!--|script)/gi, "\\x3c");
   await transform(escaped);
   return escaped;
 }
 
-/** Puts code where its mark is. No `$` of the code has a meaning, and nothing in it may end its element. */
+/** Replaces a mark with code. `$` has no special meaning in the code. Throws if the code would end its element. */
 function inserted(page, mark, code) {
   if (/<\/(script|style)|<!--/i.test(code)) throw new Error(`the code for ${mark} would end its element`);
   const [before, after] = page.split(mark);
@@ -67,7 +67,7 @@ async function page(template, script, styles) {
   return inserted(inserted(text, "/*STYLE*/", await bundle(styles)), "/*SCRIPT*/", await withoutTags(await bundle(script)));
 }
 
-/** The licences of what is built into the pages, which travel with it. */
+/** The licences of the packages that are built into the pages. They ship with the pages. */
 async function licences() {
   const packages = [["marked", "LICENSE"], ["highlight.js", "LICENSE"], ["diff", "LICENSE"], ["preact", "LICENSE"],
     ["@preact/signals", "LICENSE"], ["@preact/signals-core", "LICENSE"]];

@@ -1,8 +1,8 @@
-"""Writes the types of what the server tells the page: `python web/build_types.py` makes web/src/server_types.ts.
+"""Write the types of the data that the server sends to the page: `python web/build_types.py` makes server_types.ts.
 
-Names, and what may be absent, come from `SessionRow` and the columns that the console shows of it. The kinds of
-questions, the words for states and the rules for folded calls come from the server's own lists. A test says when the
-file is stale.
+The names, and which values may be absent, come from `SessionRow` and the columns of it that the console shows. The kinds
+of questions, the words for states and the rules for folded calls come from the server's own lists. A test fails if
+web/src/server_types.ts is stale.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _NARROWER = {
     "context": "[number, number]",
     "planUsage": "PlanUsage",
 }
-"""Of columns whose Python type says less than what is in them."""
+"""The types of columns whose Python type is less specific than their values."""
 
 
 def typescript() -> str:
@@ -75,7 +75,7 @@ def _constant(name: str, value: int | frozenset[str]) -> str:
 
 
 def _interface(model: type) -> str:
-    """A dataclass of plain values, or of tuples of others."""
+    """Write the interface of a dataclass whose fields are plain values or tuples of dataclasses."""
     hints = typing.get_type_hints(model)
     fields = [f"  {field.name}: {_plain(hints[field.name])};" for field in dataclasses.fields(model)]
     return "\n".join([f"export interface {model.__name__} {{", *fields, "}\n"])

@@ -1,15 +1,15 @@
-// Whether somebody has seen all that they decide on: what allows something works only when every part of it was on
-// screen, and until then says how much is left and leads there.
+// Whether the user has seen everything that the decision covers. The buttons that allow something work only after every
+// part of it was on screen. Until then a button in their place says how much is left and scrolls there.
 
 import { useSignal } from "@preact/signals";
 import { type RefObject, type VNode } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
-/** Pixels of a line of code, by which is counted what is left. */
+/** The height of a line of code in pixels, used to count the unread lines. */
 const LINE = 20;
-/** Parts of the width that are on screen or not: only a page that was zoomed with two fingers shows some of them. */
+/** The number of columns that are tracked separately: a page zoomed by pinching shows only some of the width. */
 const COLUMNS = 8;
-/** A page in a frame does not know how much of it is on screen: only an observer does, which is asked so often. */
+/** A page in a frame does not know how much of it is on screen. Only an observer does; it is asked at this interval. */
 const FRAMED = window !== window.parent;
 const ASK_AGAIN = 250;
 
@@ -22,31 +22,32 @@ interface Area {
   right: number;
 }
 
-/** What was on screen, from and to so many pixels below the beginning, in order. */
+/** The parts that were on screen: start and end in pixels below the start of the section, in order. */
 type Spans = readonly (readonly [number, number])[];
 
 export interface Reading {
-  /** Behind the last thing that is decided on. */
+  /** The element after the content that the user decides on. */
   end: RefObject<HTMLDivElement | null>;
-  /** Lines that were not on screen yet; 0 once everything was. */
+  /** How many lines were not on screen yet; 0 when all of them were. */
   left: number;
-  /** Where the first of them are. */
+  /** Where the first of these lines are. */
   where: "below" | "above" | "beside";
-  /** Whether nobody has pressed or scrolled since it is shown. */
+  /** Whether the user has not pressed or scrolled since the content appeared. */
   untouched(): boolean;
-  /** Shows what comes next. */
+  /** Scrolls to the next unread part. */
   goOn(): void;
 }
 
-/** Watches what is on screen of the section that holds the end. `parts` are what it is made of: something new has to be
- * read again. `form` names how it is laid out: what is laid out anew has to be read again unless all of it was read. */
+/** Tracks which parts of the section that contains `end` were on screen. `parts` is the content: after a change, the
+ * user must read it again. `form` names the layout: after a change, the user must read it again unless all of it was
+ * read. */
 export function useReading(parts: readonly unknown[], form = ""): Reading {
   const end = useRef<HTMLDivElement>(null);
   const left = useSignal(1);
   const where = useSignal<Reading["where"]>("below");
   const touched = useRef(false);
   const seen = useRef({ laidOut: "", columns: [] as Spans[] });
-  /** What the observer has told of the frame. */
+  /** The visible part of the section in the frame, as the observer last reported it. */
   const inFrame = useRef<Area | null>(null);
   const look = (): void => {
     const element = end.current;
@@ -80,7 +81,7 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
     const touch = (): void => void (touched.current = true);
     for (const name of TOUCHES) addEventListener(name, touch, { capture: true, passive: true });
     const later = (): void => {
-      if (FRAMED) return; // the observer is asked
+      if (FRAMED) return; // the observer reports it instead
       frame ||= requestAnimationFrame(() => {
         frame = 0;
         look();
@@ -92,7 +93,7 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
       inFrame.current = entry?.isIntersecting ? entry.intersectionRect : null;
       look();
     });
-    // It tells nothing while as much as before is on screen, so it is asked anew.
+    // The observer reports nothing while the visible share stays the same, so observe the section again.
     const ask = FRAMED ? setInterval(() => {
       if (left.peek() === 0) return;
       observer.unobserve(section);
@@ -129,14 +130,14 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
     if (FRAMED) return scrollFrameTo(section, next);
     const area = shownArea(element);
     const bottom = Math.min(area.bottom, buttonsTop(element));
-    // One screen at a time, with two lines of the last one: nothing is passed over.
+    // One screen at a time, with an overlap of two lines, so that nothing is skipped.
     const step = top + next - area.top - Math.min(2 * LINE, (bottom - area.top) / 3);
     scrollerOf(element).scrollBy({ top: Math.min(step, Math.max(top + whole + 4 - bottom, LINE)) });
   };
   return { end, left: left.value, where: where.value, untouched: () => !touched.current, goOn };
 }
 
-/** The spans with another one. */
+/** Adds a span and joins it with those that it touches. */
 function withSpan(spans: Spans, from: number, to: number): Spans {
   const apart = spans.filter(([start, end]) => end < from - 1 || start > to + 1);
   const joined = spans.filter((span) => !apart.includes(span));
@@ -144,7 +145,7 @@ function withSpan(spans: Spans, from: number, to: number): Spans {
   return [...apart, span].sort(([one], [other]) => one - other);
 }
 
-/** What is missing between the beginning and so many pixels. */
+/** The gaps in the spans from 0 to `whole` pixels. */
 function gapsOf(spans: Spans, whole: number): [number, number][] {
   const gaps: [number, number][] = [];
   let at = 0;
@@ -156,7 +157,7 @@ function gapsOf(spans: Spans, whole: number): [number, number][] {
   return gaps;
 }
 
-/** What is on screen of that in which the element scrolls. */
+/** The part of the element's scroll container that is on screen. */
 function shownArea(element: Element): Area {
   const scroller = scrollerOf(element);
   const view = visualViewport;
@@ -167,12 +168,12 @@ function shownArea(element: Element): Area {
   return { ...screen, top: Math.max(top, screen.top), bottom: Math.min(bottom, screen.bottom) };
 }
 
-/** The buttons cover what is below them. */
+/** The top edge of the buttons, which cover the content below it. */
 function buttonsTop(element: Element): number {
   return element.nextElementSibling?.getBoundingClientRect().top ?? Infinity;
 }
 
-/** Whether rows before the end are still to be made. */
+/** Whether rows before the end are not rendered yet. */
 function isUnmade(element: Element): boolean {
   return sectionOf(element).querySelector("[data-unmade]") !== null;
 }
@@ -185,7 +186,7 @@ function scrollerOf(element: Element): Element {
   return element.closest(".scroller") ?? document.documentElement;
 }
 
-/** Has what is around the frame scroll, which nothing but an element can. */
+/** Scrolls the page around the frame. Only `scrollIntoView` of an element can do this. */
 function scrollFrameTo(section: Element, pixels: number): void {
   const mark = document.createElement("div");
   mark.className = "reading-mark";
@@ -197,7 +198,7 @@ function scrollFrameTo(section: Element, pixels: number): void {
 
 const ARROWS = { below: "↓ ", above: "↑ ", beside: "" } as const;
 
-/** In the place of what allows something: how much is left to be read, and the way there. */
+/** Replaces the buttons that allow something: says how much is left to read and scrolls there. */
 export function LinesLeft({ reading }: { reading: Reading }): VNode {
   return (
     <button type="button" class="lines-left" onClick={reading.goOn}>

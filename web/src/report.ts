@@ -1,4 +1,4 @@
-// The report of a session as the tools give it, and the questions in it. Pure.
+// A session's report as the tools return it, and the questions in it. Pure functions.
 
 import type { Choice, Field, Question, QuestionKind } from "./types";
 import { isRecord } from "./tool_input";

@@ -1,5 +1,5 @@
-// The scripts that the page loads beside itself, in the form that the browser wants. There are no others: the page's
-// policy has one maker of such addresses, and this is it.
+// The scripts that the page loads in addition to its own, as the trusted addresses that the browser requires. The page
+// loads no others: its Trusted Types policy allows one creator of such addresses, which is this file.
 
 const SCRIPTS = ["/sw.js", "/highlighter.js"] as const;
 
@@ -13,7 +13,7 @@ interface TrustedTypes {
 
 let policy: Policy | null = null;
 
-/** The address of one of them; throws if it is none. */
+/** The trusted address of one of these scripts. Throws if the page does not load it. */
 export function scriptAddress(address: (typeof SCRIPTS)[number]): string {
   const { trustedTypes } = globalThis as { trustedTypes?: TrustedTypes };
   policy ??= trustedTypes?.createPolicy("claude-code-mcp", { createScriptURL: known }) ?? { createScriptURL: known };

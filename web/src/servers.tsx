@@ -1,4 +1,4 @@
-// The MCP servers that all sessions share: how they are, what is wrong with them, and signing in where one needs that.
+// The MCP servers that all sessions share: their states, their problems, and sign-in for servers that require it.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -18,7 +18,7 @@ interface Server {
   scope?: string | null;
   version?: string | null;
   tools?: number | string[] | null;
-  /** In a fleet, whose servers are each machine's own. */
+  /** The machine of the server. In a fleet, each machine has its own servers. */
   machine?: string | null;
   machineId?: string | null;
 }
@@ -26,7 +26,7 @@ interface Server {
 interface Reports {
   servers: Server[];
   problems?: string[] | null;
-  /** Where to sign in. */
+  /** The address of the sign-in page. */
   url?: string | null;
 }
 
@@ -42,9 +42,9 @@ export function Servers({ live }: { live: Live }): VNode {
   const reports = useSignal<Reports | null>(null);
   const failure = useSignal("");
   const problem = useSignal("");
-  /** What is under way: a server that fails is tried several times. */
+  /** The operation in progress. A server that fails is tried several times. */
   const note = useSignal("");
-  /** By the query that says which server it is: the page of a sign-in that was begun here. */
+  /** The sign-in pages of sign-ins that were started here, by the query that identifies the server. */
   const signingIn = useSignal<ReadonlyMap<string, string>>(new Map());
   const closed = useRef(false);
   const waiting = useRef(false);
@@ -54,7 +54,7 @@ export function Servers({ live }: { live: Live }): VNode {
     left.delete(key);
     signingIn.value = left;
   };
-  /** Whether the server answered. */
+  /** Loads the state of the servers. Returns whether the request succeeded. */
   const load = async (query = ""): Promise<boolean> => {
     try {
       const read = await get<Reports>(`/api/mcp-servers${query}`);
@@ -89,8 +89,8 @@ export function Servers({ live }: { live: Live }): VNode {
     if (await act(server, "authenticate", { redirect })) end(queryOf(server));
   };
   useEffect(() => {
-    /** Whoever comes back from the page of a sign-in wants to see what became of it: at once if it is done, else as soon
-     * as it is, which the server waits for. */
+    /** Shows the result of a sign-in when the user returns from its page: at once if it is complete, otherwise as
+     * soon as it is. The server waits for that. */
     const comeBack = async (): Promise<void> => {
       if (waiting.current) return;
       waiting.current = true;

@@ -1,4 +1,4 @@
-// What rows of sessions say, and which of them need somebody.
+// The words in the rows of sessions, and which sessions need the user.
 
 import { limitWord } from "./limits";
 import type { SessionRow } from "./types";
@@ -18,22 +18,22 @@ export function statusWord(row: SessionRow): string {
   return limitWord(row) || (row.status ? (STATUS_WORDS[row.status] ?? row.status) : "");
 }
 
-/** The most urgent have the lowest. */
+/** The sort rank of a row: the most urgent rows have the lowest. */
 export function rank(row: SessionRow): number {
   return row.needs && needsYou(row) ? NEEDS[row.needs] : row.pinned ? 4 : 5;
 }
 
-/** Whether somebody else has shared it, and not to be answered or written to. */
+/** Whether another user shared the session without the right to answer its questions or write to it. */
 export function isWatched(row: SessionRow): boolean {
   return Boolean(row.sharedBy) && row.access !== "answer";
 }
 
-/** Who may only watch a session cannot give what it needs. */
+/** Whether the session needs this user. A user who may only watch a session cannot give it what it needs. */
 export function needsYou(row: SessionRow): boolean {
   return Boolean(row.needs) && !isWatched(row);
 }
 
-/** Whether it waits for an answer. */
+/** Whether the session waits for this user's answer. */
 export function awaitsYou(row: SessionRow): boolean {
   return needsYou(row) && (row.needs === "question" || row.needs === "unanswered");
 }

@@ -1,4 +1,4 @@
-// Notifications, signed-in devices, a link for another device, signing out.
+// The settings page: notifications, signed-in devices, a sign-in link for another device, sign-out.
 
 import { useSignal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
@@ -72,7 +72,7 @@ async function leave(everywhere: boolean): Promise<void> {
   const left = await post<{ provider?: string | null }>("/api/sign-out", { everywhere });
   forget();
   await clearDrafts();
-  // Otherwise the next person at this browser would be signed in again with a click.
+  // Otherwise the next user of this browser could sign in again with one click.
   if (left.provider) location.assign(left.provider);
 }
 
@@ -89,7 +89,7 @@ function PushSection({ me, attempt }: { me: Me; attempt: Attempt }): VNode {
     state.value = { settings, here };
   };
   useEffect(() => attempt(load), []);
-  /** What takes long says that it is under way: a browser may need seconds for its push service. */
+  /** Shows that a slow action is in progress: a browser may need seconds for its push service. */
   const doing = (words: string, act: () => Promise<unknown>): void => attempt(async () => {
     busy.value = words;
     try {

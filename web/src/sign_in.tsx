@@ -1,4 +1,4 @@
-// The sign-in: by the one-time ticket of a link, at the provider of the operator, by a token, or by a press alone.
+// Sign-in: with the one-time ticket of a link, at the operator's provider, with a token, or with a button alone.
 
 import { useSignal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
@@ -6,7 +6,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { ApiError, messageOf, send, signedIn, type SignInWays } from "./api";
 import { Problem, useFreshId } from "./ui";
 
-/** The ticket in the address, which is taken out of it at once: it must be in no history and on no screenshot. */
+/** Returns the ticket in the address and removes it at once: it must not appear in the history or on a screenshot. */
 export function takeTicket(): string | null {
   const found = /^#ticket=([^&]+)$/.exec(location.hash);
   if (found === null) return null;
@@ -14,7 +14,7 @@ export function takeTicket(): string | null {
   return decodeURIComponent(found[1] as string);
 }
 
-/** Whether the browser was sent back here from a sign-in elsewhere that has failed. */
+/** Whether the browser was sent back here after a failed sign-in at the provider. */
 export function cameBackInVain(): boolean {
   if (location.hash !== "#sign-in-failed") return false;
   history.replaceState(null, "", "/#/");
@@ -32,7 +32,7 @@ function Door({ children }: { children: ComponentChildren }): VNode {
   return <main class="sign-in" id="main"><h1 tabIndex={-1} ref={heading}>Claude Code</h1>{children}</main>;
 }
 
-/** The page for somebody who is not signed in. */
+/** The page for a user who is not signed in. */
 export function SignIn({ ways, problem, done }: { ways: SignInWays; problem: string; done(): void }): VNode {
   const id = useFreshId();
   const token = useRef<HTMLInputElement>(null);
@@ -59,7 +59,7 @@ export function SignIn({ ways, problem, done }: { ways: SignInWays; problem: str
   );
 }
 
-/** A link of somebody else was opened: whoever sent it may want this person to work in another name. */
+/** Asks before a link for another account replaces the sign-in: its sender may want the user to use that account. */
 export function AccountChoice({ why, stay, change }: { why: string; stay(): void; change(): void }): VNode {
   return (
     <Door>
@@ -72,12 +72,12 @@ export function AccountChoice({ why, stay, change }: { why: string; stay(): void
   );
 }
 
-/** The server said nothing of who this is. */
+/** The page that appears if the server did not say who the user is. */
 export function NoAnswer({ why, again }: { why: string; again(): void }): VNode {
   return <Door><Problem>{why}</Problem><button type="button" class="allow" onClick={again}>Try again</button></Door>;
 }
 
-/** What the list of sign-ins calls this browser. */
+/** The name of this browser in the list of sign-ins. */
 export function deviceName(): string {
   const agent = navigator.userAgent;
   const browser = /Firefox\//.test(agent) ? "Firefox" : /Edg\//.test(agent) ? "Edge" : /Chrome\//.test(agent) ? "Chrome" : /Safari\//.test(agent) ? "Safari" : "a browser";

@@ -1,8 +1,8 @@
-// Server-sent events that survive what happens to a phone: a line that breaks, a server that restarts, a tab in the
-// background. Every event has an id; a new connection names the last one and goes on behind it.
+// Server-sent events that survive what happens on a phone: lost connections, server restarts, background tabs. Every
+// event has an id; a new connection sends the last id and continues after it.
 //
-// Not `EventSource`: it sends no headers, gives up for good on the first answer that is no stream, and does not notice a
-// line that went silent.
+// Not `EventSource`: it sends no headers, gives up permanently on the first response that is not a stream, and does not
+// detect a connection that went silent.
 
 import { authorization } from "./api";
 
@@ -57,7 +57,7 @@ export class EventStream {
     this.handlers.line("offline");
   };
 
-  /** A tab that nobody looks at gives its connection back after a while: browsers have few for one server. */
+  /** Closes the connection of a hidden tab after a while: browsers allow only a few connections per server. */
   private readonly visibility = (): void => {
     clearTimeout(this.hiddenTimer);
     if (document.hidden) this.hiddenTimer = setTimeout(() => this.disconnect(), HIDDEN_FOR);
@@ -91,7 +91,7 @@ export class EventStream {
       this.handlers.line("live");
       await this.read(response.body, aborter.signal);
     } catch {
-      // Whatever it was, the next attempt tells.
+      // The cause does not matter here: the next attempt shows whether the problem persists.
     }
     if (this.aborter === aborter) this.again();
   }

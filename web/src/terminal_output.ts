@@ -1,10 +1,10 @@
-// What a command has printed, as a terminal would show it: colours, and lines that were written over. Time is linear in
-// the text. Everything that a terminal would be told beside that is dropped, and what stays invisible is shown as a code.
+// A command's output as a terminal would show it: with colours, and with overwritten lines replaced. The time is linear
+// in the text. All other terminal control sequences are dropped, and remaining invisible characters are shown as codes.
 
 import type { HighlightPart } from "./highlighter";
 import { visible } from "./words";
 
-/** Control sequences: colours and erasing (kept), everything else that begins with an escape (dropped). */
+/** Control sequences: colours and erasing (applied), and everything else that begins with an escape (dropped). */
 const SEQUENCE = /\u001b(?:\[([0-9:;<=>?]{0,64})[ -/]{0,8}([@-~])|\][^\u0007\u001b\n]{0,4096}(?:\u0007|\u001b\\)|[ -/]{0,8}[0-~])/y;
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"] as const;
 const PLAIN = "";
@@ -17,7 +17,7 @@ interface Style {
   colour: string;
 }
 
-/** The parts of an output with the classes of their styles, and its text; null where it is plain text. */
+/** The parts of an output with the CSS classes of their styles, and its text; null if the output is plain text. */
 export function terminalOutput(text: string): { parts: HighlightPart[]; text: string } | null {
   if (!/[\u001b\r\b]/.test(text)) return null;
   const screen = new Screen();
@@ -25,7 +25,7 @@ export function terminalOutput(text: string): { parts: HighlightPart[]; text: st
   return screen.result();
 }
 
-/** The lines that were written, each a list of characters with their styles. */
+/** The lines of the output. Each is a list of characters with their styles. */
 class Screen {
   private readonly runs: [string, string][] = [];
   private line: string[] = [];
@@ -86,11 +86,11 @@ class Screen {
     else this.runs.push([style, text]);
   }
 
-  /** Obeys or drops the sequence at this place; returns the place behind it. */
+  /** Applies or drops the sequence at this position; returns the position after it. */
   private sequence(text: string, at: number): number {
     SEQUENCE.lastIndex = at;
     const found = SEQUENCE.exec(text);
-    if (found === null) return at + 1; // a lone escape says nothing
+    if (found === null) return at + 1; // ignore a lone escape
     const [whole, parameters = "", final] = found;
     if (final === "m") this.colour(parameters);
     else if (final === "K") this.erase(parameters);
@@ -121,7 +121,7 @@ class Screen {
       else if (code >= 30 && code <= 37) state.colour = COLOURS[code - 30] as string;
       else if (code >= 90 && code <= 97) state.colour = COLOURS[code - 90] as string;
       else if (code === 38 || code === 48) {
-        // A colour of 256, of which the first sixteen have names, or of three numbers, which is not shown.
+        // One of 256 colours, of which the first sixteen have names, or an RGB colour, which is not shown.
         const named = codes[at + 1] === 5 ? (codes[at + 2] ?? 16) : 16;
         if (code === 38) state.colour = named < 16 ? (COLOURS[named % 8] as string) : "";
         at += codes[at + 1] === 5 ? 2 : 4;

@@ -1,4 +1,4 @@
-// A session's turns and waits on one line, as plain SVG. The time between turns has the same short width everywhere.
+// A session's turns and waits on one line, as plain SVG. All gaps between turns have the same short width.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -9,7 +9,7 @@ import { count, duration, visible } from "./words";
 
 const WIDTH = 1000;
 const MAX_GAP = 10;
-/** A turn has at least this width, however short it was. */
+/** The minimum width of a turn, however short it was. */
 const MIN_TURN = 12;
 
 interface Block {
@@ -18,7 +18,7 @@ interface Block {
   waits: { at: number; until: number }[];
 }
 
-/** What the timeline of a session shows, read once. `person` is who was waited for. */
+/** The timeline of a session, loaded once. `person` is the user that the session waited for. */
 export function TimelinePart({ id, person, fail, jump }: { id: string; person: string; fail(error: unknown): void; jump(turn: number): void }): VNode {
   const read = useSignal<Timeline | null>(null);
   useEffect(() => {
@@ -61,14 +61,14 @@ function TimelineBar({ blocks, person, jump }: { blocks: readonly Block[]; perso
   );
 }
 
-/** The turns with their waits. What the transcript claims may overlap: a turn ends when the next one begins. */
+/** The turns with their waits. Times in the transcript may overlap, so a turn ends when the next one begins. */
 function together({ turns, waits }: Timeline, now: number): Block[] {
   const ordered = [...turns].sort((one, other) => one.at - other.at || one.number - other.number);
   return ordered.map((turn, index) => {
     const next = ordered[index + 1]?.at ?? Infinity;
     const own: Block["waits"] = [];
     for (const wait of waits.filter(({ at }) => at >= turn.at && at < next)) {
-      // Several questions may be open at once: that is one wait.
+      // Several questions may be open at once: they count as one wait.
       const [at, until] = [Math.max(wait.at, own.at(-1)?.until ?? 0), Math.min(wait.until ?? now, next)];
       if (until > at) own.push({ at, until });
     }
@@ -90,7 +90,7 @@ function turnWords(turn: TurnTime, until: number): string {
   return `Turn ${turn.number}, ${begun}, ${length(until - turn.at)}${turn.prompt ? `: ${visible(turn.prompt)}` : ""}`;
 }
 
-/** As `duration`, in whole minutes from ten minutes on, and "2 h" for "2 h 0 min". */
+/** Like `duration`, but in whole minutes from ten minutes on, and "2 h" instead of "2 h 0 min". */
 function length(seconds: number): string {
   return duration((seconds < 600 ? seconds : Math.round(seconds / 60) * 60) * 1000).replace(/ 0 (s|min)$/, "");
 }

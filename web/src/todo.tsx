@@ -1,4 +1,4 @@
-// What Claude has set out to do, as it last said, and how much of the model's context is used.
+// Claude's task list, as last reported, and how much of the model's context is used.
 
 import { signal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -17,7 +17,7 @@ export class TodoList {
   readonly shown = signal<readonly Todo[]>([]);
   private tasks = new Map<string, Todo>();
 
-  /** Looks whether a call changes the list: the whole of it, or one task. */
+  /** Applies a call that changes the list, either the whole list or one task. Ignores other items. */
   take(item: Item): void {
     if (item.kind !== "tool" || typeof item.input !== "object" || item.input === null) return;
     const input = item.input as Record<string, unknown>;
@@ -25,7 +25,7 @@ export class TodoList {
       this.tasks = new Map(input["todos"].map((todo: Record<string, unknown>, at) => [String(at), { text: String(todo["content"] ?? ""), status: String(todo["status"] ?? "") }]));
     } else if (item.name === "TaskCreate" && typeof input["subject"] === "string") {
       const id = /#(\d+)/.exec(item.result ?? "")?.[1];
-      if (id === undefined || this.tasks.has(id)) return; // it has its number when the call has ended
+      if (id === undefined || this.tasks.has(id)) return; // the task gets its number when the call ends
       this.tasks.set(id, { text: input["subject"], status: "pending" });
     } else if (item.name === "TaskUpdate" && item.status === "ok") {
       const task = this.tasks.get(String(input["taskId"]));
@@ -60,7 +60,7 @@ export function Todos({ list }: { list: TodoList }): VNode | null {
   );
 }
 
-/** How much of the context is used: as a ring where its size is known, else in words. */
+/** How much of the context is used: as a ring if the size of the context is known, otherwise in words. */
 export function ContextRing({ row }: { row: ReadonlySignal<SessionRow> }): VNode | null {
   const [tokens, window] = row.value.context ?? [0, 0];
   if (!tokens) return null;

@@ -1,4 +1,4 @@
-// A tool call folded to one line, with its outcome; unfolded, its input and its result, and the steps of a subagent.
+// A tool call, collapsed to one line with its outcome. Expanded, it shows its input, its result and a subagent's steps.
 
 import { type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
@@ -16,9 +16,9 @@ import type { Item } from "./types";
 import { cx } from "./ui";
 import { count, visible } from "./words";
 
-/** Changed lines of a change that is shown without a press. */
+/** A change of at most this many lines is expanded from the start. */
 const SHORT_CHANGE = 24;
-/** Characters of each line that is shown of what a command wrote. */
+/** The maximum characters shown of each line of a command's output. */
 const MAX_TAIL = 300;
 const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", denied: "denied", asked: "asks", running: "running", none: "no result" };
 const RESULT_LABELS: Record<string, string> = { error: "error", denied: "why" };
@@ -31,7 +31,7 @@ export function ToolCall({ state, turn, acts }: ItemProps): VNode {
   const change = useMemo(() => (item.diff && item.status === "ok" ? changeOf(item.diff) : null), [item.diff, item.status]);
   const open = state.open.value ?? (change !== null && change.added + change.gone <= SHORT_CHANGE);
   const drawn = useRef(false);
-  drawn.current ||= open; // what was unfolded in it stays as it is
+  drawn.current ||= open; // stay mounted, so that expanded parts in the body stay expanded
   const tail = tailOf(item);
   useEffect(() => {
     if (open && item.cut) void acts.whole(turn, state);
@@ -72,7 +72,7 @@ function Details({ item, directory, acts }: { item: Item; directory: string; act
       {item.cut && <p class="hint">Long parts are shortened until everything is loaded.</p>}
       {item.agent && acts.agentRoute && <a href={`#${acts.agentRoute(item.agent)}`}>Open the subagent's conversation</a>}
       {rows === null ? <ToolInput tool={name} input={item.input} directory={directory} /> : <DiffView rows={rows} file={file} margin={margin} />}
-      {/* That a change was made is seen in the change. */}
+      {/* The diff already shows that a change succeeded. */}
       {item.result && !(item.diff && item.status === "ok") && (
         <div class="result">
           {AGENTS.has(name) && item.status === "ok" ? <Markdown text={reportOf(item.result)} class="report" />
@@ -83,13 +83,13 @@ function Details({ item, directory, acts }: { item: Item; directory: string; act
   );
 }
 
-/** What came back: with the colours of a terminal where it has some, and nothing in it hidden. */
+/** The result, with terminal colours if it has any. Invisible characters are shown as codes. */
 function Result({ text, label }: { text: string; label: string }): VNode {
   const output = useMemo(() => terminalOutput(text), [text]);
   return <CodeBlock code={output === null ? visible(text) : output.text} label={label} parts={output?.parts} />;
 }
 
-/** What a subagent reports, without the notes that are for the model. */
+/** The report of a subagent without the notes for the model. */
 function reportOf(result: string): string {
   return result.replace(/^\[Subagent hand-back\][^\n]*\n*/, "").replace(/\n*^agentId: [^\n]*$[^]*/m, "");
 }
@@ -99,13 +99,14 @@ function changeOf(diff: string): { added: number; gone: number } {
   return { added: rows.filter((row) => row.kind === "new").length, gone: rows.filter((row) => row.kind === "gone").length };
 }
 
-/** The outcome, and who has decided: "denied by bob" says both. */
+/** The outcome and who decided: "denied by bob" says both. */
 function statusWords(status: string, decided: string): string {
   const words = STATUS_WORDS[status] ?? "";
   return decided.startsWith(words) ? decided || words : [words, decided].filter(Boolean).join(", ");
 }
 
-/** A command ends with what matters of its output; another call that failed begins with the reason. */
+/** The lines of the result in the summary. The output of a command matters at its end; the error of another call begins
+ * with the reason. */
 function tailOf(item: Item): string {
   const command = COMMANDS.has(item.name ?? "");
   const shown = (command && item.status && item.status !== "denied") || item.status === "error" ? item.result ?? "" : "";
@@ -114,7 +115,7 @@ function tailOf(item: Item): string {
   return lines.map((line) => visible(plainLine(line)).slice(0, MAX_TAIL)).join("\n");
 }
 
-/** Without the codes for colours of a terminal. */
+/** The line without terminal control codes and without text that a carriage return overwrote. */
 function plainLine(line: string): string {
   return line.replace(/\u001b\[[0-9;?]{0,40}[A-Za-z]/g, "").replace(/^.*\r(?=.)/, "");
 }
@@ -125,7 +126,7 @@ function about(item: Item, directory: string): string {
   return [below(summary(item), directory), why].filter(Boolean).join(" · ");
 }
 
-/** Whether Claude has said what a command is for. */
+/** Whether Claude described the purpose of a command. */
 function isDescribed(item: Item): boolean {
   return COMMANDS.has(item.name ?? "") && isRecord(item.input) && typeof item.input["description"] === "string" && item.input["description"] !== "";
 }
@@ -141,7 +142,7 @@ function summary(item: Item): string {
   return (item.description ?? "") || Object.entries(input).map(([key, value]) => `${key}: ${String(value).slice(0, 60)}`).join(", ").slice(0, 300);
 }
 
-/** A run of calls that only look at something, folded to one line. */
+/** A run of calls that only look at something, collapsed to one line. */
 export function Looks({ run, turn, acts }: Omit<ItemProps, "state"> & { run: readonly ItemState[] }): VNode {
   const open = run.some((one) => one.runOpen.value);
   return (
@@ -154,7 +155,7 @@ export function Looks({ run, turn, acts }: Omit<ItemProps, "state"> & { run: rea
   );
 }
 
-/** What a run of looks was, such as “Read 3 files, searched 2 times”. */
+/** Summarizes a run of looks, such as “Read 3 files, searched 2 times”. */
 function lookWords(items: readonly Item[]): string {
   const reads = items.filter(({ name }) => READS.has(name ?? "")).length;
   const pages = items.filter(({ name }) => PAGES.has(name ?? "")).length;

@@ -1,4 +1,4 @@
-// The input of a tool call, all of it: changes as diffs, commands whole, plans as text, the rest field by field.
+// The complete input of a tool call: changes as diffs, commands in full, plans as text, the rest field by field.
 
 import { type VNode } from "preact";
 import { useMemo } from "preact/hooks";
@@ -11,13 +11,13 @@ import { count, visible } from "./words";
 
 const SHORT = 200;
 
-/** What a call would do to a file that is there: the change as a unified diff, or why it cannot be shown. */
+/** The change that a call would make to an existing file: a unified diff, or the reason why it cannot be shown. */
 export interface FileChange {
   fileDiff?: string | null;
   fileNote?: string | null;
 }
 
-/** Files below the session's directory are named from there. */
+/** Shows paths below the session's directory relative to that directory. */
 export function ToolInput({ tool, input, directory, before = {} }: { tool: string; input: unknown; directory: string; before?: FileChange }): VNode {
   const { file, change, command, plan, rest } = useMemo(() => parts(tool, input, before), [tool, input, before.fileDiff]);
   return (
@@ -33,7 +33,7 @@ export function ToolInput({ tool, input, directory, before = {} }: { tool: strin
 
 interface Parts {
   file: string;
-  /** The rows of the change that the call would make; null if it makes none that is known. */
+  /** The rows of the change that the call would make; null if no change is known. */
   change: Row[] | null;
   command: string;
   plan: string;
@@ -56,7 +56,7 @@ const CHANGED_FIELDS: Record<string, readonly string[]> = {
   Edit: ["old_string", "new_string", "replace_all"], MultiEdit: ["edits"], Write: ["content"], NotebookEdit: ["new_source"],
 };
 
-/** The change in its place in the file, with the fields that it is made of taken out; null where the file is not known. */
+/** The change at its place in the file. Removes the fields of the change from `rest`. Null if the file is not known. */
 function takeFileChange(tool: string, rest: Record<string, unknown>, diff: string): Row[] | null {
   const fields = CHANGED_FIELDS[tool];
   if (!diff || fields === undefined) return null;
@@ -64,7 +64,7 @@ function takeFileChange(tool: string, rest: Record<string, unknown>, diff: strin
   return unifiedDiff(diff);
 }
 
-/** The changes of an edit, taken out of its fields; null if the call is none that is known. */
+/** The changes of an edit. Removes their fields from `rest`. Null if the change cannot be shown as rows. */
 function takeChange(tool: string, rest: Record<string, unknown>): Row[] | null {
   if (tool === "Edit" && typeof rest["old_string"] === "string" && typeof rest["new_string"] === "string") {
     const rows = lineDiff(take(rest, "old_string"), take(rest, "new_string"));
@@ -85,7 +85,7 @@ function takeChange(tool: string, rest: Record<string, unknown>): Row[] | null {
   return null;
 }
 
-/** An edit knows lines of a file, but not where in it they are. */
+/** Removes the line numbers: an edit contains lines of a file, but not their position in it. */
 function withoutNumbers(row: Row): Row {
   return { kind: row.kind, text: row.text };
 }
@@ -113,13 +113,13 @@ function Value({ value }: { value: unknown }): VNode {
   return text.includes("\n") ? <CodeBlock code={text} label="json" /> : <code>{text}</code>;
 }
 
-/** A path as it is seen from the session's directory; others stay whole. */
+/** A path relative to the session's directory; paths outside the directory stay as they are. */
 export function below(path: string, directory: string): string {
   const inside = directory && path.startsWith(directory) && "/\\".includes(path[directory.length] ?? "x");
   return inside ? path.slice(directory.length + 1) : path;
 }
 
-/** `tool of server` for a tool of an MCP server. */
+/** `tool · server` for a tool of an MCP server; other names stay as they are. */
 export function toolTitle(name: string): string {
   const parts = /^mcp__(.+?)__(.+)$/.exec(name);
   return parts === null ? name : `${parts[2]} · ${parts[1]}`;

@@ -1,4 +1,4 @@
-// One turn: the prompt, what happened, what is being written right now, and how it ended.
+// One turn: the prompt, its items, the text that Claude is writing, and how the turn ended.
 
 import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
@@ -14,7 +14,7 @@ import type { Turn } from "./types";
 import { CopyButton, cx } from "./ui";
 import { dollars, duration } from "./words";
 
-/** After these another attempt may succeed. */
+/** The endings after which another attempt may succeed. */
 const PASSING = new Set(["api_error", "timeout", "crashed", "start_failed", "execution_error", "not_saved", "machine_lost"]);
 const ENDINGS: Record<string, string> = {
   completed: "Done",
@@ -28,25 +28,25 @@ const ENDINGS: Record<string, string> = {
   start_failed: "Claude Code could not be started",
 };
 
-/** What can be done in a turn, where it is shown. */
+/** The actions of a turn in the view that shows it. */
 export interface TurnActs {
-  /** Where the session works; files below it are named from there. */
+  /** The working directory of the session; paths below it are shown relative to it. */
   directory(): string;
-  /** Gets an item of which only a part is here. */
+  /** Loads the whole of a shortened item. */
   whole(turn: TurnState, state: ItemState): Promise<void>;
-  /** A picture that went with the prompt of a turn, as a `data:` URL. */
+  /** An image that was sent with the prompt of a turn, as a `data:` URL. */
   image(turn: number, number: number): Promise<string>;
-  /** Where comments on the lines of a file are written. */
+  /** The margin in which the user comments on the lines of a file. */
   margin?(file: string): Margin | undefined;
-  /** Where the conversation of a subagent is shown. */
+  /** The route to the conversation of a subagent. */
   agentRoute?(agent: string): string;
-  /** Writes the message of a turn anew; absent where that cannot be done. */
+  /** Rewrites the message of a turn. Absent if that is not possible. */
   edit?(turn: Turn): void;
-  /** Has a turn that failed done again; `begun` says whether Claude had answered anything. Absent where that cannot be done. */
+  /** Retries a failed turn. `begun` says whether Claude had answered anything. Absent if that is not possible. */
   again?(turn: Turn, begun: boolean): Promise<void>;
 }
 
-/** The turns that are on the page, and what leads to the others. */
+/** The turns that are on the page, and buttons that load the others. */
 export function Turns({ shown, acts }: { shown: TurnWindow; acts: TurnActs }): VNode {
   return (
     <>
@@ -61,7 +61,7 @@ function TurnView({ state, acts }: { state: TurnState; acts: TurnActs }): VNode 
   const { prompt } = state.turn.value;
   return (
     <article class={cx("turn", state.found.value && "found")} data-turn={state.number}>
-      {/* By which a screen reader goes from turn to turn. Whose message it is, is not told: others may write to a shared session. */}
+      {/* Screen readers use this heading to move from turn to turn. It does not name the author: others may write to a shared session. */}
       <h2 class="spoken">{prompt ? `Message: ${prompt.slice(0, 80)}` : "Claude"}</h2>
       <Prompt state={state} acts={acts} />
       {state.cutStart.value && <p class="note">Earlier steps of this turn are not shown.</p>}
@@ -82,7 +82,7 @@ function Items({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
   );
 }
 
-/** What is being thought or written. */
+/** The thinking, or the text that Claude is writing. */
 function Now({ state }: { state: TurnState }): VNode {
   const writing = state.writing.value;
   const thought = state.thought.value;
@@ -123,12 +123,12 @@ function isBad({ code }: Ending): boolean {
   return !["completed", "interrupted"].includes(code);
 }
 
-/** What was said last in a turn. */
+/** The last text of a turn. */
 function lastWords(state: TurnState): string {
   return state.items.value.findLast(({ item }) => item.value.kind === "text")?.item.value.text?.trim() ?? "";
 }
 
-/** How a turn has ended. `last` is what was said in it: an error of the API is said already. */
+/** How a turn ended. `last` is the last text of the turn, which already contains an error of the API. */
 function endingWords(ending: Ending, last: string): string {
   const { code, durationMs, costUsd } = ending;
   const detail = ending.detail ?? "";

@@ -1,4 +1,4 @@
-// What is known of one turn: its prompt, what happened, what is being written right now, and how it ended. Views read the
+// The state of one turn: its prompt, its items, the text that Claude is writing, and how the turn ended. Views read the
 // signals; nothing here touches the page.
 
 import { batch, computed, signal, type ReadonlySignal, type Signal } from "@preact/signals";
@@ -13,13 +13,13 @@ export interface Ending {
   durationMs?: number | null;
 }
 
-/** A text that is being written: parts that will not change any more, and the end. */
+/** A text that Claude is writing: the settled parts, which no longer change, and the rest. */
 export interface Writing {
   settled: readonly string[];
   rest: string;
 }
 
-/** The text with another fragment at its end. */
+/** Appends a fragment to the text. */
 export function continued(writing: Writing | null, fragment: string): Writing {
   const { settled, rest } = writing ?? { settled: [], rest: "" };
   const text = rest + fragment;
@@ -29,23 +29,23 @@ export function continued(writing: Writing | null, fragment: string): Writing {
 
 const SHORT_PAUSE = 50;
 const MAX_PAUSE = 1000;
-/** Characters of a thought that are shown while it is thought. */
+/** How many of the last characters of the thinking are shown while Claude thinks. */
 const MAX_THOUGHT = 2000;
-/** Milliseconds for which it is marked where something was found. */
+/** Milliseconds for which a search result stays highlighted. */
 const FOUND = 3000;
 
-/** Something that happened in a turn. */
+/** An item of a turn. */
 export class ItemState {
   readonly item: Signal<Item>;
-  /** What the subagent does that this call has started. */
+  /** The items of the subagent that this call started. */
   readonly steps = signal<readonly ItemState[]>([]);
-  /** Whether somebody has to decide on this call first. */
+  /** Whether a user must decide on this call first. */
   readonly asked = signal(false);
-  /** Who has decided on this call, in words. */
+  /** Who decided on this call, in words. */
   readonly decided = signal("");
-  /** Whether somebody has unfolded it; null while nobody has touched it. */
+  /** Whether the user expanded it; null until the user toggles it. */
   readonly open = signal<boolean | null>(null);
-  /** Whether somebody has unfolded the run of calls that it stands in. */
+  /** Whether the run of calls that contains it is expanded. */
   readonly runOpen = signal(false);
   readonly found = signal(false);
 
@@ -57,7 +57,7 @@ export class ItemState {
     return this.item.peek().id;
   }
 
-  /** How many items it is. */
+  /** How many items it counts as: itself and its steps. */
   get size(): number {
     return this.steps.peek().reduce((sum, step) => sum + step.size, 1);
   }
@@ -68,7 +68,7 @@ export class ItemState {
     return kind === "tool" && [READS, SEARCHES, PAGES].some((looks) => looks.has(name ?? "")) && status !== "error" && status !== "denied";
   }
 
-  /** It was looked for: it is shown, and marked for a moment. */
+  /** Shows this search result: expands its run of calls and highlights the item for a moment. */
   markFound(): void {
     this.runOpen.value = true;
     mark(this.found);
@@ -78,29 +78,30 @@ export class ItemState {
 let keys = 0;
 
 export class TurnState {
-  /** Its number may change: numbers of events count from the server's start, those of the transcript from the session's. */
+  /** Identifies the turn on the page. Its number may change: turn numbers in events count from the server's start, those
+   * in the transcript from the session's start. */
   readonly key = (keys += 1);
-  /** Without its items. */
+  /** The turn without its items. */
   readonly turn: Signal<Turn>;
   readonly items = signal<readonly ItemState[]>([]);
-  /** The items, with runs of calls that only look at something together. */
+  /** The items, with consecutive calls that only look at something grouped into runs. */
   readonly rows: ReadonlySignal<readonly (ItemState | readonly ItemState[])[]> = computed(() => withRuns(this.items.value));
   readonly live = signal(false);
-  /** Whether its first, or its last, items are not here. */
+  /** Whether its first, or its last, items are not on the page. */
   readonly cutStart = signal(false);
   readonly cutEnd = signal(false);
   readonly writing = signal<Writing | null>(null);
   readonly thought = signal<string | null>(null);
   readonly ending = signal<Ending | null>(null);
-  /** Of a budget little is left, and it was this turn that made it so. */
+  /** Budget warnings: little of a budget is left since this turn. */
   readonly warnings = signal<readonly string[]>([]);
-  /** The pictures and documents of its prompt, if this page has sent them. */
+  /** The images and documents of its prompt, if this page sent them. */
   readonly sent: Signal<readonly string[]>;
   readonly found = signal(false);
-  /** What Claude said in this turn, as it wrote it. */
+  /** Claude's text in this turn, exactly as Claude wrote it. */
   readonly answer = computed(() => this.items.value.filter(({ item }) => item.value.kind === "text").map(({ item }) => item.value.text ?? "").join("\n\n"));
   private readonly known = new Map<string, ItemState>();
-  /** Items that are not here: what is told of them again changes nothing. */
+  /** Ids of items that are not on the page: updates to them are ignored. */
   private readonly absent = new Set<string>();
   private unwritten = "";
   private unthought = "";
@@ -117,12 +118,12 @@ export class TurnState {
     return this.turn.peek().number;
   }
 
-  /** How many items are here. */
+  /** How many items are on the page. */
   get size(): number {
     return this.known.size;
   }
 
-  /** Takes a newer state of the same turn. */
+  /** Applies a newer state of the same turn. */
   update(turn: Turn): void {
     batch(() => {
       this.turn.value = { ...turn, items: [] };
@@ -130,7 +131,7 @@ export class TurnState {
     });
   }
 
-  /** Whether an item is of this turn, as far as is known here. */
+  /** Whether an item is known to belong to this turn. */
   has(id: string): boolean {
     return this.known.has(id) || this.absent.has(id);
   }
@@ -139,7 +140,7 @@ export class TurnState {
     return this.known.get(id);
   }
 
-  /** Adds an item, or what is new of it. */
+  /** Adds an item, or merges an update into it. */
   put(item: Item, parent: string | null): void {
     const known = this.known.get(item.id);
     if (known !== undefined) {
@@ -159,14 +160,14 @@ export class TurnState {
     return state;
   }
 
-  // -- items that are not here ----------------------------------------------------------------------------------------
+  // -- items that are not on the page ---------------------------------------------------------------------------------
 
-  /** These are its own, and are not here. */
+  /** Records items of this turn that are not on the page. */
   leaveOut(items: readonly Item[]): void {
     for (const item of items) this.absent.add(item.id);
   }
 
-  /** Puts those of the turn's items before the others that come just before what is here, at most so many. */
+  /** Adds the items that come just before those on the page, at most `most`. `all` is all items of the turn. */
   prepend(all: readonly Item[], most: number): void {
     const known = all.findIndex((item) => this.known.has(item.id));
     const end = known < 0 ? all.length : known;
@@ -175,14 +176,14 @@ export class TurnState {
     this.cutStart.value = begin > 0;
   }
 
-  /** Puts those of the turn's items behind the others that come just after what is here, at most so many. */
+  /** Adds the items that come just after those on the page, at most `most`. `all` is all items of the turn. */
   append(all: readonly Item[], most: number): void {
     const from = all.findLastIndex((item) => this.known.has(item.id)) + 1;
     this.items.value = [...this.items.peek(), ...all.slice(from, from + most).map((item) => this.make(item))];
     this.cutEnd.value = from + most < all.length;
   }
 
-  /** Takes the first items away, about so many; a call that still runs stays, without its first steps. */
+  /** Removes about `count` items from the start. A call that still runs stays, without its first steps. */
   dropFirst(count: number): void {
     let left = count;
     const kept = (items: readonly ItemState[]): ItemState[] => items.filter((one) => {
@@ -199,7 +200,7 @@ export class TurnState {
     this.cutStart.value = true;
   }
 
-  /** Takes the last items away, about so many. */
+  /** Removes about `count` items from the end. */
   dropLast(count: number): void {
     this.settle();
     const items = [...this.items.peek()];
@@ -218,10 +219,10 @@ export class TurnState {
     this.absent.add(state.id);
   }
 
-  // -- what is being written --------------------------------------------------------------------------------------------
+  // -- the text that Claude is writing ----------------------------------------------------------------------------------
 
-  /** A fragment of what is being written. It is shown once for each picture of the screen; a long block is read again
-   * with every change, and the longer it is, the less often. */
+  /** Takes a fragment of the text that Claude is writing. The page shows new fragments at most once per frame. It parses
+   * a long block again after every change, so the longer the block, the less often it is updated. */
   write(kind: string, text: string): void {
     if (kind === "thinking") this.unthought += text;
     else if (kind === "text") this.unwritten += text;
@@ -246,7 +247,7 @@ export class TurnState {
     this.unwritten = this.unthought = "";
   }
 
-  /** What was being written is there whole, or is void. */
+  /** Clears the text that Claude was writing: the complete item has arrived, or the text is void. */
   settle(): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.timer);
@@ -257,9 +258,9 @@ export class TurnState {
     this.thought.value = null;
   }
 
-  // -- how it goes on -----------------------------------------------------------------------------------------------------
+  // -- progress and end ---------------------------------------------------------------------------------------------------
 
-  /** The turn is over, or goes on. */
+  /** Marks the turn as running or as over. */
   setLive(live: boolean): void {
     if (this.live.peek() === live) return;
     this.live.value = live;
@@ -285,7 +286,7 @@ function mark(found: Signal<boolean>): void {
   setTimeout(() => (found.value = false), FOUND);
 }
 
-/** The items with each run of looks that is long enough as one. */
+/** The items, with each sufficiently long run of looks grouped into one row. */
 function withRuns(items: readonly ItemState[]): (ItemState | readonly ItemState[])[] {
   const rows: (ItemState | readonly ItemState[])[] = [];
   let run: ItemState[] = [];
@@ -305,7 +306,7 @@ function withRuns(items: readonly ItemState[]): (ItemState | readonly ItemState[
   return rows;
 }
 
-/** An item with what is new of it: the result of a call comes without the call. */
+/** Merges an update into an item: the result of a call arrives without the call. */
 function merged(item: Item, news: Item): Item {
   const told = Object.entries(news).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return { ...item, ...Object.fromEntries(told) };

@@ -1,9 +1,8 @@
-// The part of a conversation that is on the page: a window of turns and items that is never larger than a limit. Older
-// ones come back when somebody scrolls up, newer ones when somebody scrolls down, and what is being read stays in place.
+// The part of a conversation that is on the page: a window of turns and items that never exceeds a limit. Older ones come
+// back when the user scrolls up, newer ones when the user scrolls down. The text that the user reads stays in place.
 //
-// A page with all items of a long conversation takes seconds to lay out, and every change of it again. Where it is
-// scrolled to is known to the browser alone: so this file reads and sets the position of the scroller, and nothing else of
-// the page.
+// A page with all items of a long conversation takes seconds to lay out, and again after every change. Only the browser
+// knows the scroll position, so this file reads and sets the position of the scroller, and nothing else of the page.
 
 import { batch, computed, signal } from "@preact/signals";
 import { createRef } from "preact";
@@ -12,33 +11,33 @@ import { TurnState, type ItemState } from "./turn_state";
 import type { Item, Turn, TurnsPage } from "./types";
 
 const PAGE = 8;
-/** More items than that are not on the page at once; what is taken away leaves so many. */
+/** The page never shows more than `MAX_ITEMS` items; trimming leaves `KEPT` of them. */
 const MAX_ITEMS = 300;
 const KEPT = 200;
-/** Items that are added at once where somebody scrolls. */
+/** How many items are added at once when the user scrolls. */
 const CHUNK = 80;
-/** Pixels from an end at which the next part is fetched. */
+/** The distance from an end, in pixels, at which the next part is fetched. */
 const NEAR = 300;
 
 export interface WindowOptions {
   session(): string;
-  /** Whose conversation it is, if not the session's own. */
+  /** The subagent whose conversation this is; absent for the session's own conversation. */
   agent?: string;
-  /** The newest turn is there again: events are to be followed from where they are now. */
+  /** Called when the newest turn is on the page again: follows the events from their current position. */
   atTheEnd(): Promise<void>;
-  /** The pictures and documents of a message that this page has sent. */
+  /** The images and documents of a message that this page sent. */
   sent?(messageId: string): readonly string[];
 }
 
 export class TurnWindow {
   readonly turns = signal<readonly TurnState[]>([]);
-  /** Whether the newest items are not on the page: what happens now is not shown either. */
+  /** Whether the newest items are not on the page. New events are not shown then either. */
   readonly cutEnd = signal(false);
   readonly hasEarlier = computed(() => {
     const first = this.turns.value[0];
     return first !== undefined && (first.turn.value.number > 1 || first.cutStart.value);
   });
-  /** What scrolls. */
+  /** The scroll container. */
   readonly scroller = createRef<HTMLDivElement>();
   private loading = false;
 
@@ -52,7 +51,7 @@ export class TurnWindow {
     return this.turns.peek().at(-1);
   }
 
-  /** The turn that an item is of. */
+  /** The turn that an item belongs to. */
   turnOf(itemId: string): TurnState | undefined {
     return this.turns.peek().find((turn) => turn.has(itemId));
   }
@@ -66,7 +65,7 @@ export class TurnWindow {
     return this.fetch(`limit=${PAGE}`);
   }
 
-  /** Gets an item of which only a part is here. That it cannot be had now is no problem: the part stays. */
+  /** Loads the whole of a shortened item. A failure is not a problem: the shortened item stays. */
   async whole(turn: TurnState, state: ItemState): Promise<void> {
     const { agent } = this.options;
     const path = sessionPath(this.options.session(), "turns", String(turn.number), "items", encodeURIComponent(state.id));
@@ -74,7 +73,7 @@ export class TurnWindow {
     if (answer !== null) state.item.value = { ...answer.item, cut: false };
   }
 
-  /** The newest turns as the server has them; those that are here already stay in place. */
+  /** Shows the newest turns of the server. Turns that are already on the page stay in place. */
   show(page: TurnsPage): void {
     batch(() => {
       for (const turn of page.turns) this.put(turn);
@@ -82,7 +81,7 @@ export class TurnWindow {
     this.grown(true);
   }
 
-  /** A turn that may be here already: from the transcript, or from the events. */
+  /** Adds a turn from the transcript or from the events, or updates it if it is already on the page. */
   put(turn: Turn): TurnState {
     const known = this.turns.peek().find((one) => sameTurn(one.turn.peek(), turn));
     if (known !== undefined) {
@@ -103,7 +102,7 @@ export class TurnWindow {
     return state;
   }
 
-  /** Something was added at the end: what is too much goes where nobody reads. */
+  /** Called after items were added at the end. Removes surplus items where the user does not read. */
   grown(following: boolean): void {
     if (!this.surplus) return;
     if (following) this.keepPlace(() => this.trimStart());
@@ -118,7 +117,7 @@ export class TurnWindow {
     else if (scrollHeight - scrollTop - clientHeight < NEAR && this.cutEnd.peek()) void this.loadLater();
   }
 
-  /** Shows the turns around one, and that one at the top of the screen, or an item of it in the middle. */
+  /** Shows the turns around a turn. Scrolls the turn to the top of the viewport, or one of its items to the middle. */
   async jump(number: number, itemId: string | null): Promise<void> {
     const shown = (): TurnState | undefined => this.turns.peek().find((turn) => turn.number === number);
     if (shown() === undefined || (itemId !== null && shown()?.find(itemId) === undefined)) {
@@ -137,7 +136,7 @@ export class TurnWindow {
     whenDrawn(() => this.scroller.current?.querySelector(place)?.scrollIntoView({ block: item === undefined ? "start" : "center" }));
   }
 
-  /** Takes everything away, to begin at the end again. */
+  /** Removes everything, to start again at the end. */
   clear(): void {
     batch(() => {
       this.turns.value = [];
@@ -151,7 +150,7 @@ export class TurnWindow {
     try {
       await work();
     } catch {
-      // The button is still there, and the line says what is wrong.
+      // The button is still there, and the connection status says what is wrong.
     } finally {
       this.loading = false;
     }
@@ -172,7 +171,7 @@ export class TurnWindow {
     });
   }
 
-  /** The newest of these turns, as many as a chunk has items. */
+  /** Adds the newest of these turns at the start, one chunk of items in total. */
   private prepend(turns: readonly Turn[]): void {
     let left = CHUNK;
     for (const turn of turns.toReversed()) {
@@ -238,7 +237,7 @@ export class TurnWindow {
     });
   }
 
-  /** Makes a change after which what is at the top of the screen is still there. */
+  /** Makes a change and keeps the item at the top of the viewport in place. */
   private keepPlace(change: () => void): void {
     const scroller = this.scroller.current;
     const top = scroller?.getBoundingClientRect().top ?? 0;
@@ -246,14 +245,14 @@ export class TurnWindow {
     const before = read?.getBoundingClientRect().bottom ?? 0;
     batch(change);
     whenDrawn(() => {
-      // Not the element: it may have been made again in a run of calls.
+      // Query the element again: it may have been recreated inside a run of calls.
       const now = read === undefined ? null : scroller?.querySelector(`[data-item="${CSS.escape(read.dataset["item"] ?? "")}"]`);
       if (scroller && now) scroller.scrollTop += now.getBoundingClientRect().bottom - before;
     });
   }
 }
 
-/** Acts when the changes of signals are on the page: components are drawn in a microtask that the change has queued. */
+/** Calls `act` when changed signals are on the page: components render in a microtask that the change has queued. */
 export function whenDrawn(act: () => void): void {
   queueMicrotask(act);
 }

@@ -1,21 +1,21 @@
-// What the server tells. Whatever may be absent is optional or null; both mean the same.
+// What the server sends. A value that may be absent is optional or null; both mean the same.
 
 import type { QuestionKind, ServerRow } from "./server_types";
 
 export type { PlanUsage, QuestionKind, Status, Timeline, TurnTime } from "./server_types";
 
-/** What may be absent, because this answer did not tell it. */
+/** A row in which every value may be absent, because this response does not include it. */
 type Told<Row> = { [Name in keyof Row]?: Row[Name] | null };
 
-/** A session as the page knows it: what the server has told, in one answer or several. */
+/** A session as the page knows it, from one or several responses of the server. */
 export interface SessionRow extends Told<Omit<ServerRow, "sessionId">> {
   sessionId: string;
-  /** Where it is, in a fleet. */
+  /** The machine that has the session, in a fleet. */
   machine?: string | null;
   machineId?: string | null;
-  /** Whether that machine is gone: then this is what the fleet's copy knows. */
+  /** Whether that machine is gone. This row then comes from the fleet's copy. */
   machineGone?: boolean;
-  /** The usage limit that ended its last turn; `continuesAt` if it continues automatically. */
+  /** The usage limit that ended its last turn; `continuesAt` is set if the session continues automatically. */
   limit?: { type?: string | null; resetsAt?: string | null; continuesAt?: string | null } | null;
 }
 
@@ -24,11 +24,11 @@ export interface Choice {
   header: string;
   options: { label: string; description: string }[];
   several: boolean;
-  /** Of a form of an MCP server. */
+  /** The form field behind the choice, in a form of an MCP server. */
   field?: Field | null;
 }
 
-/** A field of a form; what is chosen from is in the options of its choice. */
+/** A field of a form. The values to choose from are the options of its choice. */
 export interface Field {
   title: string;
   description?: string;
@@ -44,15 +44,15 @@ export interface Field {
   maxItems?: number;
 }
 
-/** What an MCP server asks, and not Claude. */
+/** A question from an MCP server instead of from Claude. */
 export interface Form {
   server: string;
   message: string;
-  /** What it wants to have opened, in place of fields. */
+  /** The address that the server asks the user to open, instead of fields. */
   url?: string;
 }
 
-/** An open question, whole. */
+/** An open question with all its details. */
 export interface Question {
   questionId: string;
   sessionId: string;
@@ -63,12 +63,12 @@ export interface Question {
   description: string;
   reason?: string | null;
   blockedPath?: string | null;
-  /** Of a call that changes a file which is there: the change to it, or why there is none. */
+  /** For a call that changes an existing file: the diff, or the reason why there is none. */
   fileDiff?: string | null;
   fileNote?: string | null;
   expiresAt?: string | null;
   canAllowForSession?: boolean | null;
-  /** What an allowance for the session covers, as rules. */
+  /** The rules that describe what "allow for this session" covers. */
   sessionRules?: string[] | null;
   modes?: string[] | null;
   modeAfter?: string | null;
@@ -82,7 +82,7 @@ export interface Answer {
   reason?: string;
   answers?: (string | string[])[];
   permissionMode?: string;
-  /** What is run in place of what was asked. */
+  /** The input that runs instead of the requested one. */
   updatedInput?: Record<string, unknown>;
 }
 
@@ -93,12 +93,12 @@ export interface Item {
   name?: string | null;
   description?: string | null;
   input?: unknown;
-  /** Of a tool call; empty while nothing has come back. */
+  /** The status of a tool call; empty until its result arrives. */
   status?: "ok" | "error" | "denied" | "" | null;
   result?: string | null;
   diff?: string | null;
   agent?: string | null;
-  /** Long values are shortened; the whole item can be had. */
+  /** Whether long values are shortened; the whole item can be loaded. */
   cut?: boolean;
 }
 
@@ -108,7 +108,7 @@ export interface Turn {
   at?: string | null;
   messageId?: string | null;
   model?: string | null;
-  /** How many pictures went with the prompt. */
+  /** How many images were sent with the prompt. */
   images?: number;
   documents?: number;
   items: Item[];
@@ -141,12 +141,12 @@ export interface Me {
   modes: string[];
   directories: string[];
   hub: boolean;
-  /** Whether the policy shows this person what everybody spends. */
+  /** Whether the policy shows this user the costs of all users. */
   allCosts?: boolean;
   vapidPublicKey?: string | null;
-  /** False where nothing is pushed. */
+  /** False if the server sends no push notifications. */
   push?: boolean;
-  /** Of a fleet, where this is a gateway's page. */
+  /** The machines of the fleet, if this page belongs to a gateway. */
   machines?: MachineRow[];
 }
 

@@ -1,4 +1,4 @@
-// What all components share.
+// Helpers that all components share.
 
 import { type ComponentChildren, type VNode } from "preact";
 import { useSignal } from "@preact/signals";
@@ -6,22 +6,22 @@ import { useEffect, useState } from "preact/hooks";
 
 let ids = 0;
 
-/** An id that no other element of the page has; the ids of Preact are those of one mounted tree. */
+/** An id that is unique on the page. Preact's own ids are unique only within one mounted tree. */
 export function useFreshId(): string {
   return useState(() => `id-${(ids += 1)}`)[0];
 }
 
-/** What went wrong, as it is read out at once. */
+/** An error message, which screen readers announce at once. */
 export function Problem({ children }: { children: ComponentChildren }): VNode | null {
   return children ? <p class="problem" role="alert">{children}</p> : null;
 }
 
-/** The names of classes, without those that do not apply. */
+/** Joins class names and skips those that do not apply. */
 export function cx(...names: (string | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
 }
 
-/** Copies a text; nothing where the browser does not let pages do that, as over plain HTTP. */
+/** A button that copies a text. Renders nothing if the browser does not allow pages to copy, as over plain HTTP. */
 export function CopyButton({ text, label = "Copy", class: name }: { text: () => string; label?: string; class: string }): VNode | null {
   const done = useSignal("");
   useEffect(() => {
@@ -29,7 +29,7 @@ export function CopyButton({ text, label = "Copy", class: name }: { text: () => 
     const timer = setTimeout(() => (done.value = ""), 2000);
     return () => clearTimeout(timer);
   }, [done.value]);
-  // The types do not know that it may be absent.
+  // The types do not say that the clipboard may be absent.
   if (!(navigator.clipboard as Clipboard | undefined)) return null;
   const copy = (): void => void navigator.clipboard.writeText(text()).then(() => (done.value = "Copied"), () => (done.value = "Not allowed here"));
   return <button type="button" class={name} onClick={copy}>{done.value || label}</button>;

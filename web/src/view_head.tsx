@@ -1,4 +1,4 @@
-// The head of a page, with the way back and who waits meanwhile.
+// The header of a page: the title, the link back, and the number of sessions that wait for an answer.
 
 import { type VNode } from "preact";
 import type { Live } from "./live";

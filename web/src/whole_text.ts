@@ -1,12 +1,12 @@
-// Whether Markdown that was drawn shows all that was written. Definitions of links, titles of pictures and cells beside a
-// table are not drawn, and what is decided on must not be hidden in them.
+// Checks whether rendered Markdown shows all of its source. Link definitions, image titles and cells outside a table's
+// columns are not rendered, and nothing that the user decides on may be hidden in them.
 
 import { visible } from "./words";
 
-/** What is drawn as a sign and not as a letter: numbers and boxes of lists, breaks of lines. */
+/** Source text that is rendered as a symbol instead of letters: list numbers, checkboxes of lists, line breaks. */
 const SIGNS = /^[\s>]*(?:\d+[.)](?=\s)|[-*+]\s+\[[ x]\](?=\s))|<br\s*\/?>/gim;
 
-/** Whether every letter of the text is in what was drawn of it, in the same order. */
+/** Whether every letter and digit of the text is in the rendered element, in the same order. */
 export function showsAll(text: string, drawn: Element): boolean {
   const shown = letters(drawnText(drawn));
   let at = 0;
@@ -21,11 +21,11 @@ function letters(text: string): string[] {
   return text.match(/[\p{L}\p{N}]/gu) ?? [];
 }
 
-/** The text, without what is written on buttons. Links of a plan are followed by their address. */
+/** The rendered text without the labels of buttons. In a plan, the address follows each link. */
 function drawnText(node: Node): string {
   if (!(node instanceof Element)) return node.textContent ?? "";
   if (node.tagName === "BUTTON") return "";
   const text = [...node.childNodes].map(drawnText).join("");
   const address = node.tagName === "A" ? (node.getAttribute("title") ?? "") : "";
-  return text.includes(address) ? text : text + address; // written once
+  return text.includes(address) ? text : text + address; // the address appears once
 }

@@ -1,11 +1,11 @@
-// Numbers, times and paths for people.
+// Formats numbers, times and paths for display.
 
 export function dollars(amount: number | null | undefined): string {
   if (amount === null || amount === undefined || amount === 0) return "";
   return amount < 0.01 ? "<$0.01" : `$${amount.toFixed(2)}`;
 }
 
-/** What a session has cost; a lower bound says so. */
+/** The cost of a session. "≥" marks a lower bound. */
 export function costOf(row: { costUsd?: number | null; estimatedCostUsd?: number | null }): string {
   const estimate = dollars(row.estimatedCostUsd);
   return estimate ? `≥ ${estimate}` : dollars(row.costUsd);
@@ -15,7 +15,7 @@ export function count(number: number, thing: string): string {
   return `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 }
 
-/** Bytes for people. */
+/** A number of bytes with a unit. */
 export function size(bytes: number): string {
   if (bytes < 1000) return `${bytes} B`;
   return bytes < 1_000_000 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / (1 << 20)).toFixed(1).replace(/\.0$/, "")} MB`;
@@ -38,7 +38,7 @@ export function ago(time: number, now = Date.now()): string {
   return new Date(time).toLocaleDateString("en", { day: "numeric", month: "short" });
 }
 
-/** Milliseconds from whatever a time is given as: Unix seconds or ISO. */
+/** A time in Unix milliseconds, from Unix seconds, Unix milliseconds or an ISO string; 0 if it is absent or invalid. */
 export function moment(value: number | string | null | undefined): number {
   if (typeof value === "number") return value < 1e11 ? value * 1000 : value;
   return value ? Date.parse(value) || 0 : 0;
@@ -50,24 +50,24 @@ export function place(path: string | null | undefined): string {
   return parts.length <= 2 ? (path ?? "") : `…/${parts.slice(-2).join("/")}`;
 }
 
-/** Characters that emoji are made of, and letters of scripts that are written with joiners. */
+/** The characters of emoji, and the letters of scripts that use joiners. */
 const EMOJI = "[\\u00a9\\u00ae\\u203c\\u2049\\u2122\\u2139\\u2190-\\u27ff\\u2900-\\u2bff\\u3030\\u303d\\u3297\\u3299\\u{1f000}-\\u{1faff}]";
 const JOINING = "[\\u0600-\\u08ff\\u0900-\\u0dff\\u1000-\\u109f\\u1780-\\u17b3\\u17b6-\\u180a\\u1820-\\u18af]";
-/** In these places a character that cannot be seen belongs to one that can: it stays. */
+/** The places where an invisible character belongs to a visible one and stays. */
 const BELONGS = [
-  `(?<=${EMOJI}\\ufe0f?)\\u200d(?=${EMOJI})`, // a family, a profession
+  `(?<=${EMOJI}\\ufe0f?)\\u200d(?=${EMOJI})`, // joined emoji: a family, a profession
   `(?<=${JOINING})[\\u200c\\u200d](?=${JOINING})`, // as in Persian and Hindi
-  `(?<=${EMOJI})\\ufe0f`, // drawn in colours
-  "(?<=[0-9#*])\\ufe0f(?=\\u20e3)", // a key
-  "(?<=\\u{1f3f4})[\\u{e0020}-\\u{e007e}]{1,8}\\u{e007f}", // the flag of a part of a country
+  `(?<=${EMOJI})\\ufe0f`, // a character shown as a colour emoji
+  "(?<=[0-9#*])\\ufe0f(?=\\u20e3)", // a keycap
+  "(?<=\\u{1f3f4})[\\u{e0020}-\\u{e007e}]{1,8}\\u{e007f}", // the flag of a region of a country
 ].join("|");
 const INVISIBLE =
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e" +
   "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb]|[\\u{e0000}-\\u{e0fff}]";
 const PERHAPS_HIDDEN = new RegExp(`${BELONGS}|(?<hidden>${INVISIBLE})`, "gu");
 
-/** A text of which nothing is hidden: control characters, marks that turn the direction of writing and others that
- * cannot be seen are shown as codes, except where they belong to a character that is seen, as in emoji. */
+/** The text with nothing hidden: control characters, marks that change the text direction and other invisible
+ * characters are shown as codes, unless they belong to a visible character, as in emoji. */
 export function visible(text: string): string {
   return text.replace(PERHAPS_HIDDEN, (found: string, hidden: string | undefined) =>
     hidden === undefined ? found : `⟨U+${(hidden.codePointAt(0) as number).toString(16).toUpperCase().padStart(4, "0")}⟩`);

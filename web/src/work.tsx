@@ -1,5 +1,5 @@
-// What becomes of a session's worktree: commit, merge, a pull request, or none of it. Each says what will happen, and does
-// just that: the server refuses if something else would be done by then.
+// The actions on a session's worktree: commit, merge, open a pull request, or discard. Each action says what will
+// happen and does exactly that: the server refuses if the action would do something else by then.
 
 import { useSignal } from "@preact/signals";
 import { type ComponentChildren, type VNode } from "preact";
@@ -15,16 +15,16 @@ interface Plan {
   into?: string | null;
   repository: string;
   uncommitted: number;
-  /** The first of the files that are not committed. */
+  /** The first of the uncommitted files. */
   files: string[];
   commits: number;
   /** Why it cannot be merged. */
   refusal: string;
-  /** Where a pull request would be opened; null if the server cannot do that. */
+  /** The remote on which a pull request would be opened; null if the server cannot open one. */
   remote?: string | null;
-  /** What opens one there, whether the server has it or not. */
+  /** The program that opens a pull request there, whether or not the server has it. */
   program: "gh" | "glab";
-  /** What would be gone if it were discarded. */
+  /** What would be lost if the worktree were discarded. */
   lost: string;
   digest: string;
 }
@@ -33,11 +33,11 @@ const CHECKING = "Checking the branch…";
 
 type Action = "commit" | "merge" | "pull_request" | "discard";
 
-/** What somebody is about to do, with what is there to be agreed to. */
+/** An action that the user is asked to confirm, with the plan to agree to. */
 interface Asked {
   action: Action;
   plan: Plan;
-  /** What stood in the way before. */
+  /** Why the previous attempt was refused. */
   why: string;
 }
 
@@ -53,11 +53,11 @@ export function Work({ session, done, say }: Props): VNode {
   const note = useSignal(CHECKING);
   const plan = useSignal<Plan | null>(null);
   const asked = useSignal<Asked | null>(null);
-  /** What was done. */
+  /** The result of the last action. */
   const told = useSignal<ComponentChildren>(null);
   const buttons = useRef<HTMLDivElement>(null);
 
-  /** What there is now; null if that cannot be told. */
+  /** Loads the current plan; null if that fails. */
   const load = async (): Promise<Plan | null> => {
     try {
       const found = await get<Plan>(sessionPath(session, "work"));
@@ -106,7 +106,7 @@ export function Work({ session, done, say }: Props): VNode {
       </div>
       {told.value !== null && <div class="work-form"><p role="status">{told.value}</p></div>}
       {asked.value !== null && (
-        // If it was refused, what is agreed to next is what there is now.
+        // After a refusal, the user is asked to agree to the current plan.
         <Confirm key={asked.value.action} asked={asked.value} act={act}
           refused={async (of, error) => ask(of.action, (await load()) ?? of.plan, messageOf(error))}
           cancel={() => {
@@ -118,7 +118,7 @@ export function Work({ session, done, say }: Props): VNode {
   );
 }
 
-/** Says what will happen and has it confirmed. */
+/** Says what will happen and asks the user to confirm it. */
 function Confirm({ asked, act, refused, cancel }: {
   asked: Asked;
   act(asked: Asked, message: string, body: string): Promise<void>;
@@ -161,7 +161,7 @@ function Confirm({ asked, act, refused, cancel }: {
   );
 }
 
-/** Whether there is nothing to be merged. */
+/** Whether there is nothing to merge. */
 function isMerged(plan: Plan): boolean {
   return plan.uncommitted === 0 && plan.commits === 0;
 }
@@ -201,7 +201,7 @@ function meaning(action: Action, plan: Plan): string {
   }
 }
 
-/** What it is called where the remote is. */
+/** The term for a pull request at the remote. */
 function requestNoun(plan: Plan): string {
   return plan.program === "glab" ? "merge request" : "pull request";
 }
