@@ -237,7 +237,7 @@ def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     files.set_input_files(archive)
     expect(refused).to_contain_text("data.zip is not an image, PDF or text file")
     files.set_input_files({"name": "log.txt", "mimeType": "text/plain", "buffer": b"x" * 300_000})
-    expect(refused).to_contain_text("log.txt has 300 kB")
+    expect(refused).to_contain_text("log.txt is too large (300 kB)")
     shot: FilePayload = {"name": "shot.png", "mimeType": "image/png", "buffer": png(200)}
     notes: FilePayload = {
         "name": "notes.txt",
