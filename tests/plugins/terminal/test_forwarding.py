@@ -285,15 +285,14 @@ async def test_a_person_signs_in_with_oauth(
 ) -> None:
     (tmp_path / "team").mkdir()
     with embedded(tmp_path / "team", model.url).running() as served:
-        ann = await served.person("ann")
+        place, target = ForwardingPlace(sandbox.root / "state"), new_target(served.origin, None)
+        async with await served.person("ann") as ann, httpx2.AsyncClient() as browser:
 
-        async def show(address: str) -> None:
-            came_back = await ann.allow(address)
-            async with httpx2.AsyncClient() as browser:
+            async def show(address: str) -> None:
+                came_back = await ann.allow(address)
                 assert (await browser.get(came_back)).status_code == 200
 
-        place, target = ForwardingPlace(sandbox.root / "state"), new_target(served.origin, None)
-        await sign_in_at(place, target, show)
+            await sign_in_at(place, target, show)
         place.write(target)
         claude(ASKS)
         await question_in(server)
