@@ -238,17 +238,32 @@ function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | n
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") nav?.querySelector("input")?.focus();
   else if (event.key === "n") go("/new");
+  else if (event.key === "j") main?.ownerDocument.querySelector<HTMLElement>(".needs-pill")?.click();
   else if (event.repeat || !answerBy(event.key, main)) return;
   event.preventDefault();
 }
 
-/** Answers the first open question with the shortcut key of a button. Until all of the question was in the viewport, a key
- * that allows scrolls on instead. The question decides what its button does, so this clicks the button like a user. */
+const DECIDABLE = ".question.permission:not(.closed), .question.plan_review:not(.closed)";
+
+/** Presses the button of a question that has this key; an allowance reads on while part of the question was not on
+ * screen. The key belongs to the question on screen that has the focus, or to the only one on screen. Otherwise it moves the
+ * focus to a question, so that no key answers a question that the user does not look at. */
 function answerBy(key: string, main: HTMLElement | null): boolean {
   if (!["a", "s", "d"].includes(key)) return false;
-  const asked = main?.querySelector<HTMLElement>(".question.permission:not(.closed), .question.plan_review:not(.closed)");
-  const button = asked?.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked?.querySelector<HTMLElement>(".lines-left"));
+  const open = [...(main?.querySelectorAll<HTMLElement>(DECIDABLE) ?? [])];
+  const onScreen = open.filter(isOnScreen);
+  const asked = onScreen.find((question) => question.contains(document.activeElement)) ?? (onScreen.length === 1 ? onScreen[0] : undefined);
+  if (asked === undefined) {
+    (onScreen[0] ?? open[0])?.querySelector<HTMLElement>("h2")?.focus();
+    return open.length > 0;
+  }
+  const button = asked.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked.querySelector<HTMLElement>(".lines-left"));
   // A key that was meant for the previous question must not answer the one that took its place.
-  if (performance.now() - Number(asked?.dataset["since"] ?? 0) > TOO_SOON) button?.click();
-  return Boolean(button);
+  if (performance.now() - Number(asked.dataset["since"] ?? 0) > TOO_SOON) button?.click();
+  return button !== null;
+}
+
+function isOnScreen(element: HTMLElement): boolean {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
 }

@@ -286,5 +286,5 @@ export function NeedsPill({ live, except }: { live: Live; except?: string | null
   const [first] = waiting;
   if (first === undefined) return null;
   const number = waiting.length;
-  return <a class="needs-pill" href={`#${routeOf(first.sessionId)}`}>{except ? `Next: ${number} more` : number === 1 ? "1 needs you" : `${number} need you`}</a>;
+  return <a class="needs-pill" aria-keyshortcuts="j" title="Key: j" href={`#${routeOf(first.sessionId)}`}>{except ? `Next: ${number} more` : number === 1 ? "1 needs you" : `${number} need you`}</a>;
 }

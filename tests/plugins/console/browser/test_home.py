@@ -55,6 +55,31 @@ def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
     person.says("Chosen.")
 
 
+def test_a_key_answers_only_the_question_that_has_the_focus(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    page = open_browser(storage_state=signed_in, viewport={"width": 1280, "height": 2000}).arrive().page
+    wanted = ["touch one-by-key", "touch two-by-key"]
+    for command in wanted:
+        begin(site, command, site.project(tool("Bash", command=command), f"Answered: {command}."))
+    first, second = (page.locator(".home .question", has_text=command) for command in wanted)
+    expect(first).to_be_in_viewport(ratio=1)
+    expect(second).to_be_in_viewport(ratio=1)
+    page.wait_for_timeout(1000)  # a key does nothing in the first moments of a question
+    page.keyboard.press("d")
+    expect(page.locator(".home .question :focus")).to_have_count(1)
+    expect(first).to_have_count(1)
+    expect(second).to_have_count(1)
+    second.get_by_role("heading").first.focus()
+    page.keyboard.press("d")
+    expect(second).to_have_count(0)
+    expect(first).to_have_count(1)
+    page.goto(f"{site.url}/#/costs")
+    expect(page.locator(".bar .needs-pill")).to_be_visible()
+    page.keyboard.press("j")
+    page.wait_for_url("**/sessions/**")
+
+
 def test_what_was_finished_today_says_how_much_it_changed(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
