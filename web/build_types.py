@@ -1,8 +1,8 @@
 """Write the types of the data that the server sends to the page: `python web/build_types.py` makes server_types.ts.
 
-The names, and which values may be absent, come from `SessionRow` and the columns of it that the console shows. The kinds
-of questions, the words for states and the rules for folded calls come from the server's own lists. A test fails if
-web/src/server_types.ts is stale.
+The names, and which values may be absent, come from `SessionRow` and the columns of it that the console shows. The
+kinds of questions, the words for states and the rules for folded calls come from the server's own lists. A test fails
+if web/src/server_types.ts is stale.
 """
 
 import dataclasses
