@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from claude_code_mcp.core.model.events import Output
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service
@@ -80,3 +82,20 @@ def test_the_terminal_interface_answers_and_follows(
         interface.type("a")
         until(lambda: json.loads(shared.command("questions", "--json").stdout) == [])
         interface.until("It is 42.")
+
+
+@pytest.mark.soak  # the same is tested with the console in test_front_ends.py
+def test_the_keyboard_is_first_while_the_terminal_interface_asks(
+    shared: SharedPlace,  # noqa: F811
+    claude: StartClaude,
+) -> None:
+    terminal = claude(script("Do it", tool("Bash", command="touch done; echo $((6*7))"), text("It is ${tool_result}.")))
+    session_id = asked(shared)["sessionId"]
+    with Terminal.ours(["tui", session_id], shared.environment, shared.sandbox.project, Words()) as interface:
+        interface.until("allow once", press="\x0e")  # Ctrl+N: to the question
+        terminal.until("Do you want to proceed?")
+        terminal.type("1")
+        interface.until("It is 42.")
+        interface.type("a")  # the question is gone, so this answers nothing
+        assert json.loads(shared.command("questions", "--json").stdout) == []
+        assert interface.process.poll() is None
