@@ -78,6 +78,9 @@ def test_a_key_answers_only_the_question_that_has_the_focus(
     expect(page.locator(".bar .needs-pill")).to_be_visible()
     page.keyboard.press("j")
     page.wait_for_url("**/sessions/**")
+    page.goto(f"{site.url}/#/")
+    first.get_by_role("button", name="Deny", exact=True).click()
+    expect(first).to_have_count(0)
 
 
 def test_what_was_finished_today_says_how_much_it_changed(
