@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, BrowserType, Dialog, Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
@@ -21,6 +22,8 @@ from .chromium import Chromium
 
 PATIENCE = int(HANG_SECONDS * 1000)
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
+PRESS_AGAIN = 3000
+"""Milliseconds after which a button is looked for again before it is pressed."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE: dict[str, Any] = {
     "viewport": {"width": 360, "height": 740},
@@ -177,7 +180,10 @@ def read_on(asked: Locator, look: Callable[[], bool] = lambda: True) -> list[boo
     expect(more.or_(asked.locator(".allow"))).to_be_visible()
     seen = []
     while more.count():
-        more.click()
+        try:
+            more.click(timeout=PRESS_AGAIN)
+        except PlaywrightTimeout:
+            continue  # it went away meanwhile: everything was on screen once the page was drawn
         asked.page.evaluate(_DRAWN)  # the buttons follow what is on screen
         seen.append(look())
     return seen
