@@ -22,8 +22,8 @@ def add_to(commands: Any) -> None:
     checking = kinds.add_parser(
         "verify",
         help="check whether lines were changed, removed or inserted",
-        description="Verifies the hash chain of the file and its rotated files, and that of the essential lines, and "
-        "prints the hash of the last line of each. Store a hash elsewhere and pass it later with --expect: then you "
+        description="Verifies the hash chain of the file and its rotated files, and the chain of the essential lines. "
+        "Prints the hash of the last line of each. Store a hash elsewhere and pass it later with --expect: then you "
         "know that nothing before it was replaced and that the end was not cut off.",
     )
     checking.add_argument("file", nargs="?", type=Path, help="audit file (default: from the settings)")

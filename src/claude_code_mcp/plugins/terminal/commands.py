@@ -44,9 +44,9 @@ def add_terminal(commands: Any) -> None:
     forward = steps.add_parser(
         "forward",
         help="also show the terminals on another server",
-        description="From now on, the questions of your terminals also appear on another server, for example that of "
-        "your team, and can be answered there. It gets the directory and first message of each terminal session, and "
-        "its questions. Your policy applies to every answer.",
+        description="From now on, the questions of your terminals also appear on another server, for example your "
+        "team's server, and can be answered there. It gets the directory and first message of each terminal session, "
+        "and its questions. Your policy applies to every answer.",
     )
     forward.add_argument("url", nargs="?", metavar="URL", help="the server, such as https://team.example.com")
     forward.add_argument(
