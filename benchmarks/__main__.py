@@ -30,7 +30,7 @@ _MODULES = (
     "permission",
     "events",
     "memory",
-    "catalogue",
+    "catalog",
     "state",
     "crowd",
     "hub",

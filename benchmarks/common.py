@@ -64,7 +64,7 @@ def benchmark(function: Benchmark) -> Benchmark:
 
 @contextmanager
 def temporary_place() -> Iterator[Place]:
-    """A place in a new directory, with its scripted model; both are gone afterwards."""
+    """A place in a new directory, with its scripted model; both are gone afterward."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as root, _model() as url:
         yield Place(Path(root), url)
 

@@ -4,7 +4,7 @@ Four machines run as processes with separate homes, two of them with a gateway, 
 round one session has just worked, one is at work and one waits for an answer; then a machine, a gateway or a NATS
 server is killed, a machine or a gateway is frozen for longer than a lease, a machine loses all its data but its key,
 its line to NATS is cut, its disk is full, or something is killed while a session is moved. The clients go on: they
-repeat what was refused, with the same key, at whichever gateway answers. Afterwards everything is started again, and
+repeat what was refused, with the same key, at whichever gateway answers. Afterward everything is started again, and
 what the fleet has stored is checked (`fleet_checks.py`).
 """
 
@@ -123,7 +123,7 @@ class Round:
         said.acknowledged = True
 
     async def _ask(self, session: Conversation) -> str:
-        await self._begin(session, ask_user("Which colour?", "red", "blue"), "thanks")
+        await self._begin(session, ask_user("Which color?", "red", "blue"), "thanks")
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             report = await self.until_accepted("claude_get_status", sessionId=session.id, waitSeconds=20)

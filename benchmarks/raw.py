@@ -18,7 +18,7 @@ Frame = dict[str, Any]
 
 
 class RawSession:
-    """One process, started with the flags that the engine gives it, and initialised."""
+    """One process, started with the flags that the engine gives it, and initialized."""
 
     def __init__(self, place: Place) -> None:
         command = build_command(SessionOptions(), ConversationStart(str(uuid.uuid4())), Path())

@@ -1,7 +1,7 @@
 """`make soak`: the shared server is killed at random moments, and nobody who uses it may lose anything by that.
 
 Each round has three clients. One of them creates a session; then the server is killed with SIGKILL in the middle of
-calls, in the middle of a turn, with a question open, or while it starts. Afterwards every client must be answered, the
+calls, in the middle of a turn, with a question open, or while it starts. Afterward every client must be answered, the
 session must be resumed by its id and be there once, and when all is stopped no process of the round may be left.
 """
 

@@ -20,7 +20,7 @@ from claude_code_mcp.core.sessions.stored.session_library import SessionLibrary
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in
 
-from .catalogue import generate
+from .catalog import generate
 from .common import Figure, Place, benchmark
 from .startup import OURS, ROOT
 from .wire import INITIALIZE, INITIALIZED, Wire, encode_message
@@ -101,16 +101,16 @@ async def _measured(root: str) -> dict[str, float]:
 
 async def _all(root: Path) -> dict[str, float]:
     library = SessionLibrary(str(root / "config"), root / "state", lambda data: data)
-    catalogue = library.catalogue
+    catalog = library.catalog
     found: dict[str, float] = {}
-    found["list, first"] = await _seconds(lambda: asyncio.to_thread(catalogue.list, limit=50))
-    found["list"] = await _seconds(lambda: asyncio.to_thread(catalogue.list, limit=50), _ROUNDS)
+    found["list, first"] = await _seconds(lambda: asyncio.to_thread(catalog.list, limit=50))
+    found["list"] = await _seconds(lambda: asyncio.to_thread(catalog.list, limit=50), _ROUNDS)
     found["costs, first"], found["costs hold"] = await _held(lambda: library.costs("day", principal=LOCAL, most=500))
     cpu = _cpu()
     found["costs"] = await _seconds(lambda: library.costs("day", principal=LOCAL, most=500), _ROUNDS)
     found["costs cpu"] = (_cpu() - cpu) / _ROUNDS
     found["costs by session"] = await _seconds(lambda: library.costs("session", principal=LOCAL, most=500), _ROUNDS)
-    changed = catalogue.path_of(catalogue.list(limit=1)[0].session_id)
+    changed = catalog.path_of(catalog.list(limit=1)[0].session_id)
     assert changed is not None
 
     async def grow() -> None:
@@ -118,8 +118,8 @@ async def _all(root: Path) -> dict[str, float]:
         await library.costs("day", principal=LOCAL, most=500)
 
     found["costs, changed"] = await _seconds(grow, _ROUNDS)
-    await asyncio.to_thread(catalogue.list, text="kettle")
-    found["search"] = await _seconds(lambda: asyncio.to_thread(catalogue.list, text="kettle river", limit=50), _ROUNDS)
+    await asyncio.to_thread(catalog.list, text="kettle")
+    found["search"] = await _seconds(lambda: asyncio.to_thread(catalog.list, text="kettle river", limit=50), _ROUNDS)
     records = SessionRecords(database_in(root / "state"), str(root / "config"))
     took, found["write hold"] = await _held(lambda: _write_records(records))
     found["write"] = took / _WRITES

@@ -190,7 +190,7 @@ def _options(place: Place) -> SessionOptions:
     return SessionOptions(cwd=place.cwd, allowed_tools=("Bash",))
 
 
-# -- what must hold afterwards ------------------------------------------------------------------------------------
+# -- what must hold afterward ------------------------------------------------------------------------------------
 
 
 async def _resume(place: Place, trial: Trial, mark: Mapping[str, str], session_id: str) -> Finding:

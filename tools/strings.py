@@ -2,7 +2,7 @@
 
 A text is a string in the source that has at least two words and is not a docstring: descriptions of tools and settings,
 results, errors, notices, questions, forms, push messages, `--help`, doctor, the terminal interface and logs. The list
-also has the texts of the console, and those that clients and catalogues show: manifests, the plugin and its skill.
+also has the texts of the console, and those that clients and catalogs show: manifests, the plugin and its skill.
 Parts that are inserted appear as `{}`. `--area errors` prints one area; the areas are the first column.
 """
 
@@ -63,7 +63,7 @@ def texts_of_console() -> Iterator[UserText]:
 
 
 def texts_of_manifests() -> Iterator[UserText]:
-    """The texts in manifests for clients and catalogues, and the skill that Claude reads."""
+    """The texts in manifests for clients and catalogs, and the skill that Claude reads."""
     for path in sorted([*(_REPOSITORY / "deploy").rglob("*.json"), *_CLAUDE_PLUGIN.rglob("*.json")]):
         for text in _strings(json.loads(path.read_text(encoding="utf-8"))):
             if _TEXT.search(text):

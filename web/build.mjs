@@ -67,8 +67,8 @@ async function page(template, script, styles) {
   return inserted(inserted(text, "/*STYLE*/", await bundle(styles)), "/*SCRIPT*/", await withoutTags(await bundle(script)));
 }
 
-/** The licences of the packages that are built into the pages. They ship with the pages. */
-async function licences() {
+/** The licenses of the packages that are built into the pages. They ship with the pages. */
+async function licenses() {
   const packages = [["marked", "LICENSE"], ["highlight.js", "LICENSE"], ["diff", "LICENSE"], ["preact", "LICENSE"],
     ["@preact/signals", "LICENSE"], ["@preact/signals-core", "LICENSE"]];
   const texts = packages.map(async ([name, file]) => {
@@ -83,7 +83,7 @@ await mkdir(dirname(app), { recursive: true });
 await writeFile(app, await page("app.html", "app.tsx", "app.css"));
 await writeFile(join(output, "index.html"), await page("index.html", "main.tsx", "styles.css"));
 await writeFile(join(output, "highlighter.js"), await bundle("highlighter.ts"));
-await writeFile(join(output, "licences.txt"), await licences());
+await writeFile(join(output, "licenses.txt"), await licenses());
 for (const name of ["sw.js", "manifest.webmanifest", "icon.svg", "icon-192.png", "icon-512.png"]) {
   await copyFile(join(source, name), join(output, name));
 }

@@ -114,7 +114,7 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
 
 async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client has disconnected: lets running turns finish (`keep`) or interrupts them. The service closes
-    afterwards in both cases."""
+    afterward in both cases."""
     running = [session for session in service.sessions(principal=None) if session.busy]
     if on_disconnect == "keep":
         log.info("the client disconnected; waiting for %d turns to end", len(running))

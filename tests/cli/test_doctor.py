@@ -322,7 +322,7 @@ def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) 
     assert "CLAUDE_CODE_PATH" in line
 
 
-def test_a_misspelt_variable_is_found(quick: dict[str, str]) -> None:
+def test_a_misspelled_variable_is_found(quick: dict[str, str]) -> None:
     found = wrong({**quick, "CLAUDE_CODE_MCP_PROFIL": "local"})
     assert "CLAUDE_CODE_MCP_PROFIL " in found["variables"]["detail"]
     assert "CLAUDE_CODE_MCP_PROFILE" in found["variables"]["fix"]

@@ -278,7 +278,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
     for wanted, typed in (
         ("first (text):", "Ada"),
         ("second (text):", ""),
-        ("colours (several, separated by commas):", "1,blue"),
+        ("colors (several, separated by commas):", "1,blue"),
         ("size (1 to 2):", "huge"),
         ("size (1 to 2):", "La\t"),
         ("sure (yes or no):", "y"),
@@ -288,9 +288,9 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
         terminal.until(wanted)
         if not wanted.startswith("That"):
             terminal.type(f"{typed}\r")
-    terminal.until("Send first=Ada, colours=[r, b], size=l, sure=yes, count=7? [y/n]")
+    terminal.until("Send first=Ada, colors=[r, b], size=l, sure=yes, count=7? [y/n]")
     terminal.type("y\r")
-    terminal.until('"content": {"first": "Ada", "colours": ["r", "b"], "size": "l", "sure": true, "count": 7}}\n>')
+    terminal.until('"content": {"first": "Ada", "colors": ["r", "b"], "size": "l", "sure": true, "count": 7}}\n>')
     terminal.type("call address\r")
     terminal.until("It asks you to open https://example.com/sign-in")
     terminal.until("Have you opened it? [y/n]")

@@ -14,7 +14,7 @@ def entry(required: bool = False, **schema: Any) -> FieldEntry:
 
 
 SIZE: dict[str, Any] = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}
-COLOURS: dict[str, Any] = {
+COLORS: dict[str, Any] = {
     "type": "array",
     "items": {"anyOf": [{"const": "r", "title": "Red, dark"}, {"const": "b", "title": "Blue"}]},
 }
@@ -34,9 +34,9 @@ COLOURS: dict[str, Any] = {
         (SIZE, "large", "l"),
         (SIZE, "La", "l"),
         (SIZE, "s", "s"),
-        (COLOURS, "1,2", ["r", "b"]),
-        (COLOURS, "Blue, Red, dark", ["b", "r"]),
-        (COLOURS, "blue,1", ["b", "r"]),
+        (COLORS, "1,2", ["r", "b"]),
+        (COLORS, "Blue, Red, dark", ["b", "r"]),
+        (COLORS, "blue,1", ["b", "r"]),
         ({"type": "string", "enum": ["10", "20", "1"]}, "1", "1"),
         ({"type": "string", "enum": ["a", "b"], "enumNames": ["First", "Second"]}, "second", "b"),
         ({"type": "integer", "default": 3}, "", 3),
@@ -65,8 +65,8 @@ def test_a_line_is_read_as_the_type_of_the_field(schema: dict[str, Any], line: s
         (SIZE, "3", r"1\D+2.*Small, Large"),
         (SIZE, "huge", "Small, Large"),
         ({"type": "string", "enum": ["10", "20"]}, "1x", "10, 20"),
-        (COLOURS, "1,green", "Red, dark, Blue"),
-        ({**COLOURS, "minItems": 2}, "1", "2"),
+        (COLORS, "1,green", "Red, dark, Blue"),
+        ({**COLORS, "minItems": 2}, "1", "2"),
     ],
 )
 def test_a_line_that_does_not_fit_is_refused_with_what_would(schema: dict[str, Any], line: str, reason: str) -> None:

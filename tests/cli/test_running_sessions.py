@@ -162,7 +162,7 @@ def test_what_is_denied_was_shown_whole_and_as_it_is(place: SharedPlace, model: 
 
 @pytest.mark.soak
 def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: ScriptedModelThread) -> None:
-    prompt = script("Ask.", ask_user(question("Which colour?", "red", "blue"), question("How many?", "1", "2")), "ok")
+    prompt = script("Ask.", ask_user(question("Which color?", "red", "blue"), question("How many?", "1", "2")), "ok")
     process, session_id = started(place, prompt)
     entry = asked(place, session_id)
     assert place.command("answer", entry["inputId"], "say", "red").returncode == 2
@@ -305,12 +305,12 @@ def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(p
 
 @pytest.mark.soak
 def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: SharedPlace) -> None:
-    asks = ask_user(question("Which colour?", "red", "blue"), question("Which sizes?", "S", "M", "L", multiple=True))
+    asks = ask_user(question("Which color?", "red", "blue"), question("Which sizes?", "S", "M", "L", multiple=True))
     prompt = script("Plan.", asks, plan("# The plan\n\nPaint it."), "Painted.")
     with Terminal.ours(
         ["run", "--permission-mode", "plan", prompt], place.environment, place.sandbox.project
     ) as terminal:
-        terminal.until("Which colour?\r\n  1  red")
+        terminal.until("Which color?\r\n  1  red")
         terminal.type("7\n")
         terminal.until("from 1 to 2")
         terminal.type("2\n")

@@ -168,7 +168,7 @@ def test_a_server_of_an_earlier_version_is_followed_line_by_line(place: SharedPl
 
 def test_a_question_with_choices_is_shown_once(place: SharedPlace) -> None:
     session_id = session_of(place)
-    prompt = script("Ask.", ask_user(question("Which colour?", ("red", "as a rose"), "blue")), "Painted.")
+    prompt = script("Ask.", ask_user(question("Which color?", ("red", "as a rose"), "blue")), "Painted.")
     with Terminal.ours(["attach", session_id], place.environment, place.sandbox.project) as terminal:
         terminal.until("> ")
         assert place.command("send", "--no-wait", session_id, prompt).returncode == 0
@@ -176,7 +176,7 @@ def test_a_question_with_choices_is_shown_once(place: SharedPlace) -> None:
         terminal.until("[tool]")
         terminal.until("\r\n")
         asked = terminal.until("[d]eny? ")
-        assert [asked.count(shown) for shown in ("Which colour?", "red", "as a rose", "blue")] == [1, 1, 1, 1]
+        assert [asked.count(shown) for shown in ("Which color?", "red", "as a rose", "blue")] == [1, 1, 1, 1]
         terminal.type("2\n")
         terminal.until("Painted.")
         terminal.until("> ")

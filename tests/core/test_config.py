@@ -251,7 +251,7 @@ def test_the_description_of_a_setting_names_all_its_choices() -> None:
         assert all(f"`{choice}`" in described for choice in choices)
 
 
-def test_a_misspelt_variable_comes_with_the_one_that_was_probably_meant() -> None:
+def test_a_misspelled_variable_comes_with_the_one_that_was_probably_meant() -> None:
     environment = {
         "CLAUDE_CODE_MCP_STATEDIR": "/srv",
         "CLAUDE_CODE_MCP_QQQ": "1",

@@ -12,13 +12,13 @@ from typing import Any
 Message = dict[str, Any]
 FAULTS = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
 TOOLS = ["echo", "pid", "cwd", "big", "rows", "roots", "form", "address", "address_first", "touch", "die"]
-FIELDS = {"echo": {"colour": {"enum": ["red", "blue"]}, "dry": {"type": "boolean"}}}
+FIELDS = {"echo": {"color": {"enum": ["red", "blue"]}, "dry": {"type": "boolean"}}}
 FORM = {
     "type": "object",
     "properties": {
         "first": {"type": "string", "title": "Name"},
         "second": {"type": "string", "title": "Name"},
-        "colours": {
+        "colors": {
             "type": "array",
             "items": {"anyOf": [{"const": "r", "title": "Red, dark"}, {"const": "b", "title": "Blue"}]},
         },

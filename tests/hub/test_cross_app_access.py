@@ -1,5 +1,5 @@
-"""Cross-app access, end to end: a person signs in at the organisation's identity provider, and every server of the
-organisation takes its assertions."""
+"""Cross-app access, end to end: a person signs in at the organization's identity provider, and every server of the
+organization takes its assertions."""
 
 import asyncio
 import base64
@@ -104,7 +104,7 @@ class Provider:
 
 
 @dataclass
-class Organisation:
+class Organization:
     """A server that takes assertions, its authorization server, and the identity provider."""
 
     provider: Provider
@@ -114,7 +114,7 @@ class Organisation:
 
 
 @pytest.fixture
-async def organisation() -> AsyncIterator[Organisation]:
+async def organization() -> AsyncIterator[Organization]:
     port, idp_port, authority, remote = free_port(), free_port(), Authority(), RemoteServer()
     authority.clients["app"] = OAuthClientInformationFull(
         client_id="app",
@@ -127,21 +127,21 @@ async def organisation() -> AsyncIterator[Organisation]:
     oauth = {"xaa": True, "clientId": "app", "clientSecret": "app-secret", "issuer": issuer, "scope": "mcp"}
     options = authority.options(port, "mcp", identity=True)
     async with http_server(remote, port, **options) as url, serving(provider.app(), idp_port):
-        yield Organisation(provider, authority, {"type": "http", "url": url, "oauth": oauth}, remote)
+        yield Organization(provider, authority, {"type": "http", "url": url, "oauth": oauth}, remote)
 
 
-def hub_of(organisation: Organisation, root: Path, **settings: Any) -> Hub:
+def hub_of(organization: Organization, root: Path, **settings: Any) -> Hub:
     """A hub that is made as the server makes its own, by its settings."""
     environment = {"HOME": str(root)}
     given = load_settings(
         {},
         state_dir=root / "state",
-        identity_provider=organisation.provider.base,
+        identity_provider=organization.provider.base,
         identity_provider_client="hub",
         identity_provider_secret="hub-secret",
         **settings,
     )
-    return make_hub(given, parse_servers({"x": organisation.entry, "y": organisation.entry}, environment), environment)
+    return make_hub(given, parse_servers({"x": organization.entry, "y": organization.entry}, environment), environment)
 
 
 async def leave(hub: Hub) -> None:
@@ -150,10 +150,10 @@ async def leave(hub: Hub) -> None:
 
 @pytest.mark.usefixtures("no_keyring")
 async def test_one_sign_in_at_the_identity_provider_is_good_for_every_server(
-    organisation: Organisation, tmp_path: Path
+    organization: Organization, tmp_path: Path
 ) -> None:
-    provider, authority, person = organisation.provider, organisation.authority, Person()
-    async with hub_of(organisation, tmp_path) as hub:
+    provider, authority, person = organization.provider, organization.authority, Person()
+    async with hub_of(organization, tmp_path) as hub:
         with pytest.raises(UpstreamUnavailable, match="identity provider"):
             await hub.call("x", "echo")
         assert hub.status("x")[0].state == "needs-auth"
@@ -166,21 +166,21 @@ async def test_one_sign_in_at_the_identity_provider_is_good_for_every_server(
     assert authority.grants == ["assertion", "assertion"]
     assert authority.assertions[0].assertion == "an-assertion"
     exchanged = next(request for request in provider.requests if request["grant_type"] == EXCHANGE)
-    assert exchanged["audience"] == organisation.entry["oauth"]["issuer"]
-    assert exchanged["resource"] == organisation.entry["url"]
+    assert exchanged["audience"] == organization.entry["oauth"]["issuer"]
+    assert exchanged["resource"] == organization.entry["url"]
     assert (exchanged["client_id"], exchanged["client_secret"]) == ("hub", "hub-secret")
-    async with hub_of(organisation, tmp_path) as hub:  # after a restart nobody is bothered
+    async with hub_of(organization, tmp_path) as hub:  # after a restart nobody is bothered
         assert text_of(await hub.call("x", "echo")) == "echo {}"
         await leave(hub)
 
 
 @pytest.mark.usefixtures("no_keyring")
 async def test_an_id_token_that_expired_is_renewed_and_a_token_that_was_refused_is_got_anew(
-    organisation: Organisation, tmp_path: Path
+    organization: Organization, tmp_path: Path
 ) -> None:
-    provider, authority = organisation.provider, organisation.authority
+    provider, authority = organization.provider, organization.authority
     provider.lifetime = 0
-    async with hub_of(organisation, tmp_path) as hub:
+    async with hub_of(organization, tmp_path) as hub:
         await hub.authenticate("x", Person())
         assert provider.grants == ["authorization_code", "refresh_token", "token-exchange"]
         authority.expire()
@@ -191,23 +191,23 @@ async def test_an_id_token_that_expired_is_renewed_and_a_token_that_was_refused_
 
 
 @pytest.mark.usefixtures("no_keyring")
-async def test_a_slow_call_holds_up_no_other(organisation: Organisation, tmp_path: Path) -> None:
-    async with hub_of(organisation, tmp_path) as hub:
+async def test_a_slow_call_holds_up_no_other(organization: Organization, tmp_path: Path) -> None:
+    async with hub_of(organization, tmp_path) as hub:
         await hub.authenticate("x", Person())
         slow = asyncio.create_task(hub.call("x", "slow"))
-        await organisation.remote.started.wait()
+        await organization.remote.started.wait()
         assert text_of(await hub.call("x", "echo")) == "echo {}"
-        organisation.remote.release.set()
+        organization.remote.release.set()
         await slow
         await leave(hub)
 
 
 @pytest.mark.usefixtures("no_keyring")
-async def test_signing_out_is_signing_out_at_the_identity_provider(organisation: Organisation, tmp_path: Path) -> None:
-    async with hub_of(organisation, tmp_path) as hub:
+async def test_signing_out_is_signing_out_at_the_identity_provider(organization: Organization, tmp_path: Path) -> None:
+    async with hub_of(organization, tmp_path) as hub:
         await hub.authenticate("x", Person())
-        organisation.provider.good.clear()
-        organisation.authority.expire()
+        organization.provider.good.clear()
+        organization.authority.expire()
         with pytest.raises(MCPError, match=r"identity provider\b.*\bexpired"):
             await hub.call("x", "echo")
         await hub.logout("x")
@@ -217,14 +217,14 @@ async def test_signing_out_is_signing_out_at_the_identity_provider(organisation:
 
 
 async def test_an_id_token_can_come_from_a_file_that_something_else_renews(
-    organisation: Organisation, start_hub: StartHub, tmp_path: Path
+    organization: Organization, start_hub: StartHub, tmp_path: Path
 ) -> None:
     file = tmp_path / "id-token"
-    provider = IdentityProvider(organisation.provider.base, "hub", FileVault(tmp_path / "idp"), id_token_file=file)
-    hub = await start_hub({"x": organisation.entry}, identity_provider=provider)
+    provider = IdentityProvider(organization.provider.base, "hub", FileVault(tmp_path / "idp"), id_token_file=file)
+    hub = await start_hub({"x": organization.entry}, identity_provider=provider)
     with pytest.raises(UpstreamUnavailable, match="id-token"):
         await hub.call("x", "echo")
-    file.write_text(f"{organisation.provider.id_token()}\n")
+    file.write_text(f"{organization.provider.id_token()}\n")
     assert text_of(await hub.call("x", "echo")) == "echo {}"
     with pytest.raises(UpstreamUnavailable, match="sign"):
         await hub.authenticate("x", Person())
@@ -238,19 +238,19 @@ async def test_cross_app_access_without_an_identity_provider_says_so(start_hub: 
 
 
 async def test_an_assertion_goes_to_no_endpoint_away_from_the_issuer(
-    organisation: Organisation, start_hub: StartHub, tmp_path: Path
+    organization: Organization, start_hub: StartHub, tmp_path: Path
 ) -> None:
     file = tmp_path / "id-token"
-    file.write_text(organisation.provider.id_token())
-    provider = IdentityProvider(organisation.provider.base, "hub", FileVault(tmp_path / "idp"), id_token_file=file)
+    file.write_text(organization.provider.id_token())
+    provider = IdentityProvider(organization.provider.base, "hub", FileVault(tmp_path / "idp"), id_token_file=file)
     elsewhere = Provider("http://127.0.0.1:1")
     port = free_port()
     elsewhere.base = f"http://127.0.0.1:{port}"
     app = elsewhere.app()
-    oauth = {**organisation.entry["oauth"], "issuer": f"http://127.0.0.1:{port}"}
+    oauth = {**organization.entry["oauth"], "issuer": f"http://127.0.0.1:{port}"}
     async with serving(app, port):
-        elsewhere_metadata = Provider(organisation.provider.base)
+        elsewhere_metadata = Provider(organization.provider.base)
         app.router.routes[0] = Route("/.well-known/openid-configuration", elsewhere_metadata._metadata)
-        hub = await start_hub({"x": {**organisation.entry, "oauth": oauth}}, identity_provider=provider)
-        with pytest.raises(UpstreamUnavailable, match=re.escape(organisation.provider.base)):
+        hub = await start_hub({"x": {**organization.entry, "oauth": oauth}}, identity_provider=provider)
+        with pytest.raises(UpstreamUnavailable, match=re.escape(organization.provider.base)):
             await hub.call("x", "echo")

@@ -61,9 +61,9 @@ def test_the_beginning_of_a_word_finds_it_and_the_whole_word_is_better() -> None
 
 
 def test_parameters_are_searched_by_name_description_and_choices() -> None:
-    schema = {"properties": {"colour": {"description": "of the door", "enum": ["crimson", "teal"]}}}
+    schema = {"properties": {"color": {"description": "of the door", "enum": ["crimson", "teal"]}}}
     tools = ToolIndex([("other", None, {}), ("paint", None, schema)])
-    for query in ("colour", "door", "crimson"):
+    for query in ("color", "door", "crimson"):
         assert list(tools.ranked(query)) == [1]
 
 

@@ -106,7 +106,7 @@ class Broken(Plugin):
     name = "broken"
 
     def __init__(self) -> None:
-        raise RuntimeError("no licence")
+        raise RuntimeError("no license")
 
 
 class Misnamed(Plugin):
@@ -210,7 +210,7 @@ def test_doctor_reports_what_a_plug_in_finds(
 @pytest.mark.parametrize(
     ("points", "named"),
     [
-        ({"broken": "Broken"}, "no licence"),
+        ({"broken": "Broken"}, "no license"),
         ({"misnamed": "Misnamed"}, "misnamed"),
         ({"missing": "Missing"}, "missing"),
         ({"fleet": "Recorder"}, "fleet"),
@@ -228,23 +228,23 @@ class FailsAtStart(Plugin):
     name = "fails"
 
     def channels(self, server: RunningServer) -> Iterable[Channel]:
-        raise RuntimeError("no licence")
+        raise RuntimeError("no license")
 
 
 class FailsToList(Plugin):
     name = "fails"
 
     def tools(self, settings: Any) -> Iterable[Any]:
-        raise RuntimeError("no licence")
+        raise RuntimeError("no license")
 
 
 async def test_a_plug_in_that_fails_at_the_start_is_named(offered: dict[str, str], tmp_path: Path) -> None:
     offered["fails"] = f"{__name__}:FailsAtStart"
     settings = load_settings({}, state_dir=tmp_path)
-    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no licence"):
+    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no license"):
         async with running_service(settings, "local", None):
             pass
-    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no licence"):
+    with pytest.raises(InvalidArgument, match=r"The plug-in fails cannot be started .*no license"):
         tools_with([FailsToList()], settings)
 
 

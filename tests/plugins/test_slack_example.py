@@ -145,7 +145,7 @@ async def test_a_plan_is_approved_with_the_mode_that_follows(service: Service, s
 
 
 async def test_a_single_choice_has_a_button_for_each_option(service: Service, slack: FakeSlack) -> None:
-    turn = await service.create(script("ask", ask_user("Which colour?", "red", "green"), "saw: ${tool_result}"))
+    turn = await service.create(script("ask", ask_user("Which color?", "red", "green"), "saw: ${tool_result}"))
     asked = await slack.question()
     assert [asked.buttons["option:1"], asked.buttons["option:2"]] == ["red", "green"]
     await slack.press(asked, "option:2")
@@ -154,7 +154,7 @@ async def test_a_single_choice_has_a_button_for_each_option(service: Service, sl
 
 async def test_several_choices_are_sent_together(service: Service, slack: FakeSlack) -> None:
     several = ask_user(
-        question("Which colour?", "red", "green"),
+        question("Which color?", "red", "green"),
         question("Which fruits?", "apple", "pear", "plum", header="Fruits", multiple=True),
         question("Which name?", "Ann", "Bob"),
     )

@@ -71,7 +71,7 @@ def test_an_allowance_can_change_the_input(client: Connection, warm: str, place:
     assert (place.project / "word").read_text() == "good\n"
 
 
-COLOURS = question("Which colours?", "red", "green", "blue", header="Colours", multiple=True)
+COLORS = question("Which colors?", "red", "green", "blue", header="Colors", multiple=True)
 NAME = question("What name?", "Ann", "Bob", header="Name")
 
 
@@ -79,7 +79,7 @@ NAME = question("What name?", "Ann", "Bob", header="Name")
 @pytest.mark.parametrize(
     "answers",
     [
-        {"Which colours?": ["red", "blue"], "What name?": "Zoe"},
+        {"Which colors?": ["red", "blue"], "What name?": "Zoe"},
         pytest.param([["red", "blue"], "Zoe"], marks=pytest.mark.soak),
         ["red, blue", "Zoe"],
     ],
@@ -88,10 +88,10 @@ NAME = question("What name?", "Ann", "Bob", header="Name")
 def test_a_user_question_is_answered(
     client: Connection, warm: str, model: ScriptedModelThread, answers: object
 ) -> None:
-    asked = client.send(warm, script("go", ask_user(COLOURS, NAME), "thanks"), waitSeconds=30)
+    asked = client.send(warm, script("go", ask_user(COLORS, NAME), "thanks"), waitSeconds=30)
     assert (asked.question["type"], asked.question["toolName"]) == ("user_question", "AskUserQuestion")
     assert [question["question"] for question in asked.question["toolInput"]["questions"]] == [
-        "Which colours?",
+        "Which colors?",
         "What name?",
     ]
     ended = client.respond(asked, "allow", answers=answers, waitSeconds=30)
@@ -177,7 +177,7 @@ def test_parallel_calls_are_asked_about_one_by_one(client: Connection, warm: str
 
 
 def test_a_question_is_not_allowed_without_its_answers_and_stays_open(client: Connection, warm: str) -> None:
-    asked = client.send(warm, script("go", ask_user("Which colour?", "red", "blue"), "thanks"), waitSeconds=30)
+    asked = client.send(warm, script("go", ask_user("Which color?", "red", "blue"), "thanks"), waitSeconds=30)
     for refused in (client.respond(asked, "allow"), client.respond(asked, "allow", answers=[])):
         assert refused.code == "INVALID_ARGUMENT"
         assert refused.refusal.startswith("answers: ")

@@ -1,4 +1,4 @@
-"""Malformed calls: refused by name, the server alive and the sessions untouched afterwards."""
+"""Malformed calls: refused by name, the server alive and the sessions untouched afterward."""
 
 import asyncio
 import json

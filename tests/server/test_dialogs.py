@@ -114,13 +114,13 @@ def test_a_user_question_is_a_form_with_choices_and_free_text(
     asked: Connection, here: str, model: ScriptedModelThread
 ) -> None:
     questions = ask_user(
-        question("Which colours?", ("red", "like fire"), "blue", header="Colours", multiple=True),
+        question("Which colors?", ("red", "like fire"), "blue", header="Colors", multiple=True),
         question("What name?", "Ann", "Bob", header="Name"),
         question("Which size?", "S", "L", header="Size"),
     )
     waiting = sent(asked, here, questions, "thanks")
     form = asked.dialog()
-    assert "Which colours?" in form.message
+    assert "Which colors?" in form.message
     assert "red: like fire" in form.message
     assert form.fields["answer1"]["items"]["enum"] == ["red", "blue"]
     assert form.fields["answer2"]["enum"] == ["Ann", "Bob"]

@@ -237,7 +237,7 @@ class WarmProcess:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Nothing of it is left afterwards."""
+        """Nothing of it is left afterward."""
         self.send_signal(signal.SIGKILL)
         self.wait()
 

@@ -195,11 +195,11 @@ async def test_every_call_of_one_message_gets_its_own_result(cli: RealCli, busy_
 @pytest.mark.soak  # tests/core/sessions/test_plans_and_user_questions.py
 async def test_a_question_to_the_person_is_answered_over_the_control_protocol(sandbox: Sandbox) -> None:
     def choose(request: Frame) -> Frame:
-        answers = {"Which colour?": "blue"}
+        answers = {"Which color?": "blue"}
         return {"behavior": "allow", "updatedInput": {**request["input"], "answers": answers}}
 
     async with running(sandbox, "--permission-prompt-tool", "stdio", answer=choose) as cli:
-        frames = await cli.turn(script("hi", ask_user("Which colour?", "red", "blue"), "Thanks."))
+        frames = await cli.turn(script("hi", ask_user("Which color?", "red", "blue"), "Thanks."))
     assert [question["tool_name"] for question in cli.questions] == ["AskUserQuestion"]
     assert "blue" in results(frames)[0]
 

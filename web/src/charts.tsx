@@ -52,7 +52,7 @@ export function CostBars({ lines, names, per, split, limit }: {
             const spent = bar.parts[part] ?? 0;
             top -= height(spent);
             return (
-              <rect key={`${bar.name} ${part}`} x={at * 10 + 1} y={top} width="8" height={height(spent)} class={`day-bar ${colour(series, part)}`}>
+              <rect key={`${bar.name} ${part}`} x={at * 10 + 1} y={top} width="8" height={height(spent)} class={`day-bar ${color(series, part)}`}>
                 <title>{`${bar.name}${part ? `, ${partName(part)}` : ""}: ${dollars(spent)}`}</title>
               </rect>
             );
@@ -65,7 +65,7 @@ export function CostBars({ lines, names, per, split, limit }: {
       {(split !== undefined || limit !== undefined) && (
         <ul class="legend" role="list" aria-label="Legend">
           {series.filter(Boolean).map((part) => (
-            <li key={part} title={visible(part)}><span class={`legend-mark ${colour(series, part)}`} aria-hidden="true" />{`${partName(part)} ${dollars(bars.reduce((sum, bar) => sum + (bar.parts[part] ?? 0), 0))}`}</li>
+            <li key={part} title={visible(part)}><span class={`legend-mark ${color(series, part)}`} aria-hidden="true" />{`${partName(part)} ${dollars(bars.reduce((sum, bar) => sum + (bar.parts[part] ?? 0), 0))}`}</li>
           ))}
           {limit !== undefined && (
             <li>{isDrawn && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limitNow)}${isDrawn ? "" : ", far above these bars"}`}</li>
@@ -104,7 +104,7 @@ function inParts(bar: Bar, series: readonly string[]): string {
   return named.length ? ` (${named.map((part) => `${partName(part)} ${dollars(bar.parts[part])}`).join(", ")})` : "";
 }
 
-function colour(series: readonly string[], part: string): string {
+function color(series: readonly string[], part: string): string {
   return part === OTHER ? "part-other" : `part-${series.indexOf(part)}`;
 }
 

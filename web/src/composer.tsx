@@ -174,7 +174,7 @@ export class Composer {
     this.sending.value = true;
     this.problem.value = this.note.value = "";
     this.completion.hide();
-    // Before sending: if the page is closed now, the key is still known afterwards.
+    // Before sending: if the page is closed now, the key is still known afterward.
     this.unsure = { key, text: typed, attachments };
     this.save();
     try {

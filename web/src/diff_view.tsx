@@ -4,7 +4,7 @@ import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Row } from "./diff";
-import { Colours, source } from "./diff_colours";
+import { Colors, source } from "./diff_colors";
 import { CHUNK, chunks, folded, pairs, partnersOf, type Line, type Piece } from "./diff_lines";
 import { useSelection, type Margin, type Marks } from "./line_selection";
 import { cx } from "./ui";
@@ -64,7 +64,7 @@ interface View {
   writable: boolean;
   places: ReadonlyMap<Row, number>;
   partners: ReadonlyMap<Row, Row>;
-  colours: Colours;
+  colors: Colors;
   found: Row | undefined;
 }
 
@@ -87,7 +87,7 @@ function Lines({ rows, file, side, margin, label, class: name, folds = false, fi
   const selection = useSelection(rows, side, margin);
   const view = useMemo((): View => ({
     side, columns: side ? 4 : 3, writable: margin !== undefined, found,
-    places: new Map(rows.map((row, at) => [row, at])), partners: partnersOf(rows), colours: new Colours(rows, file),
+    places: new Map(rows.map((row, at) => [row, at])), partners: partnersOf(rows), colors: new Colors(rows, file),
   }), [rows]);
   const pieces = useMemo(() => {
     const lines = side ? pairs(rows, view.partners) : rows.map((row): Line => ({ same: row.kind === "same", left: row }));
@@ -168,7 +168,7 @@ function Chunk({ lines, view, margin, marks }: PartProps & { lines: readonly Lin
 
 /** Reads a signal, so it renders again only when that signal or its own props change. */
 function InlineLine({ row, view, marked, words }: { row: Row; view: View; marked: boolean; words: string }): VNode {
-  void view.colours.known.value;
+  void view.colors.known.value;
   if (row.kind === "gap" || row.kind === "note") return <Between row={row} columns={view.columns} />;
   const gone = row.kind === "gone";
   return (
@@ -190,7 +190,7 @@ interface SideProps {
 }
 
 function SideLine({ left, right, view, leftMarked, rightMarked, words }: SideProps): VNode {
-  void view.colours.known.value;
+  void view.colors.known.value;
   if (left !== undefined && (left.kind === "gap" || left.kind === "note")) return <Between row={left} columns={view.columns} />;
   const same = left === right;
   return (
@@ -238,7 +238,7 @@ function TextCell({ row, view, marked }: { row: Row; view: View; marked: boolean
   return (
     <td class={cx(`line ${row.kind}`, marked && "marked")} data-row={view.places.get(row)}>
       <span class="sign" aria-hidden="true">{SIGNS[row.kind]}</span>{spoken && <span class="spoken">{spoken}</span>}
-      <span class="source">{source(row, view.partners.get(row), view.colours.of(row))}</span>
+      <span class="source">{source(row, view.partners.get(row), view.colors.of(row))}</span>
     </td>
   );
 }

@@ -122,7 +122,7 @@ export function useSelection(rows: readonly Row[], side: boolean, margin: Margin
         if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
         event.preventDefault();
         state.touched = false;
-        const next = neighbour(button, event.key === "ArrowDown" ? 1 : -1, side);
+        const next = neighbor(button, event.key === "ArrowDown" ? 1 : -1, side);
         const to = rowAt(next);
         if (to === undefined) return;
         selected.value = event.shiftKey ? { from: selected.peek()?.from ?? row, to } : null;
@@ -133,7 +133,7 @@ export function useSelection(rows: readonly Row[], side: boolean, margin: Margin
 }
 
 /** The button of the next or previous line; in the side-by-side view, in the same column. */
-function neighbour(button: HTMLElement, step: 1 | -1, side: boolean): HTMLElement | undefined {
+function neighbor(button: HTMLElement, step: 1 | -1, side: boolean): HTMLElement | undefined {
   const column = (one: HTMLElement): number => (one.parentElement as HTMLTableCellElement).cellIndex;
   const all = [...(button.closest("table")?.querySelectorAll<HTMLElement>(".note-open") ?? [])];
   const buttons = side ? all.filter((one) => column(one) === column(button)) : all;

@@ -1,12 +1,12 @@
-// A command's output as a terminal would show it: with colours, and with overwritten lines replaced. The time is linear
+// A command's output as a terminal would show it: with colors, and with overwritten lines replaced. The time is linear
 // in the text. All other terminal control sequences are dropped, and remaining invisible characters are shown as codes.
 
 import type { HighlightPart } from "./highlighter";
 import { visible } from "./words";
 
-/** Control sequences: colours and erasing (applied), and everything else that begins with an escape (dropped). */
+/** Control sequences: colors and erasing (applied), and everything else that begins with an escape (dropped). */
 const SEQUENCE = /\u001b(?:\[([0-9:;<=>?]{0,64})[ -/]{0,8}([@-~])|\][^\u0007\u001b\n]{0,4096}(?:\u0007|\u001b\\)|[ -/]{0,8}[0-~])/y;
-const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"] as const;
+const COLORS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"] as const;
 const PLAIN = "";
 
 interface Style {
@@ -14,7 +14,7 @@ interface Style {
   faint: boolean;
   italic: boolean;
   underline: boolean;
-  colour: string;
+  color: string;
 }
 
 /** The parts of an output with the CSS classes of their styles, and its text; null if the output is plain text. */
@@ -32,7 +32,7 @@ class Screen {
   private styles: string[] = [];
   private column = 0;
   private style = PLAIN;
-  private readonly state: Style = { bold: false, faint: false, italic: false, underline: false, colour: "" };
+  private readonly state: Style = { bold: false, faint: false, italic: false, underline: false, color: "" };
 
   write(text: string): void {
     let at = 0;
@@ -92,7 +92,7 @@ class Screen {
     const found = SEQUENCE.exec(text);
     if (found === null) return at + 1; // ignore a lone escape
     const [whole, parameters = "", final] = found;
-    if (final === "m") this.colour(parameters);
+    if (final === "m") this.color(parameters);
     else if (final === "K") this.erase(parameters);
     return at + whole.length;
   }
@@ -104,12 +104,12 @@ class Screen {
     this.styles.length = this.line.length;
   }
 
-  private colour(parameters: string): void {
+  private color(parameters: string): void {
     const codes = parameters.split(/[;:]/).map(Number);
     const { state } = this;
     for (let at = 0; at < codes.length; at += 1) {
       const code = codes[at] as number;
-      if (code === 0) Object.assign(state, { bold: false, faint: false, italic: false, underline: false, colour: "" });
+      if (code === 0) Object.assign(state, { bold: false, faint: false, italic: false, underline: false, color: "" });
       else if (code === 1) state.bold = true;
       else if (code === 2) state.faint = true;
       else if (code === 3) state.italic = true;
@@ -117,17 +117,17 @@ class Screen {
       else if (code === 22) state.bold = state.faint = false;
       else if (code === 23) state.italic = false;
       else if (code === 24) state.underline = false;
-      else if (code === 39) state.colour = "";
-      else if (code >= 30 && code <= 37) state.colour = COLOURS[code - 30] as string;
-      else if (code >= 90 && code <= 97) state.colour = COLOURS[code - 90] as string;
+      else if (code === 39) state.color = "";
+      else if (code >= 30 && code <= 37) state.color = COLORS[code - 30] as string;
+      else if (code >= 90 && code <= 97) state.color = COLORS[code - 90] as string;
       else if (code === 38 || code === 48) {
-        // One of 256 colours, of which the first sixteen have names, or an RGB colour, which is not shown.
+        // One of 256 colors, of which the first sixteen have names, or an RGB color, which is not shown.
         const named = codes[at + 1] === 5 ? (codes[at + 2] ?? 16) : 16;
-        if (code === 38) state.colour = named < 16 ? (COLOURS[named % 8] as string) : "";
+        if (code === 38) state.color = named < 16 ? (COLORS[named % 8] as string) : "";
         at += codes[at + 1] === 5 ? 2 : 4;
       }
     }
-    const names = [state.bold && "bold", state.faint && "faint", state.italic && "italic", state.underline && "underline", state.colour];
+    const names = [state.bold && "bold", state.faint && "faint", state.italic && "italic", state.underline && "underline", state.color];
     this.style = names.filter(Boolean).map((name) => `ansi-${String(name)}`).join(" ");
   }
 }

@@ -83,7 +83,7 @@ function Details({ item, directory, acts }: { item: Item; directory: string; act
   );
 }
 
-/** The result, with terminal colours if it has any. Invisible characters are shown as codes. */
+/** The result, with terminal colors if it has any. Invisible characters are shown as codes. */
 function Result({ text, label }: { text: string; label: string }): VNode {
   const output = useMemo(() => terminalOutput(text), [text]);
   return <CodeBlock code={output === null ? visible(text) : output.text} label={label} parts={output?.parts} />;

@@ -57,7 +57,7 @@ const JOINING = "[\\u0600-\\u08ff\\u0900-\\u0dff\\u1000-\\u109f\\u1780-\\u17b3\\
 const BELONGS = [
   `(?<=${EMOJI}\\ufe0f?)\\u200d(?=${EMOJI})`, // joined emoji: a family, a profession
   `(?<=${JOINING})[\\u200c\\u200d](?=${JOINING})`, // as in Persian and Hindi
-  `(?<=${EMOJI})\\ufe0f`, // a character shown as a colour emoji
+  `(?<=${EMOJI})\\ufe0f`, // a character shown as a color emoji
   "(?<=[0-9#*])\\ufe0f(?=\\u20e3)", // a keycap
   "(?<=\\u{1f3f4})[\\u{e0020}-\\u{e007e}]{1,8}\\u{e007f}", // the flag of a region of a country
 ].join("|");

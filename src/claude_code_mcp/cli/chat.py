@@ -44,7 +44,7 @@ from ..core.model.usage_limits import limit_name
 from ..core.questions.kinds import ACCEPT_EDITS
 from .running_sessions import Asking, add_session, add_verb, error_text, print_question
 
-_SIGNALLED = 128
+_SIGNALED = 128
 """The exit code of a command that was ended by a signal is this plus the signal's number."""
 _CHUNK = 1 << 16
 _KEYS = "[Enter sends what you type; Ctrl-C interrupts the turn; Ctrl-D leaves]"
@@ -60,8 +60,8 @@ def add_to(commands: Any) -> None:
     run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; piped input is appended to it")
     run.add_argument("--cwd", metavar="DIR", help="working directory (default: the current one)")
     run.add_argument("--machine", metavar="NAME", help="machine of the fleet to run on; --cwd is a directory there")
-    labelled = "in a fleet: run on a machine with this label; repeatable"
-    run.add_argument("--label", action="append", metavar="LABEL", help=labelled)
+    labeled = "in a fleet: run on a machine with this label; repeatable"
+    run.add_argument("--label", action="append", metavar="LABEL", help=labeled)
     stays = "in a fleet: keep the session on its machine; it continues there without the fleet"
     run.add_argument("--stay", action="store_true", help=stays)
     run.add_argument("--model", metavar="NAME", help="a model, or an alias such as opus")
@@ -284,7 +284,7 @@ class _Conversation:
                 self._input_ended()
             else:
                 self._answer(happening)
-        return _SIGNALLED + (self._stopped_by or signal.SIGINT)
+        return _SIGNALED + (self._stopped_by or signal.SIGINT)
 
     def attached(self) -> int:
         """Print events and send typed messages until the input ends."""
@@ -308,7 +308,7 @@ class _Conversation:
                     self._send(happening.line)
                     continue  # the next report says whether the session takes another one
             self._prompt_for_message()
-        return _SIGNALLED + (self._stopped_by or signal.SIGINT)
+        return _SIGNALED + (self._stopped_by or signal.SIGINT)
 
     def _send(self, text: str) -> None:
         # Before it is sent: the session may take it up at once.
@@ -572,7 +572,7 @@ class _Conversation:
     def _exit_code(self, report: Report) -> int:
         """The exit code of a turn that has ended; print the failure, if any."""
         if self._stopped_by or report["status"] == "interrupted":
-            return _SIGNALLED + (self._stopped_by or signal.SIGINT)
+            return _SIGNALED + (self._stopped_by or signal.SIGINT)
         if report["status"] == "limit_reached":
             how = "`run --on-limit wait` makes a session continue automatically then."
             return failed(f"{limit_line(report)} {how}", ExitCode.LIMITED)

@@ -53,26 +53,26 @@ def add_session(parser: argparse.ArgumentParser) -> None:
 # -- what is printed ---------------------------------------------------------------------------------------------------
 
 
-_COLOURS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
+_COLORS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
 _MAX_LENGTH = 60
 """Characters of a title or a question in a table."""
 
 
-def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal with colours; not with NO_COLOR or on a dumb terminal."""
+def has_color(stream: TextIO) -> bool:
+    """Whether a stream is a terminal with colors; not with NO_COLOR or on a dumb terminal."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_question(asked: OpenQuestion, stream: TextIO | None = None, *, with_choices: bool = True) -> None:
     """Print a whole question, beginning with its session; without the choices if `Asking` asks them one by one."""
     stream = stream or sys.stdout
-    colour = has_colour(stream)
+    color = has_color(stream)
     print(f"[{asked.id}] {session_name(asked.session)}", file=stream)
     question = asked.question
     if not with_choices and question.choices:
         return
     for text, style in question_lines(question):
-        code = _COLOURS.get(style) if colour else None
+        code = _COLORS.get(style) if color else None
         print(f"\x1b[{code}m{text}\x1b[0m" if code else text, file=stream)
     stream.flush()
 

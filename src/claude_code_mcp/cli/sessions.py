@@ -30,7 +30,7 @@ from ..core.policy.policy import Policy
 from ..core.sessions.callers.session_access import SessionAccess
 from ..core.sessions.stored.session_library import SessionLibrary
 from ..core.state.session_marks import Mark
-from ..core.transcripts.session_catalogue import Entry
+from ..core.transcripts.session_catalog import Entry
 from ..core.transcripts.transcript_export import Detail
 from ..installed_plugins import enabled_plugins
 
@@ -135,14 +135,14 @@ def _row(entry: Entry, state: str | None) -> str:
 
 def _show(arguments: argparse.Namespace) -> int:
     sessions = library()
-    session_id = full_id(sessions.catalogue, arguments.session)
+    session_id = full_id(sessions.catalog, arguments.session)
     if arguments.full or arguments.agent:
         asyncio.run(_print_all(sessions, session_id, arguments))
         return 0
-    lines = sessions.catalogue.transcript_lines(session_id, arguments.lines)
+    lines = sessions.catalog.transcript_lines(session_id, arguments.lines)
     shared_with = _shared_with(session_id)
     if arguments.json:
-        entry = sessions.catalogue.find(session_id)
+        entry = sessions.catalog.find(session_id)
         facts = camel_names(asdict(entry)) if entry else {"sessionId": session_id}
         print_json({**facts, **({"sharedWith": shared_with} if shared_with else {}), "lines": list(lines)})
         return 0
@@ -176,14 +176,14 @@ def _follow(arguments: argparse.Namespace) -> int:
 async def _print_growth(arguments: argparse.Namespace) -> None:
     """Print the last lines, then every new one, endlessly; with `--json`, one object for each."""
     sessions = library()
-    session_id = full_id(sessions.catalogue, arguments.session)
+    session_id = full_id(sessions.catalog, arguments.session)
 
     def show(line: str) -> None:
         print(json.dumps({"line": line}, ensure_ascii=False) if arguments.json else visible(line), flush=True)
 
     # The size is read before the last lines are: a line that is written in between is shown twice rather than never.
-    entry = sessions.catalogue.find(session_id)
-    for line in sessions.catalogue.transcript_lines(session_id, _FIRST_LINES):
+    entry = sessions.catalog.find(session_id)
+    for line in sessions.catalog.transcript_lines(session_id, _FIRST_LINES):
         show(line)
     async for lines in sessions.follow(session_id, offset=entry.size if entry is not None else 0):
         for line in lines:
@@ -196,7 +196,7 @@ async def _print_growth(arguments: argparse.Namespace) -> None:
 def _change(arguments: argparse.Namespace) -> int:
     """Change the session and print the result, if any; with `--json`, under its name."""
     sessions = library()
-    session_id = full_id(sessions.catalogue, arguments.session)
+    session_id = full_id(sessions.catalog, arguments.session)
     work: Coroutine[Any, Any, object]
     match arguments.action:
         case "rename":
@@ -223,9 +223,9 @@ def _change(arguments: argparse.Namespace) -> int:
 
 def _delete(arguments: argparse.Namespace) -> int:
     sessions = library()
-    session_id = full_id(sessions.catalogue, arguments.session)
+    session_id = full_id(sessions.catalog, arguments.session)
     if not arguments.yes:
-        entry = sessions.catalogue.find(session_id)
+        entry = sessions.catalog.find(session_id)
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
         if not agreed(f"Permanently delete {session_id} ({title})?"):
             return failed("Nothing was deleted.", ExitCode.REFUSED)

@@ -10,7 +10,7 @@ from ..core.errors import SessionNotFound
 from ..core.model.paths import config_directory
 from ..core.redaction import Redactor
 from ..core.sessions.stored.session_library import SessionLibrary
-from ..core.transcripts.session_catalogue import Catalogue
+from ..core.transcripts.session_catalog import Catalog
 from .conventions import add_json
 
 
@@ -32,17 +32,17 @@ def library() -> SessionLibrary:
 
 def print_unread(sessions: SessionLibrary) -> None:
     """Prints to stderr if something on disk could not be read."""
-    reason = sessions.catalogue.unread()
+    reason = sessions.catalog.unread()
     if reason is not None:
         print(reason, file=sys.stderr)
 
 
-def full_id(catalogue: Catalogue, prefix: str) -> str:
+def full_id(catalog: Catalog, prefix: str) -> str:
     """The id of the one session whose id begins with `prefix`. Raises SessionNotFound if there is none, or several."""
     # A whole id first: a session that only the history knows is not among the ids below.
-    if catalogue.find(prefix) is not None:
+    if catalog.find(prefix) is not None:
         return prefix
-    matching = [session_id for session_id in catalogue.ids() if session_id.startswith(prefix.lower())]
+    matching = [session_id for session_id in catalog.ids() if session_id.startswith(prefix.lower())]
     if len(matching) != 1:
         if matching:
             raise SessionNotFound(f"{prefix!r} is ambiguous ({len(matching)} matches): use a longer prefix.")

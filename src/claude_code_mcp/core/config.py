@@ -111,7 +111,7 @@ class Settings(Section):
     """How many processes may be starting up at the same time."""
     spare_processes: int | None = Field(None, ge=0, le=100, validation_alias=f"{_OWN}SPARE_PROCESSES")
     """How many Claude Code processes are started in advance for the next session, with the options of the last one.
-    Each counts towards `MAX_SESSIONS` and memory until another session needs the room. Unset: 1 on a shared server,
+    Each counts toward `MAX_SESSIONS` and memory until another session needs the room. Unset: 1 on a shared server,
     otherwise 0."""
     spare_max_age_ms: int = Field(300_000, gt=0, validation_alias=f"{_OWN}SPARE_MAX_AGE_MS")
     """How long such a process is kept if no session uses it."""

@@ -1,6 +1,6 @@
 """Limits per caller and minute: requests, new sessions, model tokens.
 
-A caller may use a minute's amount at once and regains it over the minute. Amounts known only afterwards, such as
+A caller may use a minute's amount at once and regains it over the minute. Amounts known only afterward, such as
 tokens, may exceed the rest: the caller then waits until the debt is repaid, at most an hour.
 """
 

@@ -2,8 +2,8 @@
 
 The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
 whatever the text is: no pattern tries the same characters from many starting points. Redacting twice changes nothing.
-Redact before shortening; a known secret that was truncated by a length limit is still recognised at the cut. A known
-secret is recognised in every usual escape (`json_text.py`), also in one within another.
+Redact before shortening; a known secret that was truncated by a length limit is still recognized at the cut. A known
+secret is recognized in every usual escape (`json_text.py`), also in one within another.
 
 Shapes of secrets (`hide_shapes`): each pattern is tried only where a literal part of it occurs; it either fails after a
 bounded number of characters, or consumes characters that no other match attempt examines again. Possessive quantifiers
@@ -414,7 +414,7 @@ class Redactor:
 
 
 def _head(secret: str) -> str:
-    """The part of a secret that must be there for it to be recognised when cut: half of it, but 8 to 24 characters."""
+    """The part of a secret that must be there for it to be recognized when cut: half of it, but 8 to 24 characters."""
     return secret[: max(MIN_LENGTH, min(len(secret) // 2, 24))]
 
 

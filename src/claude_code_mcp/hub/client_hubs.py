@@ -141,7 +141,7 @@ class Hubs:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all hubs, including those in use. No other is opened afterwards."""
+        """Close all hubs, including those in use. No other is opened afterward."""
         self._closed = True
         hubs = [shared for shared in self._hubs.values() if not shared.adopted]
         self._hubs.clear()

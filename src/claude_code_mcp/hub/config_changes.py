@@ -86,7 +86,7 @@ class HubSource:
 
 @dataclass
 class LaterDenials:
-    """A source that only removes servers: applies an organisation's denials to a hub whose users may be in several
+    """A source that only removes servers: applies an organization's denials to a hub whose users may be in several
     projects, so that no project's files can be watched for it."""
 
     source: HubSource

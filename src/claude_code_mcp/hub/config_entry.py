@@ -192,7 +192,7 @@ class OAuthConfig(_Entry):
     auth_server_metadata_url: str | None = None
     """The URL of the authorization server's metadata, overriding the server's; https, or on loopback."""
     xaa: bool = False
-    """Cross-app access: show an assertion of the organisation's identity provider instead of asking a person."""
+    """Cross-app access: show an assertion of the organization's identity provider instead of asking a person."""
     issuer: str | None = None
     """The authorization server that takes such assertions."""
 

@@ -1,7 +1,7 @@
 """Reads the hub's servers from all configuration files.  If several files have an entry with the same name, the first
-counts, in this order: the organisation's servers, the hub's own file, `~/.claude.json` for this project, `.mcp.json` in
+counts, in this order: the organization's servers, the hub's own file, `~/.claude.json` for this project, `.mcp.json` in
 the project and then in the directories above it, `~/.claude.json` for all projects. An entry that cannot be used
-affects no other entry: it is reported as a problem with the file and the entry. An entry that the organisation does not
+affects no other entry: it is reported as a problem with the file and the entry. An entry that the organization does not
 allow is listed as barred, with the reason.
 
 Only `hub_servers` decides which files count; the server and the commands both call it.
@@ -30,7 +30,7 @@ from .config_entry import (
     read_text,
     section_of,
 )
-from .organisation import SETTINGS, Organisation, managed_directory, managed_files, read_organisation
+from .organization import SETTINGS, Organization, managed_directory, managed_files, read_organization
 from .program_place import AS_CONFIGURED, ProgramPlace
 
 _KEY = "mcpServers"
@@ -47,7 +47,7 @@ class ConfigScope(StrEnum):
     """The kind of file that an entry comes from. Of entries with the same name, the one in the first scope counts."""
 
     MANAGED = "managed"
-    """Provided by the organisation (`managedMcpServers` in its settings, `managed-mcp.json`)."""
+    """Provided by the organization (`managedMcpServers` in its settings, `managed-mcp.json`)."""
     OWN = "own"
     """The hub's own file."""
     LOCAL = "local"
@@ -87,7 +87,7 @@ class ConfiguredServer:
     """Whether only a configuration change can lift that, not a tool call: the server was never approved by a person, or
     it is this server itself."""
     written: object = field(default=None, compare=False, repr=False)
-    """Its entry as in the file, which an organisation's lists also apply to."""
+    """Its entry as in the file, which an organization's lists also apply to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class ConfigPaths:
     programs: ProgramPlace = AS_CONFIGURED
     """Which directories are open to sandboxed sessions."""
     managed: Path = field(default_factory=lambda: managed_directory())  # noqa: PLW0108 - looked up when it is called
-    """The directory of the organisation's settings, which always count."""
+    """The directory of the organization's settings, which always count."""
 
 
 def hub_servers(
@@ -164,13 +164,13 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
     approvals = _approvals(reader, paths, claude, roots, trust_project)
-    reader.organisation = _organisation(reader, paths, roots, environment)
+    reader.organization = _organization(reader, paths, roots, environment)
     candidates: list[ConfiguredServer] = []
     if paths.claude_file is not None:
-        provided, settings = {_KEY: reader.organisation.provided}, paths.managed / SETTINGS
+        provided, settings = {_KEY: reader.organization.provided}, paths.managed / SETTINGS
         candidates += reader.entries(provided, settings, ConfigScope.MANAGED)
-        if reader.organisation.servers_file is not None:
-            managed = reader.organisation.servers_file
+        if reader.organization.servers_file is not None:
+            managed = reader.organization.servers_file
             candidates += reader.entries(reader.read(managed), managed, ConfigScope.MANAGED)
     candidates += reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)
     for root in roots:
@@ -187,14 +187,14 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
 
 
 def with_later_denials(configuration: HubConfig, paths: ConfigPaths, environment: Mapping[str, str]) -> HubConfig:
-    """The configuration without servers that the organisation, the user or the project no longer allows. Nothing else
+    """The configuration without servers that the organization, the user or the project no longer allows. Nothing else
     is read again, and nothing new is allowed. Blocks on the disk."""
     roots = project_roots(paths.project) if paths.project else []
-    organisation = _organisation(_Reader(environment, _open_files(paths)), paths, roots, environment)
+    organization = _organization(_Reader(environment, _open_files(paths)), paths, roots, environment)
     servers = dict(configuration.servers)
     for name, server in servers.items():
         managed = server.scope is ConfigScope.MANAGED
-        objection = organisation.objection(name, server.config, server.written, managed=managed)
+        objection = organization.objection(name, server.config, server.written, managed=managed)
         if objection is not None and not server.locked:
             servers[name] = replace(server, barred=objection, locked=True)
     return replace(configuration, servers=servers)
@@ -239,17 +239,17 @@ def _open_files(paths: ConfigPaths) -> frozenset[Path]:
     return frozenset(file for file in files if paths.programs.is_open(file))
 
 
-def _organisation(
+def _organization(
     reader: "_Reader", paths: ConfigPaths, roots: Sequence[Path], environment: Mapping[str, str]
-) -> Organisation:
-    """The organisation's lists; if Claude Code's own files are read, also the user's and the project's."""
+) -> Organization:
+    """The organization's lists; if Claude Code's own files are read, also the user's and the project's."""
     config_dir: Path | None = None
     user: Mapping[str, Any] = {}
     projects: list[Mapping[str, Any]] = []
     if paths.user_settings is not None:
         projects = [reader.settled(file) for file in _project_settings(roots, *_SETTINGS)]
         config_dir, user = paths.user_settings.parent, reader.read(paths.user_settings)
-    found = read_organisation(paths.managed, environment, config_dir, user, projects)
+    found = read_organization(paths.managed, environment, config_dir, user, projects)
     reader.problems += [ConfigProblem(paths.managed / SETTINGS, key, problem) for key, problem in found.problems]
     return found
 
@@ -292,7 +292,7 @@ class _Reader:
         self._environment = environment
         self.open_files = open_files
         self._contents: dict[Path, Mapping[str, Any]] = {}
-        self.organisation = Organisation()
+        self.organization = Organization()
         self.problems: list[ConfigProblem] = []
 
     def read(self, file: Path | None) -> Mapping[str, Any]:
@@ -337,7 +337,7 @@ class _Reader:
                 unset = config.unset if isinstance(config, StdioConfig) else {}
                 self.problems += [ConfigProblem(file, name, f"env.{key}: {why}") for key, why in unset.items()]
                 managed = scope is ConfigScope.MANAGED
-                objection = self.organisation.objection(name, config, raw, managed=managed)
+                objection = self.organization.objection(name, config, raw, managed=managed)
                 yield ConfiguredServer(name, config, scope, file, objection, objection is not None, raw)
             except InvalidEntry as error:
                 self.problems.append(ConfigProblem(file, name, str(error)))

@@ -22,7 +22,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from ..core.config import Settings
 from ..core.errors import InvalidArgument, UpstreamUnavailable
 from ..core.model.question import AskPerson
-from ..core.model.tool_names import ToolNames, normalise
+from ..core.model.tool_names import ToolNames, normalize
 from .auth.sign_in import deliver_redirect, sign_in
 from .auth.stored_oauth import ShowAddress
 from .client_session import CallerSide, UpstreamClient, wants_input
@@ -215,7 +215,7 @@ class Hub(HubServers):
         Raises UpstreamUnavailable, also for the server's errors."""
         with closing(self._find(server).route(caller, directory)) as route:
             offered = await (await route.connected()).prompts()
-            found = next((each for each in offered if normalise(each.name) == prompt), None)
+            found = next((each for each in offered if normalize(each.name) == prompt), None)
             if found is None:
                 return None
             # In order; the last argument takes all remaining values.
@@ -298,7 +298,7 @@ class Hub(HubServers):
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
         """Sign in: open a URL for a person, store the tokens, enable the server and reconnect. For a server with
-        cross-app access the person signs in at the organisation's identity provider, once for all servers.
+        cross-app access the person signs in at the organization's identity provider, once for all servers.
 
         Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, and UpstreamUnavailable if
         the sign-in failed or took longer than the timeout.

@@ -50,7 +50,7 @@ class HubDeps:
     in_process: Mapping[str, ServeInProcess] = field(default_factory=dict)
     """The servers of type `sdk`, by name."""
     identity_provider: IdentityProvider | None = None
-    """The organisation's identity provider, for servers with `xaa`."""
+    """The organization's identity provider, for servers with `xaa`."""
     client_document: str | None = None
     """The URL of our Client ID Metadata Document, for authorization servers that support it."""
     uses_claude_sign_ins: bool = True

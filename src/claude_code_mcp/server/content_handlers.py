@@ -193,7 +193,7 @@ class ContentHandlers:
         ignored."""
         asker = self._asker(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
-        # Before the stream starts: its acknowledgement promises changes from then on.
+        # Before the stream starts: its acknowledgment promises changes from then on.
         self._observe_sessions()
         for uri in uris:
             if asker.hub is not None and not self._is_own(uri):

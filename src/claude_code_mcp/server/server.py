@@ -143,7 +143,7 @@ class McpServer:
         return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
     async def serve(self, inbox: "Inbox", outbox: "Outbox", environment: ClientEnvironment | None = None) -> None:
-        """Serve one connection until the client ends it. Its sessions run in its `environment`; afterwards
+        """Serve one connection until the client ends it. Its sessions run in its `environment`; afterward
         `on_disconnect` applies to them."""
         server = self.server(environment)
         await server.run(inbox, outbox, server.create_initialization_options())

@@ -2,7 +2,7 @@
 
 The SDK's own handler knows only the core kinds of events. This one also handles tasks, and keeps a bounded backlog
 without ever closing a slow stream: for each thing that changed, only the latest state waits to be sent. The
-acknowledgement is the first frame, every frame bears the id of the request, and nothing is sent that was not asked for.
+acknowledgment is the first frame, every frame bears the id of the request, and nothing is sent that was not asked for.
 There is no replay: a client that listens again asks for the current state first.
 """
 
@@ -80,9 +80,9 @@ class Subscriptions:
         self.stand()
         stream = _Stream(principal, params.notifications)
         meta = {SUBSCRIPTION_ID_META_KEY: context.request_id}
-        self._streams.add(stream)  # before the acknowledgement: changes in the meantime are sent right after it
+        self._streams.add(stream)  # before the acknowledgment: changes in the meantime are sent right after it
         try:
-            acknowledged = {"notifications": stream.honoured, "_meta": meta}
+            acknowledged = {"notifications": stream.honored, "_meta": meta}
             await sdk.send_notification(context, "notifications/subscriptions/acknowledged", acknowledged)
             while True:
                 for frame in await stream.take():
@@ -110,11 +110,11 @@ class _Stream:
             *(("resource", uri) for uri in uris),
             *(("task", task_id) for task_id in tasks),
         }
-        self.honoured: dict[str, Any] = {key[0]: True for key, on in lists.items() if on}
+        self.honored: dict[str, Any] = {key[0]: True for key, on in lists.items() if on}
         if uris:
-            self.honoured["resourceSubscriptions"] = uris
+            self.honored["resourceSubscriptions"] = uris
         if tasks:
-            self.honoured["taskIds"] = tasks
+            self.honored["taskIds"] = tasks
         self._waiting: dict[ListKey, Frame] = {}
         self._ready = asyncio.Event()
 

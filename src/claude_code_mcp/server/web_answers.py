@@ -136,7 +136,7 @@ class BodyRoom:
 
     @contextlib.contextmanager
     def of(self, principal: str, request: Request) -> Iterator[None]:
-        """Context in which the body of the request counts towards this person's limit."""
+        """Context in which the body of the request counts toward this person's limit."""
         taken = 0
 
         def take(size: int) -> None:

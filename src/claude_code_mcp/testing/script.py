@@ -10,7 +10,7 @@ played, so an invalid step is answered with a text that names the mistake. `requ
 request.
 
 The server keeps no conversation. The newest script in the request decides, and the number of assistant messages after
-it is the index of the step. Two kinds of request carry no script and are recognised by their shape: the CLI requests a
+it is the index of the step. Two kinds of request carry no script and are recognized by their shape: the CLI requests a
 title of the session, and a summary of a conversation that has become too long.
 
 `answer_to` never raises: an unreadable request is answered with a text that gives the reason. These texts never contain

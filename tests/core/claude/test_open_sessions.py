@@ -78,7 +78,7 @@ def test_a_file_that_says_nothing_is_passed_over(tmp_path: Path, content: str) -
 
 @contextlib.contextmanager
 def another_process(code: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that has begun to run; it is gone afterwards, however that ends."""
+    """A Python process that has begun to run; it is gone afterward, however that ends."""
     argv = [sys.executable, "-I", "-S", "-c", f"print(flush=True)\n{code}"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

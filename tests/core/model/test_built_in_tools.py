@@ -1,4 +1,4 @@
-"""Names of tools that a caller may have misspelt."""
+"""Names of tools that a caller may have misspelled."""
 
 from claude_code_mcp.core.model.built_in_tools import proper_name, unknown_tools
 from tests.support.tables import every_row
@@ -16,5 +16,5 @@ def test_known_tools_those_of_mcp_servers_and_patterns_are_not_unknown() -> None
     assert unknown_tools(["Bash", "Bash(git diff *)", "Agent(reviewer)", "mcp__calc__add", "mcp__calc", "*", ""]) == {}
 
 
-def test_a_name_is_spelt_as_claude_code_spells_it() -> None:
+def test_a_name_is_spelled_as_claude_code_spells_it() -> None:
     assert [proper_name(name) for name in ("read", "WEBFETCH", "other")] == ["Read", "WebFetch", "other"]

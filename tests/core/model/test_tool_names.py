@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.core.model.tool_names import MAX_LENGTH, ToolNames, normalise, plain_name, prefix_of
+from claude_code_mcp.core.model.tool_names import MAX_LENGTH, ToolNames, normalize, plain_name, prefix_of
 
 NAMES = st.text(min_size=1, max_size=90)
 PAIRS = st.lists(st.tuples(NAMES, NAMES), max_size=12)
@@ -18,7 +18,7 @@ def test_a_name_says_its_server_and_its_tool() -> None:
 
 
 def test_what_is_allowed_stays_as_it_is() -> None:
-    assert normalise("A-z_09") == "A-z_09"
+    assert normalize("A-z_09") == "A-z_09"
 
 
 def test_tools_that_would_share_a_name_are_told_apart() -> None:

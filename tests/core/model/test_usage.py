@@ -18,7 +18,7 @@ USAGES = st.builds(Usage, st.dictionaries(st.sampled_from(["opus", "sonnet", "ha
 
 
 @given(USAGES, USAGES, USAGES)
-def test_addition_has_no_favourites(one: Usage, two: Usage, three: Usage) -> None:
+def test_addition_has_no_favorites(one: Usage, two: Usage, three: Usage) -> None:
     assert one + two == two + one
     assert (one + two) + three == one + (two + three)
     assert one + Usage() == one

@@ -141,7 +141,7 @@ async def test_supervisor_and_reaper_killed_together_leave_the_rest_to_the_sweep
 async def test_a_killed_reaper_leaves_nothing_even_without_its_mark(
     supervisor: supervisor_client._Supervisor, tmp_path: Path
 ) -> None:
-    """The children of a child that dies during the search come to the supervisor only afterwards."""
+    """The children of a child that dies during the search come to the supervisor only afterward."""
     leave = "\n".join(
         f"env -i setsid sh -c 'echo $$ > {tmp_path / str(number)}; exec sleep 600' &" for number in range(8)
     )

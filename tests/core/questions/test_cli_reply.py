@@ -12,7 +12,7 @@ from tests.support.tables import every_row
 
 TWO = {
     "questions": [
-        {"question": "Which colour?", "header": "Colour", "options": [{"label": "red"}, {"label": "blue"}]},
+        {"question": "Which color?", "header": "Color", "options": [{"label": "red"}, {"label": "blue"}]},
         {"question": "Which sizes?", "header": "Size", "options": [{"label": "S"}, "M"], "multiSelect": True},
     ]
 }
@@ -112,15 +112,15 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
 @every_row(
     ("answers", "heard"),
     [
-        ({"Which colour?": "red"}, {"Which colour?": "red"}),
-        ({"Colour": "red", "Size": ["S", "M"]}, {"Which colour?": "red", "Which sizes?": "S, M"}),
-        ({"1": "red", "2": "S"}, {"Which colour?": "red", "Which sizes?": "S"}),
+        ({"Which color?": "red"}, {"Which color?": "red"}),
+        ({"Color": "red", "Size": ["S", "M"]}, {"Which color?": "red", "Which sizes?": "S, M"}),
+        ({"1": "red", "2": "S"}, {"Which color?": "red", "Which sizes?": "S"}),
         ({2: "S"}, {"Which sizes?": "S"}),
-        (["red", ["S", "M"]], {"Which colour?": "red", "Which sizes?": "S, M"}),
-        (("red", ("S",)), {"Which colour?": "red", "Which sizes?": "S"}),
-        (["red"], {"Which colour?": "red"}),
-        (["something else entirely"], {"Which colour?": "something else entirely"}),
-        ({"Size": [], "Colour": "red"}, {"Which sizes?": "", "Which colour?": "red"}),
+        (["red", ["S", "M"]], {"Which color?": "red", "Which sizes?": "S, M"}),
+        (("red", ("S",)), {"Which color?": "red", "Which sizes?": "S"}),
+        (["red"], {"Which color?": "red"}),
+        (["something else entirely"], {"Which color?": "something else entirely"}),
+        ({"Size": [], "Color": "red"}, {"Which sizes?": "", "Which color?": "red"}),
     ],
 )
 @every_row("way", ["answers", "updated_input"])
@@ -130,7 +130,7 @@ def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, 
 
 
 def test_a_text_alone_answers_the_only_question() -> None:
-    assert allowed(question("AskUserQuestion", ONE), answers="red")["answers"] == {"Which colour?": "red"}
+    assert allowed(question("AskUserQuestion", ONE), answers="red")["answers"] == {"Which color?": "red"}
 
 
 @every_row(
@@ -140,7 +140,7 @@ def test_a_question_is_not_allowed_without_any_of_its_answers(answer: dict[str, 
     error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
     assert error.data["field"] == "answers"
     assert error.message.startswith("answers: ")
-    assert "Which colour?; Which sizes?" in error.message
+    assert "Which color?; Which sizes?" in error.message
 
 
 def test_a_form_is_allowed_without_answers_where_no_field_needs_one() -> None:
@@ -166,16 +166,16 @@ def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
     [
         (
             {"Which shape?": "round"},
-            "There is no question 'Which shape?'; the questions are 'Which colour?', 'Which sizes?'.",
+            "There is no question 'Which shape?'; the questions are 'Which color?', 'Which sizes?'.",
         ),
         ({"": "round"}, "There is no question ''"),
         ({"3": "round"}, "There is no question '3'"),
-        ({"1": "red", "Colour": "blue"}, "'Which colour?' is answered twice"),
+        ({"1": "red", "Color": "blue"}, "'Which color?' is answered twice"),
         (["red", "S", "extra"], "3 answers for 2 question(s)"),
         ("red", "a list in the order of the questions"),
         (5, "a list in the order of the questions"),
-        ({"Colour": 5}, "a string or a list of labels, not 5"),
-        ({"Colour": None}, "a string or a list of labels, not None"),
+        ({"Color": 5}, "a string or a list of labels, not 5"),
+        ({"Color": None}, "a string or a list of labels, not None"),
         ({"Size": ["S", 5]}, "a string or a list of labels"),
         ([{"label": "red"}], "a string or a list of labels"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.core.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.stored.disk_threads import DiskThreads
-from claude_code_mcp.core.transcripts.session_catalogue import CatalogueEntries
+from claude_code_mcp.core.transcripts.session_catalog import CatalogEntries
 from claude_code_mcp.testing import Sandbox
 from tests.support.waiting import HANG_SECONDS
 
@@ -25,7 +25,7 @@ class Held:
         self.count = 0
         self._released = threading.Event()
 
-    def read(self, **_: object) -> CatalogueEntries:
+    def read(self, **_: object) -> CatalogEntries:
         self.count += 1
         self.begun.release()
         assert self._released.wait(HANG_SECONDS)
@@ -54,7 +54,7 @@ async def test_a_list_runs_while_all_that_another_caller_asks_for_is_held(
     ann, bob = caller("ann"), caller("bob")
     # Kept, so that they are the same for every call.
     deps = service._environments.of(ann), service._environments.of(bob)
-    monkeypatch.setattr(deps[0].stores.catalogue, "list", held.read)
+    monkeypatch.setattr(deps[0].stores.catalog, "list", held.read)
     calls = [asyncio.ensure_future(service.stored.entries(caller=ann, text=text)) for _ in range(MANY)]
     assert await asyncio.to_thread(held.begun.acquire, timeout=HANG_SECONDS)
     for looked_for in (None, "a text"):

@@ -49,7 +49,7 @@ def test_the_table_of_frames(row: dict[str, Any]) -> None:
         claims.check(parsed(frame), Context())
     for use, tool, allowed in row.get("answers", []):
         claims.use_answered(use, tool, allowed)
-    for frame in row.get("afterwards", []):
+    for frame in row.get("afterward", []):
         claims.check(parsed(frame), Context())
     for frame in row.get("calls", []):
         assert reaction(FrameClaims(OWN), parsed(frame), Context()) == "unknown"

@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.transcripts.session_catalogue import Entry
+from claude_code_mcp.core.transcripts.session_catalog import Entry
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService

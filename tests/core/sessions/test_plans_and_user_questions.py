@@ -59,7 +59,7 @@ async def test_an_edited_plan_replaces_the_old_one(service: Service, sandbox: Sa
 TWO = script(
     "ask",
     ask_user(
-        asking("Which colour?", "red", "blue", header="Colour"),
+        asking("Which color?", "red", "blue", header="Color"),
         asking("Which fruits?", "apple", "pear", "plum", header="Fruits", multiple=True),
     ),
     "saw: ${tool_result}",
@@ -70,8 +70,8 @@ TWO = script(
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ({"Which colour?": "blue", "Which fruits?": ["pear", "plum"]}, ("blue", "pear, plum")),
-        ({"Colour": "red", "2": "apple"}, ("red", "apple")),
+        ({"Which color?": "blue", "Which fruits?": ["pear", "plum"]}, ("blue", "pear, plum")),
+        ({"Color": "red", "2": "apple"}, ("red", "apple")),
         (["blue", ["apple", "pear"]], ("blue", "apple, pear")),
         (["mauve, or thereabouts", "plum"], ("mauve, or thereabouts", "plum")),
     ],

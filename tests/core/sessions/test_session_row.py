@@ -6,7 +6,7 @@ from typing import get_type_hints
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.sessions.callers.session_access import Access, SessionSharing, Share
 from claude_code_mcp.core.sessions.stored.session_row import SessionRow, session_row
-from claude_code_mcp.core.transcripts.session_catalogue import Entry
+from claude_code_mcp.core.transcripts.session_catalog import Entry
 from claude_code_mcp.plugins.console.event_frames import page_row
 from claude_code_mcp.server.tools.list_sessions import ListedSession, listed_session
 from claude_code_mcp.server.tools.output import dump

@@ -121,7 +121,7 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "a model": {"model": "claude-sonnet-4-5"},
     "a tool": {"allowed_tools": ("Bash",)},
     "a prompt": {"append_system_prompt": "Be brief."},
-    "a variable": {"env": {"COLOUR": "red"}},
+    "a variable": {"env": {"COLOR": "red"}},
     "a budget": {"max_budget_usd": 3.0},
 }
 

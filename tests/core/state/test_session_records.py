@@ -1,4 +1,4 @@
-"""The records of sessions and the pointers of cleared ones: whole, never wrong in anybody's favour, and gone in the
+"""The records of sessions and the pointers of cleared ones: whole, never wrong in anybody's favor, and gone in the
 end."""
 
 import os

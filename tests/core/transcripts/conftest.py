@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from .catalogue_disk import Disk
+from .catalog_disk import Disk
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
-    """An empty directory of transcripts, and the catalogue of its sessions."""
+    """An empty directory of transcripts, and the catalog of its sessions."""
     return Disk(tmp_path)

@@ -19,7 +19,7 @@ from claude_code_mcp.core.transcripts.cost_table import (
 from claude_code_mcp.core.transcripts.index import FileIndex
 from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, dump, load
 
-from .catalogue_disk import lines, user
+from .catalog_disk import lines, user
 
 DAY = 86_400_000
 

@@ -10,12 +10,12 @@ import pytest
 
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.state.session_records import Summary
-from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
+from claude_code_mcp.core.transcripts import session_catalog as catalog_module
 from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs, added_up
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcript_summary import load
 
-from .catalogue_disk import Disk, lines, user
+from .catalog_disk import Disk, lines, user
 from .test_cost_report import answer, costs
 from .test_index import Readings, index_file, kept
 
@@ -29,7 +29,7 @@ class Parsings:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = 0
         self._load = load
-        monkeypatch.setattr(catalogue_module, "load", self._count)
+        monkeypatch.setattr(catalog_module, "load", self._count)
 
     def _count(self, text: str) -> object:
         self.number += bool(text)
@@ -164,8 +164,8 @@ def test_a_transcript_that_cannot_be_read_keeps_its_costs_until_it_can(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = spend(disk, 1.0)
-    catalogue = kept(disk)
-    ledger = CostLedger(catalogue)
+    catalog = kept(disk)
+    ledger = CostLedger(catalog)
     assert by_session(ledger) == {session_id: 1.0}
     with disk.path_of(session_id).open("ab") as file:
         file.write(lines(costs(3.0)))
@@ -174,12 +174,12 @@ def test_a_transcript_that_cannot_be_read_keeps_its_costs_until_it_can(
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as broken:
-        broken.setattr(catalogue_module, "summarize", refuse)
+        broken.setattr(catalog_module, "summarize", refuse)
         new = spend(disk, 7.0)
         assert by_session(ledger) == {session_id: 1.0}
-        assert "2 transcripts" in (catalogue.unread() or "")
+        assert "2 transcripts" in (catalog.unread() or "")
     assert by_session(ledger) == {new: 7.0, session_id: 3.0}
-    assert catalogue.unread() is None
+    assert catalog.unread() is None
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
@@ -209,7 +209,7 @@ def test_after_any_change_the_kept_costs_are_those_that_are_counted_anew(disk: D
         elif action == "move":
             moved = {**moved, known: chance.choice(made)}
         query = CostQuery(chance.choice(["session", "project", "model", "day"]), owner=chance.choice([None, "alice"]))
-        fresh = CostLedger(Catalogue(str(disk.config))).report(records, moved, query)
+        fresh = CostLedger(Catalog(str(disk.config))).report(records, moved, query)
         found = chance.choice(servers).report(records, moved, query)
         assert usd(found) == pytest.approx(usd(fresh))
         assert (found.total.sessions, found.total.unpriced_tokens) == (
@@ -254,7 +254,7 @@ def test_what_is_recorded_is_counted_whatever_becomes_of_the_transcript(disk: Di
         disk.write(foreign, cwd="/elsewhere", session_id=session_id)
     else:
         path.write_bytes(foreign if damage == "of a subagent" else b"")
-    for each in (ledger, CostLedger(kept(disk)), CostLedger(disk.catalogue)):
+    for each in (ledger, CostLedger(kept(disk)), CostLedger(disk.catalog)):
         assert by_session(each, records) == {session_id: 2.0}
     assert by_session(ledger, {}) == {}
 
@@ -274,4 +274,4 @@ def test_a_caller_s_transcript_says_when_something_was_spent_and_the_record_how_
 def test_a_record_of_another_directory_counts_there_alone(disk: Disk) -> None:
     elsewhere = replace(record(3.0), config_dir="/elsewhere")
     assert by_session(CostLedger(kept(disk)), {"of-another": elsewhere}) == {}
-    assert by_session(CostLedger(disk.catalogue, "/elsewhere"), {"of-another": elsewhere}) == {"of-another": 3.0}
+    assert by_session(CostLedger(disk.catalog, "/elsewhere"), {"of-another": elsewhere}) == {"of-another": 3.0}

@@ -208,7 +208,7 @@ def test_what_cannot_be_shortened_is_kept_as_the_newest_and_makes_room_soon(kind
 # -- fragments --------------------------------------------------------------------------------------------------
 
 
-def test_neighbouring_fragments_share_an_entry() -> None:
+def test_neighboring_fragments_share_an_entry() -> None:
     log = filled([*fragments("hel"), *fragments("lo")])
     (run,) = log.after(0)
     assert isinstance(run, PartialRun)

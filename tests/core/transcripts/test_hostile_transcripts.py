@@ -23,12 +23,12 @@ from claude_code_mcp.core.transcripts.checkpoints import read_checkpoints
 from claude_code_mcp.core.transcripts.conversation_pages import Extent
 from claude_code_mcp.core.transcripts.cost_table import CostLedger, CostQuery, Costs
 from claude_code_mcp.core.transcripts.recent_messages import read_recent
-from claude_code_mcp.core.transcripts.session_catalogue import Entry
+from claude_code_mcp.core.transcripts.session_catalog import Entry
 from claude_code_mcp.core.transcripts.transcript_export import Detail
 from claude_code_mcp.core.transcripts.transcript_lines import lines_from, parse
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts, read_lines
 
-from .catalogue_disk import Disk, ids, lines, user
+from .catalog_disk import Disk, ids, lines, user
 
 GOOD = str(uuid.uuid4())
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -166,10 +166,10 @@ class Hostile:
         transcripts.began_before(session_id, 0)
         _ = read_recent(path).answer
         texts = [f"{each.prompt} {each.at}" for each in read_checkpoints(path, 50)]
-        entry = library.catalogue.find(session_id)
+        entry = library.catalog.find(session_id)
         if entry is None:
             return texts
-        texts += [shown(entry), *library.catalogue.transcript_lines(session_id)]
+        texts += [shown(entry), *library.catalog.transcript_lines(session_id)]
         texts.append((await library.read(session_id, cursor="1", size=24_000, detail=WHOLE)).text)
         texts.append((await library.read(session_id, cursor="-1", size=24_000, detail=Detail())).text)
         for extent in (Extent(400_000, most_turns=10), Extent(10)):
@@ -196,12 +196,12 @@ def hostile(tmp_path: Path) -> Hostile:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
 async def test_any_value_in_any_field_is_read_and_harms_no_other_session(hostile: Hostile, seed: int) -> None:
     ids = [hostile.write(content) for content in hostile_transcripts(75, seed)]
-    good = hostile.library.catalogue.find(GOOD)
+    good = hostile.library.catalog.find(GOOD)
     assert good is not None
-    listed = hostile.library.catalogue.list(limit=1000)
+    listed = hostile.library.catalog.list(limit=1000)
     assert good in listed
-    assert good in hostile.library.catalogue.list(limit=1000, text="first prompt")
-    assert GOOD in {entry.session_id for entry in hostile.library.catalogue.list(limit=1000, text="hello", whole=True)}
+    assert good in hostile.library.catalog.list(limit=1000, text="first prompt")
+    assert GOOD in {entry.session_id for entry in hostile.library.catalog.list(limit=1000, text="hello", whole=True)}
     for by in ("day", "project", "model", "session"):
         costs = await hostile.cost(by)
         json.dumps([[line.name, line.usd, line.input_tokens] for line in costs.lines], allow_nan=False).encode()
@@ -216,7 +216,7 @@ async def test_any_value_in_any_field_is_read_and_harms_no_other_session(hostile
 async def test_a_line_with_a_list_in_place_of_a_text_is_passed_over(hostile: Hostile, key: str) -> None:
     *lines, last = plain_lines()
     session_id = hostile.write(written([*lines, {**lines[3], key: []}, last]))
-    entry = hostile.library.catalogue.find(session_id)
+    entry = hostile.library.catalog.find(session_id)
     assert entry is not None
     assert (entry.title, entry.cost_usd) == ("T", 0.5)
 
@@ -226,7 +226,7 @@ async def test_lone_surrogates_are_kept_in_the_index(hostile: Hostile) -> None:
     summary = {"type": "summary", "summary": "\ud800", "leafUuid": "\ud800"}
     costs = {**last, "modelUsage": {"\ud800": {"costUSD": 2.0}}}
     session_id = hostile.write(written([summary, *lines, costs]))
-    assert session_id in {entry.session_id for entry in hostile.library.catalogue.list(text="first prompt")}
+    assert session_id in {entry.session_id for entry in hostile.library.catalog.list(text="first prompt")}
     assert {line.name: line.usd for line in (await hostile.cost("session")).lines}[session_id] == 2.0
 
 
@@ -302,7 +302,7 @@ async def test_no_field_of_a_transcript_steers_a_terminal(hostile: Hostile) -> N
     texts = await hostile.read_all(session_id)
     assert [text for text in texts if CONTROLS.search(text)] == []
     assert any("(no result)" in text for text in texts)
-    entry = hostile.library.catalogue.find(session_id)
+    entry = hostile.library.catalog.find(session_id)
     assert entry is not None
     row = _row(entry, None)
     assert "\n" not in row
@@ -344,17 +344,17 @@ def test_a_list_by_name_does_not_tell_what_there_is(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     there, missing, link, no_link = sessions_with(disk, tmp_path / "outside")
     project = str(disk.project)
-    assert {*ids(disk.catalogue, project=project)} == {there, link}
-    assert {*ids(disk.catalogue, project=project, by_name=True)} == {there, missing}
-    assert ids(disk.catalogue, project=f"{tmp_path}/outside/link", by_name=True) == []
-    assert {link, no_link}.isdisjoint(ids(disk.catalogue, project=project, by_name=True))
+    assert {*ids(disk.catalog, project=project)} == {there, link}
+    assert {*ids(disk.catalog, project=project, by_name=True)} == {there, missing}
+    assert ids(disk.catalog, project=f"{tmp_path}/outside/link", by_name=True) == []
+    assert {link, no_link}.isdisjoint(ids(disk.catalog, project=project, by_name=True))
 
 
 def test_costs_of_an_owner_do_not_tell_what_there_is(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     there, missing, link, _ = sessions = sessions_with(disk, tmp_path / "outside")
     records = {each: Summary("alice", False, False, State.IDLE, {"opus": [0, 0, 0, 0, 1.0]}) for each in sessions}
-    ledger = CostLedger(disk.catalogue)
+    ledger = CostLedger(disk.catalog)
     found = {}
     for owner in (None, "alice"):
         query = CostQuery("session", owner=owner, project=str(disk.project))

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.state.session_leases import directory_name
-from claude_code_mcp.core.transcripts import session_catalogue as catalogue_module
+from claude_code_mcp.core.transcripts import session_catalog as catalog_module
 from claude_code_mcp.core.transcripts.index import SCHEMA, VERSION, file_name
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcript_summary import TranscriptSummary, summarize
 
-from .catalogue_disk import Disk, ids, lines, user
+from .catalog_disk import Disk, ids, lines, user
 
 pytestmark = pytest.mark.programs
 
 
-def kept(disk: Disk) -> Catalogue:
-    """The catalogue as a new process finds it."""
-    return Catalogue(str(disk.config), disk.config.parent / "state")
+def kept(disk: Disk) -> Catalog:
+    """The catalog as a new process finds it."""
+    return Catalog(str(disk.config), disk.config.parent / "state")
 
 
 def index_file(disk: Disk) -> Path:
@@ -36,7 +36,7 @@ class Readings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offsets: list[int] = []
-        monkeypatch.setattr(catalogue_module, "summarize", self._summarize)
+        monkeypatch.setattr(catalog_module, "summarize", self._summarize)
 
     def _summarize(self, path: str, size: int, before: TranscriptSummary | None = None) -> TranscriptSummary:
         self.offsets.append(before.offset if before is not None else 0)
@@ -110,11 +110,11 @@ def _set_facts(path: Path, facts: str) -> None:
 
 def test_an_index_that_is_damaged_while_it_is_open_costs_nothing_but_time(disk: Disk) -> None:
     made = [disk.session("one"), disk.session("two")]
-    catalogue = kept(disk)
-    assert ids(catalogue, text="one") == [made[0]]
+    catalog = kept(disk)
+    assert ids(catalog, text="one") == [made[0]]
     index_file(disk).write_bytes(b"\xff" * 40_000)
     made.append(disk.session("one more"))
-    assert ids(catalogue, text="one") == [made[2], made[0]]
+    assert ids(catalog, text="one") == [made[2], made[0]]
     assert ids(kept(disk), text="one") == [made[2], made[0]]
 
 
@@ -123,8 +123,8 @@ def test_the_index_is_for_its_owner_alone(disk: Disk) -> None:
     disk.session("secret words")
     old = os.umask(0)
     try:
-        catalogue = kept(disk)
-        catalogue.list()
+        catalog = kept(disk)
+        catalog.list()
         modes = {path.name: path.stat().st_mode & 0o077 for path in index_file(disk).parent.iterdir()}
     finally:
         os.umask(old)
@@ -150,8 +150,8 @@ def test_several_processes_share_one_index(disk: Disk) -> None:
     made = {disk.session(f"number {number} of many") for number in range(300)}
     code = (
         "import sys; from pathlib import Path\n"
-        "from claude_code_mcp.core.transcripts.session_catalogue import Catalogue\n"
-        "for _ in range(5): print(len(Catalogue(sys.argv[1], Path(sys.argv[2])).list(text='of many', limit=1000)))"
+        "from claude_code_mcp.core.transcripts.session_catalog import Catalog\n"
+        "for _ in range(5): print(len(Catalog(sys.argv[1], Path(sys.argv[2])).list(text='of many', limit=1000)))"
     )
     command = [sys.executable, "-c", code, str(disk.config), str(disk.config.parent / "state")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -162,9 +162,9 @@ def test_what_is_gone_is_forgotten(disk: Disk) -> None:
     gone, stays = disk.session("number one"), disk.session("number two")
     assert len(ids(kept(disk), text="number")) == 2
     disk.path_of(gone).unlink()
-    catalogue = kept(disk)
-    assert ids(catalogue, text="number") == [stays]
-    assert {Path(path).stem for path in catalogue.index.paths()} == {stays}
+    catalog = kept(disk)
+    assert ids(catalog, text="number") == [stays]
+    assert {Path(path).stem for path in catalog.index.paths()} == {stays}
 
 
 def test_names_that_are_not_utf8_are_listed_all_the_same(disk: Disk) -> None:
@@ -173,9 +173,9 @@ def test_names_that_are_not_utf8_are_listed_all_the_same(disk: Disk) -> None:
     session_id = disk.session("hello")
     disk.path_of(session_id).rename(folder / f"{session_id}.jsonl")
     other = disk.session("other")
-    for catalogue in (kept(disk), kept(disk)):
-        assert set(ids(catalogue)) == {session_id, other}
-        assert ids(catalogue, text="other") == [other]
+    for catalog in (kept(disk), kept(disk)):
+        assert set(ids(catalog)) == {session_id, other}
+        assert ids(catalog, text="other") == [other]
 
 
 # -- searching and pages ------------------------------------------------------------------------------------------
@@ -190,24 +190,24 @@ def test_a_text_is_found_in_every_prompt_and_on_request_anywhere(disk: Disk) -> 
     hidden = {"type": "attachment", "attachment": {"type": "x"}, "message": {"content": "never shown"}}
     session_id = disk.session("first words", "second WORDS", before=(answer, result, hidden))
     disk.session("something else")
-    catalogue = kept(disk)
-    assert ids(catalogue, text="second words") == [session_id]
+    catalog = kept(disk)
+    assert ids(catalog, text="second words") == [session_id]
     for text in ("kettle", 'says "grüße"', "GRÜSSE", "make teapot", "a saucer"):
-        assert ids(catalogue, text=text) == []
-        (found,) = catalogue.list(text=text, whole=True)
+        assert ids(catalog, text=text) == []
+        (found,) = catalog.list(text=text, whole=True)
         assert found.session_id == session_id
         assert found.mention is not None
         assert text.casefold() in found.mention.casefold()
-    assert ids(catalogue, text="never shown", whole=True) == []
-    assert ids(catalogue, text="customTitle", whole=True) == []
+    assert ids(catalog, text="never shown", whole=True) == []
+    assert ids(catalog, text="customTitle", whole=True) == []
 
 
 def test_pages_one_after_the_other_are_the_list(disk: Disk) -> None:
     made = [disk.session(f"number {number}") for number in range(7)][::-1]
-    catalogue = kept(disk)
-    pages = [ids(catalogue, limit=3, offset=offset) for offset in (0, 3, 6, 9)]
+    catalog = kept(disk)
+    pages = [ids(catalog, limit=3, offset=offset) for offset in (0, 3, 6, 9)]
     assert pages == [made[:3], made[3:6], made[6:], []]
-    assert ids(catalogue, limit=2, offset=2, text="number") == made[2:4]
+    assert ids(catalog, limit=2, offset=2, text="number") == made[2:4]
 
 
 def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
@@ -229,7 +229,7 @@ def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
             {"type": "tag", "tag": "kitchen"},
         )
     )
-    (entry,) = disk.catalogue.list()
+    (entry,) = disk.catalog.list()
     assert (entry.messages, entry.model, entry.cost_usd, entry.tag) == (3, "opus-2", 0.5, "kitchen")
     assert entry.created is not None
     assert abs(entry.created - 1794697200) < 1

@@ -10,10 +10,10 @@ import pytest
 from claude_code_mcp.core.errors import SessionNotFound
 from claude_code_mcp.core.state.database import Database
 from claude_code_mcp.core.state.session_marks import Mark, Marks
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, SessionFiles
 
-from .catalogue_disk import Disk, ids, lines, user
+from .catalog_disk import Disk, ids, lines, user
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def files(disk: Disk) -> SessionFiles:
     return SessionFiles(str(disk.config), ProjectFolders.below(str(disk.config)))
 
 
-def kept(disk: Disk) -> Catalogue:
-    return Catalogue(str(disk.config), disk.config.parent / "state")
+def kept(disk: Disk) -> Catalog:
+    return Catalog(str(disk.config), disk.config.parent / "state")
 
 
 def test_a_title_is_a_line_of_its_own_even_behind_an_unfinished_one(disk: Disk, files: SessionFiles) -> None:
@@ -100,15 +100,15 @@ def test_a_removal_takes_everything_of_the_session_and_nothing_else(disk: Disk, 
 
 def test_pinned_ones_come_first_and_archived_ones_apart(disk: Disk) -> None:
     made = [disk.session(f"number {number}") for number in range(4)]
-    catalogue = kept(disk)
-    catalogue.marks.set(made[0], Mark.PINNED, True)
-    catalogue.marks.set(made[3], Mark.ARCHIVED, True)
-    for found in (catalogue, kept(disk)):
+    catalog = kept(disk)
+    catalog.marks.set(made[0], Mark.PINNED, True)
+    catalog.marks.set(made[3], Mark.ARCHIVED, True)
+    for found in (catalog, kept(disk)):
         assert ids(found) == [made[0], made[2], made[1]]
         assert ids(found, archived=True) == [made[3]]
         assert [entry.pinned for entry in found.list()] == [True, False, False]
-    catalogue.marks.set(made[0], Mark.PINNED, False)
-    catalogue.marks.set(made[3], Mark.ARCHIVED, False)
+    catalog.marks.set(made[0], Mark.PINNED, False)
+    catalog.marks.set(made[3], Mark.ARCHIVED, False)
     assert ids(kept(disk)) == made[::-1]
 
 

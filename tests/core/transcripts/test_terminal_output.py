@@ -26,7 +26,7 @@ def test_of_a_plain_result_nothing_is_kept_twice() -> None:
     assert printed("one\r\ntwo\tthree").result == "one\ntwo\tthree"
 
 
-def test_a_secret_that_is_interrupted_by_colours_is_not_shown() -> None:
+def test_a_secret_that_is_interrupted_by_colors_is_not_shown() -> None:
     item = printed(f"\x1b[32m{SECRET[:9]}\x1b[31m{SECRET[9:]}\x1b[0m")
     shown = item_without_secrets(item, Redactor([SECRET]).data)
     assert SECRET not in shown.result

@@ -8,7 +8,7 @@ import pytest
 
 from claude_code_mcp.core.transcripts.transcript_summary import summarize
 
-from .catalogue_disk import Disk, lines, typed, user
+from .catalog_disk import Disk, lines, typed, user
 
 # -- what a session is called -------------------------------------------------------------------------------------
 
@@ -29,19 +29,19 @@ from .catalogue_disk import Disk, lines, typed, user
 )
 def test_the_first_prompt_is_the_first_thing_that_a_person_typed(disk: Disk, content: Any) -> None:
     disk.session(content, "fix   the\nbuild", "later")
-    assert disk.catalogue.list()[0].first_prompt == "fix the build"
+    assert disk.catalog.list()[0].first_prompt == "fix the build"
 
 
 @pytest.mark.parametrize("mark", ["isMeta", "isCompactSummary"])
 def test_messages_that_claude_code_writes_itself_are_no_prompt(disk: Disk, mark: str) -> None:
     disk.session("mine", before=({**user("not mine"), mark: True},))
-    assert disk.catalogue.list()[0].first_prompt == "mine"
+    assert disk.catalog.list()[0].first_prompt == "mine"
 
 
 def test_a_prompt_loses_what_is_wrapped_around_it(disk: Disk) -> None:
     reminder = {"type": "text", "text": "<system-reminder>\nbe good\n</system-reminder>"}
     disk.session([reminder, {"type": "text", "text": "fix it"}])
-    assert disk.catalogue.list()[0].first_prompt == "fix it"
+    assert disk.catalog.list()[0].first_prompt == "fix it"
 
 
 def test_a_command_without_arguments_is_a_prompt_only_if_there_is_no_better_one(disk: Disk) -> None:
@@ -50,13 +50,13 @@ def test_a_command_without_arguments_is_a_prompt_only_if_there_is_no_better_one(
     disk.session(command)
     disk.session(command, "now this")
     disk.session(command, with_arguments, "now this")
-    prompts = [entry.first_prompt for entry in disk.catalogue.list()]
+    prompts = [entry.first_prompt for entry in disk.catalog.list()]
     assert prompts == ["/review pull request 7", "now this", "/clear"]
 
 
 def test_a_long_prompt_is_cut(disk: Disk) -> None:
     disk.session("word " * 1000)
-    prompt = disk.catalogue.list()[0].first_prompt
+    prompt = disk.catalog.list()[0].first_prompt
     assert prompt is not None
     assert prompt.startswith("word word")
     assert prompt.endswith("…")
@@ -67,7 +67,7 @@ def test_a_long_prompt_is_cut(disk: Disk) -> None:
 @pytest.mark.parametrize("shift", range(4))
 def test_a_prompt_larger_than_what_is_read_is_still_known(disk: Disk, filler: str, shift: int) -> None:
     disk.session("a" * shift + "begin " + filler * 300_000, "second")
-    entry = disk.catalogue.list()[0]
+    entry = disk.catalog.list()[0]
     assert (entry.first_prompt or "")[shift:].startswith("begin")
     assert entry.project == str(disk.project)
 
@@ -78,14 +78,14 @@ def test_a_title_given_by_the_person_goes_before_one_made_by_the_model(disk: Dis
     disk.session("hello", before=(made,))
     disk.session("hello", before=(made, given, {**given, "customTitle": ""}))
     disk.session("hello")
-    assert [entry.title for entry in disk.catalogue.list()] == [None, "made", "made", "given later"]
+    assert [entry.title for entry in disk.catalog.list()] == [None, "made", "made", "given later"]
 
 
 def test_a_title_at_the_end_of_a_large_transcript_is_found(disk: Disk) -> None:
     noise = [{"type": "assistant", "message": {"content": "x" * 10_000}} for _ in range(100)]
     title = {"type": "custom-title", "customTitle": "at the end"}
     disk.write(lines(user("hello", cwd=str(disk.project)), *noise, title, {"type": "cost-state"}))
-    assert disk.catalogue.list()[0].title == "at the end"
+    assert disk.catalog.list()[0].title == "at the end"
 
 
 def test_a_summary_is_a_title_only_for_the_conversation_it_ends_with(disk: Disk) -> None:
@@ -95,26 +95,26 @@ def test_a_summary_is_a_title_only_for_the_conversation_it_ends_with(disk: Disk)
         {"type": "summary", "summary": "of another one", "leafUuid": foreign},
     )
     disk.session("hello", before=summaries, uuid=ours)
-    assert disk.catalogue.list()[0].title == "ours"
+    assert disk.catalog.list()[0].title == "ours"
 
 
 def test_words_about_titles_in_a_conversation_are_no_title(disk: Disk) -> None:
     disk.session('{"type":"custom-title","customTitle":"no"}', 'the word "custom-title"')
-    assert disk.catalogue.list()[0].title is None
+    assert disk.catalog.list()[0].title is None
 
 
 def test_the_branch_is_the_latest_and_a_detached_head_is_none(disk: Disk) -> None:
     disk.write(lines(user("a", gitBranch="main"), user("b", gitBranch="fix/ü")))
     disk.session("hello", gitBranch="HEAD")
     disk.session("hello", gitBranch="")
-    assert [entry.branch for entry in disk.catalogue.list()] == [None, None, "fix/ü"]
+    assert [entry.branch for entry in disk.catalog.list()] == [None, None, "fix/ü"]
 
 
 def test_nothing_in_an_entry_can_steer_a_terminal_or_break_an_encoding(disk: Disk) -> None:
     evil = "red \x1b[31m\x07 \ud800 \x00 end"
     disk.session(evil, before=({"type": "custom-title", "customTitle": evil},), gitBranch=evil)
     disk.remember(typed(str(uuid.uuid4()), evil, 1, f"/{evil}"))
-    for entry in disk.catalogue.list(project=None):
+    for entry in disk.catalog.list(project=None):
         told = f"{entry.title}{entry.first_prompt}{entry.branch}{entry.project}"
         told.encode()
         assert told.isprintable()
@@ -143,13 +143,13 @@ def test_a_transcript_reads_like_a_conversation(disk: Disk) -> None:
             {"type": "assistant", "message": {"content": [None, 3, {"type": "tool_use", "input": []}]}},
         )
     )
-    told = list(disk.catalogue.transcript_lines(session_id))
+    told = list(disk.catalog.transcript_lines(session_id))
     assert told == [
         "> run", "> the tests", "Running.", "Wait.", "[Bash] make test", "[error] exit 1 [31mred",
         "[Edit] file_path=a.py, replace_all=true", f"[ok] {'y' * 154}…",
         "[the conversation so far was summarized]", "Done.", "[tool]",
     ]  # fmt: skip
-    assert list(disk.catalogue.transcript_lines(session_id, limit=2)) == ["Done.", "[tool]"]
+    assert list(disk.catalog.transcript_lines(session_id, limit=2)) == ["Done.", "[tool]"]
 
 
 # -- what it cost -------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.core.transcripts import index, transcript_lines
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcripts import ProjectFolders, Transcripts
 
-from .catalogue_disk import Disk, ids, lines, user
+from .catalog_disk import Disk, ids, lines, user
 from .test_index import kept
 
 MANY = 20
@@ -32,12 +32,12 @@ _IN_A_PROCESS = """
 import contextlib, json, os, resource, sys
 from pathlib import Path
 from claude_code_mcp.core.errors import ClaudeCodeError
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 
 config, state, start, free, question = sys.argv[1:]
-catalogue, free, question = Catalogue(config, Path(state)), int(free), json.loads(question)
+catalog, free, question = Catalog(config, Path(state)), int(free), json.loads(question)
 if start == "warm":  # files are known and databases open: nothing but reading a transcript needs a descriptor
-    catalogue.ids(), catalogue.marks.read(), catalogue.index.paths(), catalogue.unread()
+    catalog.ids(), catalog.marks.read(), catalog.index.paths(), catalog.unread()
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 taken = []
 with contextlib.suppress(OSError):
@@ -46,14 +46,14 @@ with contextlib.suppress(OSError):
 for _ in range(free):
     os.close(taken.pop())
 try:
-    listed = [entry.session_id for entry in catalogue.list(limit=100, **question)]
-    told = catalogue.unread()
+    listed = [entry.session_id for entry in catalog.list(limit=100, **question)]
+    told = catalog.unread()
 except (ClaudeCodeError, OSError) as error:
     listed, told = [], str(error)
 for descriptor in taken:
     os.close(descriptor)
-again = [entry.first_prompt for entry in catalogue.list(limit=100)]
-print(json.dumps({"listed": listed, "told": told, "again": again, "told again": catalogue.unread()}))
+again = [entry.first_prompt for entry in catalog.list(limit=100)]
+print(json.dumps({"listed": listed, "told": told, "again": again, "told again": catalog.unread()}))
 """
 
 
@@ -68,8 +68,8 @@ def without_descriptors(
     return dict(json.loads(done.stdout))
 
 
-def prompts(catalogue: Catalogue) -> list[str | None]:
-    return [entry.first_prompt for entry in catalogue.list(limit=100)]
+def prompts(catalog: Catalog) -> list[str | None]:
+    return [entry.first_prompt for entry in catalog.list(limit=100)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
@@ -154,15 +154,15 @@ def test_a_transcript_that_cannot_be_read_is_listed_with_what_was_known_of_it(
     disk.write(lines(user("known before", cwd=str(disk.project)), user("more")), session_id=known)
     failing = Failing(monkeypatch, code)
     failing.paths = lambda path: path.endswith(".jsonl")
-    catalogue = kept(disk)
-    assert prompts(catalogue) == ["known before", None]
-    assert set(ids(catalogue, project=str(disk.project))) == {known, new}
-    assert os.strerror(code) in (catalogue.unread() or "")
-    assert ids(catalogue, text="new") == []
+    catalog = kept(disk)
+    assert prompts(catalog) == ["known before", None]
+    assert set(ids(catalog, project=str(disk.project))) == {known, new}
+    assert os.strerror(code) in (catalog.unread() or "")
+    assert ids(catalog, text="new") == []
     failing.paths = lambda path: False
-    assert prompts(catalogue) == ["known before", "new"]
-    assert catalogue.list()[0].messages == 2
-    assert catalogue.unread() is None
+    assert prompts(catalog) == ["known before", "new"]
+    assert catalog.list()[0].messages == 2
+    assert catalog.unread() is None
     assert ids(kept(disk), text="new") == [new]
 
 
@@ -172,35 +172,35 @@ def test_a_directory_that_cannot_be_listed_keeps_its_files(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, code: int, which: str
 ) -> None:
     made = [disk.session("one", cwd="/gone/a"), disk.session("two", cwd="/gone/b")][::-1]
-    catalogue = kept(disk)
-    assert len(ids(catalogue, text="o")) == 2
+    catalog = kept(disk)
+    assert len(ids(catalog, text="o")) == 2
     root = str(disk.config / "projects")
     failing = Failing(monkeypatch, code)
     failing.paths = lambda path: path == root if which == "root" else os.path.dirname(path) == root
     (disk.config / "projects" / "-new").mkdir()  # makes everything be scanned again
-    assert ids(catalogue) == made
-    assert os.strerror(code) in (catalogue.unread() or "")
-    assert ids(catalogue, text="o") == made
+    assert ids(catalog) == made
+    assert os.strerror(code) in (catalog.unread() or "")
+    assert ids(catalog, text="o") == made
     assert kept(disk).unread() is not None
     failing.paths = lambda path: False
-    assert catalogue.unread() is None
+    assert catalog.unread() is None
     later = disk.session("three", cwd="/gone/new")
-    assert ids(catalogue) == [later, *made]
+    assert ids(catalog) == [later, *made]
 
 
 def test_a_history_that_cannot_be_read_is_what_it_was(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, failing = disk.session("hello"), disk.session("hello"), Failing(monkeypatch, errno.EIO)
     typed = {"display": "hello", "timestamp": (disk.clock + 5) * 1000, "project": "/x", "sessionId": first}
     disk.remember(typed)
-    catalogue = kept(disk)
+    catalog = kept(disk)
     failing.paths = lambda path: path.endswith("history.jsonl")
-    assert ids(catalogue) == [second, first]
-    assert "history" in (catalogue.unread() or "")
+    assert ids(catalog) == [second, first]
+    assert "history" in (catalog.unread() or "")
     failing.paths = lambda path: False
-    assert ids(catalogue) == [first, second]
+    assert ids(catalog) == [first, second]
     failing.paths = lambda path: path.endswith("history.jsonl")
     disk.remember({**typed, "timestamp": (disk.clock + 10) * 1000, "sessionId": second})
-    assert ids(catalogue) == [first, second]
+    assert ids(catalog) == [first, second]
 
 
 def test_a_session_that_cannot_be_looked_for_is_not_said_to_be_none(
@@ -214,7 +214,7 @@ def test_a_session_that_cannot_be_looked_for_is_not_said_to_be_none(
         with pytest.raises(TranscriptUnreadable, match=os.strerror(errno.EMFILE)):
             look(session_id)
     with pytest.raises(TranscriptUnreadable):
-        Catalogue(str(disk.config)).find(session_id)
+        Catalog(str(disk.config)).find(session_id)
     failing.paths = lambda path: path.endswith(".jsonl")
     with pytest.raises(TranscriptUnreadable):
         transcripts.resumable(session_id)

@@ -157,13 +157,13 @@ def next_question(browser: Browser, session: str, before: str) -> dict[str, Any]
 
 
 def test_a_user_question_is_answered_by_its_label(alice: Browser, talk: str) -> None:
-    session = say(alice, talk, script("Ask.", ask_user("Which colour?", "red", "blue"), text("Thanks.")))
+    session = say(alice, talk, script("Ask.", ask_user("Which color?", "red", "blue"), text("Thanks.")))
     question = question_of(alice, session)
     (choice,) = question["choices"]
-    assert (choice["question"], [option["label"] for option in choice["options"]]) == ("Which colour?", ["red", "blue"])
+    assert (choice["question"], [option["label"] for option in choice["options"]]) == ("Which color?", ["red", "blue"])
     unanswered = answer(alice, question, decision="allow")
     assert (unanswered.status, unanswered.code) == (400, "INVALID_ARGUMENT")
-    assert answer(alice, question, decision="allow", answers={"Which colour?": "blue"}).status == 200
+    assert answer(alice, question, decision="allow", answers={"Which color?": "blue"}).status == 200
     assert ended(alice, session).data["code"] == "completed"
     items = alice.get(f"/api/sessions/{session}/turns").json["turns"][-1]["items"]
     assert any("blue" in item.get("result", "") for item in items)

@@ -50,7 +50,7 @@ def unshared(console: Console) -> str:
 
 @pytest.fixture
 def session(alice: Browser, unshared: str) -> Iterator[str]:
-    """The same for a test that shares it; it is taken back afterwards."""
+    """The same for a test that shares it; it is taken back afterward."""
     yield unshared
     unshare(alice, unshared, "carol")
     assert alice.get(f"/api/sessions/{unshared}/shares").json["shares"] == []

@@ -15,9 +15,9 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NotFoundError
 
 from claude_code_mcp.core.errors import InvalidArgument, PermissionDenied
-from claude_code_mcp.plugins.fleet import enrolment, names
+from claude_code_mcp.plugins.fleet import enrollment, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
-from claude_code_mcp.plugins.fleet.enrolment import ask_operator, join
+from claude_code_mcp.plugins.fleet.enrollment import ask_operator, join
 from claude_code_mcp.plugins.fleet.host import Host, connect_to_host, hosting
 from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
 from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
@@ -47,7 +47,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 @pytest.fixture
 async def machines(host: Host, tmp_path: Path) -> AsyncIterator[tuple[FleetConnection, FleetConnection]]:
     """Two machines that were let in, `a` and `b`."""
-    keys = [await join(await host.enrolment.ticket(), tmp_path / name / "machine.json", name) for name in "ab"]
+    keys = [await join(await host.enrollment.ticket(), tmp_path / name / "machine.json", name) for name in "ab"]
     connections = [await connect_machine(key) for key in keys]
     yield connections[0], connections[1]
     for connection in connections:
@@ -74,7 +74,7 @@ class NoTurns:
 
 
 async def test_a_ticket_becomes_a_key_that_never_left_the_machine(host: Host, tmp_path: Path) -> None:
-    ticket = await host.enrolment.ticket()
+    ticket = await host.enrollment.ticket()
     seen: list[bytes] = []
 
     async def see(message: object) -> None:
@@ -99,7 +99,7 @@ async def test_a_ticket_becomes_a_key_that_never_left_the_machine(host: Host, tm
 
 
 async def test_a_ticket_is_used_once(host: Host, tmp_path: Path) -> None:
-    ticket = await host.enrolment.ticket()
+    ticket = await host.enrollment.ticket()
     await join(ticket, tmp_path / "first.json", "first")
     with pytest.raises((FleetUnreachable, PermissionDenied)):
         await join(ticket, tmp_path / "second.json", "second")
@@ -110,21 +110,21 @@ async def test_of_two_machines_with_one_ticket_at_once_one_gets_in(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The others are cut off with the ticket that was used up, and wait that long for an answer.
-    monkeypatch.setattr(enrolment, "_REQUEST_SECONDS", 8.0)
-    ticket = await host.enrolment.ticket()
+    monkeypatch.setattr(enrollment, "_REQUEST_SECONDS", 8.0)
+    ticket = await host.enrollment.ticket()
     tries = (join(ticket, tmp_path / f"{number}.json", f"m{number}") for number in range(4))
     results = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(result, MachineKey) for result in results) == 1
 
 
 async def test_a_machine_whose_answer_was_lost_finds_that_it_is_let_in(host: Host, tmp_path: Path) -> None:
-    ticket, file = await host.enrolment.ticket(), tmp_path / "machine.json"
+    ticket, file = await host.enrollment.ticket(), tmp_path / "machine.json"
     key = await join(ticket, file, "laptop")
     replace(key, admitted=False).save(file)  # as it was before the answer
     assert await join(ticket, file, "laptop") == key
     assert await join(ticket, file, "laptop") == key  # as a service manager starts it again
     with pytest.raises(InvalidArgument, match="fleet"):
-        await join(await host.enrolment.ticket(), file, "laptop")
+        await join(await host.enrollment.ticket(), file, "laptop")
 
 
 async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_keys_anew(
@@ -141,7 +141,7 @@ async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_
     async with machine.answering({names.opening(id_of(machine)): answer}):
         request = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
         await asked.wait()
-        ticket = asyncio.create_task(host.enrolment.ticket())
+        ticket = asyncio.create_task(host.enrollment.ticket())
         await until_true(lambda: client.requests._paused is not None)
         later = asyncio.create_task(client.request(names.opening(id_of(machine)), b"", timeout=HANG_SECONDS))
         answering.set()
@@ -205,7 +205,7 @@ async def test_a_machine_that_is_removed_is_cut_off_at_once_and_stays_out(
 
 async def test_machines_and_their_keys_are_still_there_after_a_restart(tmp_path: Path) -> None:
     async with hosting(tmp_path / "host", host="127.0.0.1", port=-1) as first:
-        key = await join(await first.enrolment.ticket(), tmp_path / "machine.json", "laptop")
+        key = await join(await first.enrollment.ticket(), tmp_path / "machine.json", "laptop")
         own = first.machine.machine_id
     async with hosting(tmp_path / "host", host="127.0.0.1", port=-1) as second:
         assert second.machine.machine_id == own
@@ -366,7 +366,7 @@ async def test_a_stolen_key_is_refused_everything_but_its_own(
 async def test_a_stolen_ticket_reads_and_writes_nothing(host: Host) -> None:
     from claude_code_mcp.plugins.fleet.tickets import connect_ticket  # noqa: PLC0415
 
-    ticket = await host.enrolment.ticket()
+    ticket = await host.enrollment.ticket()
     stolen = StolenKey(await connect_ticket(ticket))
     assert await stolen.publish(names.joining("t-other")) is False
     assert await stolen.publish(names.operating("ticket")) is False
@@ -401,7 +401,7 @@ async def test_no_machine_can_have_an_answer_sent_to_another(
 
 
 @pytest.mark.parametrize("way", ["$KV.fleet_machines.{own}", "fleet.keeper.{own}.report.lease"])
-async def test_no_acknowledgement_takes_the_place_of_what_another_machine_has_written(
+async def test_no_acknowledgment_takes_the_place_of_what_another_machine_has_written(
     host: Host, machines: tuple[FleetConnection, FleetConnection], way: str
 ) -> None:
     """JetStream sends it wherever the sender says, and stores it if that is the subject of a store."""

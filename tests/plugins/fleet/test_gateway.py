@@ -154,11 +154,11 @@ async def test_sessions_run_where_they_were_wished_for_and_are_found_and_read_th
 async def test_a_question_reaches_the_person_and_the_answer_its_machine(machines: TwoMachines, mode: str) -> None:
     person = Person()
     async with client_of(machines.gateway, mode, person) as client:
-        prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+        prompt = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
         report = await finished(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
         assert report["result"] == "thanks"
         assert len(person.asked) == 1
-        assert "Which colour?" in person.asked[0]
+        assert "Which color?" in person.asked[0]
         here = str(machines.places["a"].project)
         # One that runs to its end within a single call, and without a session id in any round.
         result = await call(client, "claude_code", prompt=prompt, permissionMode="default", machine="a", cwd=here)
@@ -325,7 +325,7 @@ async def test_a_call_becomes_a_task_that_any_gateway_finds(machines: TwoMachine
 
     other = Gateway(fleet, machines.fleet, choose, load_settings({}, toolsets=TOOLSETS))
     async with client_of(machines.gateway, "2026-07-28") as one, client_of(other, "2026-07-28") as two:
-        prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+        prompt = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
         arguments = {"prompt": prompt, "machine": "b", "cwd": str(machines.places["b"].project)}
         arguments["permissionMode"] = "default"
         task = await ask(one, "tools/call", name="claude_code", arguments=arguments)

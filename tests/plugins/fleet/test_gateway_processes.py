@@ -95,7 +95,7 @@ async def test_what_a_query_streams_arrives_in_order(machines: TwoMachines, tran
 async def test_a_gateway_on_stdio(machines: TwoMachines, mode: str) -> None:
     person = Person()
     async with Client(stdio_gateway(machines), mode=mode, elicitation_callback=person.answer) as client:
-        prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+        prompt = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
         report = await finished(client, "claude_create_session", prompt=prompt, waitSeconds=40, **machines.here("b"))
         assert (report["result"], report["machine"]) == ("thanks", "b.example.org")
         assert len(person.asked) == 1
@@ -108,7 +108,7 @@ async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines,
     with http_gateway(machines) as (_, url):
         server = url if transport == "http" else stdio_gateway(machines)
         async with Client(server, mode="legacy", elicitation_callback=person.answer) as client:
-            prompt = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+            prompt = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
             made = await call(client, "claude_create_session", prompt=prompt, **machines.here("b"))
             session = machines.services["b"].session(made["sessionId"])
             await until_true(lambda: person.asked)
@@ -133,7 +133,7 @@ async def test_what_a_gateway_has_begun_that_ends_goes_on_at_another(
     """Of two turns one runs and one waits for an answer when the gateway dies in the middle of calls."""
     over = tmp_path / "over"
     running = script("go", text("word " * 20, chunks=20, until=str(over)))
-    asking = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+    asking = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
     unanswered, sessions = asyncio.Event(), asyncio.Queue[str]()
 
     class Absent(Person):

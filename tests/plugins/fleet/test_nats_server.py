@@ -60,7 +60,7 @@ async def test_a_server_that_ends_again_and_again_is_given_up(tmp_path: Path, mo
 
 async def test_keys_that_were_added_before_a_restart_count_after_it(tmp_path: Path) -> None:
     async with hosting(tmp_path, host="127.0.0.1", port=-1) as host:
-        ticket = await host.enrolment.ticket()
+        ticket = await host.enrollment.ticket()
         await killed_and_restarted(host.server)
         assert ticket.id in (tmp_path / "server" / "nats" / "nats.conf").read_text()
         connection = await connect_to_host(tmp_path)

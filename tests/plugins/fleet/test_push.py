@@ -391,7 +391,7 @@ async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetCon
         push = MachinePush(service, asking, service.settings.state_dir / "web", "m")
         answer.update(
             events=["question", "weather"], chosen_from=["question", "weather"], quiet_hours=None, mood=1,
-            receivers=[{"id": "r1", "kind": "pigeon", "colour": "grey"}, {"id": "r2", "kind": "webpush"}],
+            receivers=[{"id": "r1", "kind": "pigeon", "color": "gray"}, {"id": "r2", "kind": "webpush"}],
         )  # fmt: skip
         chosen = await push.chosen_for("alice", session_id)
         assert "question" in chosen.events

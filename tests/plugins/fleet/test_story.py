@@ -117,7 +117,7 @@ async def through_the_gateway(
             client, "claude_code", prompt=script("remember the word heron", work, "I will"), machine="laptop",
             cwd=str(source), allowedTools=["Bash"], env={"WORD": "heron-in-the-reeds"},
         )  # fmt: skip
-        asking = script("ask", ask_user("Which colour?", "red", "blue"), text("thanks"))
+        asking = script("ask", ask_user("Which color?", "red", "blue"), text("thanks"))
         second = await finished(
             client, "claude_create_session", prompt=asking, labels=["gpu"], workingDirectory=str(desk.project),
             waitSeconds=50,

@@ -101,7 +101,7 @@ async def test_of_two_writers_with_one_epoch_the_second_to_come_ends_the_first(f
 
 
 class LossyConnection:
-    """JetStream whose acknowledgements are lost while `losing`: what was published has arrived all the same."""
+    """JetStream whose acknowledgments are lost while `losing`: what was published has arrived all the same."""
 
     def __init__(self, connection: FleetConnection) -> None:
         self._jetstream = connection.jetstream
@@ -130,7 +130,7 @@ class LossyConnection:
 
 
 @pytest.mark.parametrize("size", [1, 2 << 20])
-async def test_what_arrived_though_its_acknowledgement_was_lost_comes_once(fleet: FleetConnection, size: int) -> None:
+async def test_what_arrived_though_its_acknowledgment_was_lost_comes_once(fleet: FleetConnection, size: int) -> None:
     lossy = LossyConnection(fleet)
     store = TranscriptStore(lossy)  # type: ignore[arg-type]
     await store.append(SESSION, [entry("before")], holding=held(1))

@@ -120,7 +120,7 @@ async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_whi
         for other_machine in ("another", "m"):
             with pytest.raises(HeldElsewhere):
                 await ownership.claim(session.id, LOCAL, other_machine, taking=True)
-        # One that has left its machine is not marked afterwards.
+        # One that has left its machine is not marked afterward.
         with pytest.raises(PermissionDenied):
             await ownership.claim(other.session.id, LOCAL, "m", stays=True)
 

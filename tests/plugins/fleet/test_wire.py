@@ -167,7 +167,7 @@ async def test_a_dead_peer_is_noticed(engine: Running) -> None:
         pytest.param(wire._HEAD.pack(b"D", 7, 0) + b"forged\n", id="a part of the future"),
         pytest.param(wire._HEAD.pack(b"D", 0, 0) + b"forged\n", id="a part that was there"),
         pytest.param(wire._HEAD.pack(b"E", 7, 0), id="an end that is too early"),
-        pytest.param(wire._HEAD.pack(b"S", 1, 1 << 40), id="an acknowledgement of what was not sent"),
+        pytest.param(wire._HEAD.pack(b"S", 1, 1 << 40), id="an acknowledgment of what was not sent"),
         pytest.param(wire._HEAD.pack(b"?", 1, 0), id="an unknown kind"),
         pytest.param(b"", id="nothing"),
     ],

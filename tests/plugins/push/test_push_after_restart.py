@@ -201,7 +201,7 @@ async def test_damaged_preferences_drop_nothing_and_hold_up_nobody_else(push: Ma
 
 
 def test_a_notice_of_a_later_version_keeps_no_other_waiting() -> None:
-    later = PendingDelivery("msg_00000006", "local", "r0", 1.0, {"kind": "ended", "colour": "red"})
+    later = PendingDelivery("msg_00000006", "local", "r0", 1.0, {"kind": "ended", "color": "red"})
     assert Waiting.of(later) is None
 
 

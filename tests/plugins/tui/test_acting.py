@@ -93,7 +93,7 @@ async def test_a_new_session_has_the_directory_and_mode_that_were_chosen(place: 
         dialog.query_one("#prompt").text = script("In there.", "I am in.")  # type: ignore[attr-defined]
         dialog.query_one("#directory").value = "inner"  # type: ignore[attr-defined]
         worktree = dialog.query_one("#worktree")
-        assert "X" not in str(worktree.render()), "without colours too it is seen that it is off"
+        assert "X" not in str(worktree.render()), "without colors too it is seen that it is off"
         worktree.value = True  # type: ignore[attr-defined]
         assert "X" in str(worktree.render())
         worktree.value = False  # type: ignore[attr-defined]

@@ -70,12 +70,12 @@ async def test_a_question_is_answered_part_by_part_and_one_that_is_answered_else
     place: SharedPlace, sessions: LiveSessions
 ) -> None:
     asks = ask_user(
-        question("Which colour?", "red", "blue"), question("Which sizes?", "small", "large", "huge", multiple=True)
+        question("Which color?", "red", "blue"), question("Which sizes?", "small", "large", "huge", multiple=True)
     )
     steps = (parallel("Thanks.", tool("Bash", command="touch elsewhere")), "Done there.")
     made = sessions.create(script("Ask me.", asks, *steps), **at(place))
     async with opened(place, session_id=made["sessionId"]) as screen:
-        await screen.shows("Which colour?", "1 of 2")
+        await screen.shows("Which color?", "1 of 2")
         await screen.pilot.press("ctrl+n", "2", "enter")
         await screen.shows("Which sizes?", "[ ] small")
         await screen.pilot.press("1", "3")

@@ -100,8 +100,8 @@ async def test_the_table_of_links(tmp_path: Path, row: dict[str, Any], own: bool
         disk.change(row["change"])
         assert contents_below(disk.theirs) == disk.before
         return
-    seen = [repr(entry) for entry in disk.library.catalogue.list(whole=True, text=None)]
-    seen += [*disk.library.catalogue.transcript_lines(disk.session)]
+    seen = [repr(entry) for entry in disk.library.catalog.list(whole=True, text=None)]
+    seen += [*disk.library.catalog.transcript_lines(disk.session)]
     try:
         page = await disk.library.read(disk.session, cursor="1", size=10_000, detail=Detail(full=True))
         seen += [page.text, page.title, *page.agents]
@@ -137,7 +137,7 @@ def test_a_user_alone_may_link_the_folder_of_a_project_that_has_moved(tmp_path: 
     assert Transcripts(linked).resumable(OWN, "/work")
     (tmp_path / "kept" / f"{OWN}.jsonl").write_text(line("mine", OWN))
     library = SessionLibrary(str(config), tmp_path / "state", lambda data: data, projects=linked)
-    assert [entry.session_id for entry in library.catalogue.list()] == [OWN]
+    assert [entry.session_id for entry in library.catalog.list()] == [OWN]
 
 
 FIND = "dirname $(find {place} -name {session}.jsonl)"

@@ -99,7 +99,7 @@ async def test_turns_and_their_costs_over_several_processes(service: Service, sa
 
 @on()
 async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandbox) -> None:
-    choice = ask_user(asking("Which colour?", "red", "blue"))
+    choice = ask_user(asking("Which color?", "red", "blue"))
     steps: list[Step] = [
         tool("Bash", command="touch allowed"),
         tool("Bash", command="touch denied"),

@@ -79,7 +79,7 @@ class ConnectedClient:
     environment: ClientEnvironment | None
     client: Client = field(init=False)
     leave: Callable[[], None] = field(init=False)
-    """Ends the connection, as a client does that goes away; `gone` is done afterwards."""
+    """Ends the connection, as a client does that goes away; `gone` is done afterward."""
     gone: "asyncio.Future[None]" = field(init=False)
     dialogs: "asyncio.Queue[Dialog]" = field(default_factory=asyncio.Queue)
     progress: list[str] = field(default_factory=list)

@@ -38,7 +38,7 @@ async def test_tools_results_resources_prompts_and_questions(both: Both) -> None
     told(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
     told(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
     told(seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none")
-    filled = {"first": "Ada", "second": "Lovelace", "colours": ["r", "b"], "size": "l", "sure": True, "count": 3}
+    filled = {"first": "Ada", "second": "Lovelace", "colors": ["r", "b"], "size": "l", "sure": True, "count": 3}
     told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8))
     told(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
     told(seen, "a server refuses until a URL was opened (-32042)", _called_again)

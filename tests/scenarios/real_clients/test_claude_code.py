@@ -23,7 +23,7 @@ ON_HTTP = pytest.mark.parametrize("served", [pytest.param("stdio", marks=pytest.
 
 @pytest.fixture
 def claude(served: Served, sandbox: Sandbox, environment: dict[str, str]) -> Iterator[list[str]]:
-    """The command that runs Claude Code with this server; afterwards nothing may be left in the sandbox."""
+    """The command that runs Claude Code with this server; afterward nothing may be left in the sandbox."""
     yield [find_executable(None, environment), *options(served, environment, sandbox.root)]
     deadline = time.monotonic() + _GONE_SECONDS
     while (left := running_in(sandbox)) and time.monotonic() < deadline:

@@ -146,7 +146,7 @@ async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
         "env A=b claude-code-mcp",
     ],
 )
-def test_this_server_is_recognised(command_line: str) -> None:
+def test_this_server_is_recognized(command_line: str) -> None:
     command, *arguments = command_line.split(" ")
     assert is_this_server(command, arguments), json.dumps(command_line)
 

@@ -89,7 +89,7 @@ def test_a_person_allows_declines_and_chooses_in_the_clients_own_form(
     prompt = script(
         "Write, then ask.",
         tool("Write", file_path=str(sandbox.project / "another"), content="hello"),
-        ask_user("Which colour?", "red", "blue"),
+        ask_user("Which color?", "red", "blue"),
         text("${tool_result}"),
     )
     done = client.call("claude_send_message", sessionId=done["sessionId"], message=prompt, waitSeconds=50)

@@ -40,7 +40,7 @@ async def terminated(caller: ToolCaller, session: Session) -> None:
     os.kill(session.pid, signal.SIGTERM)
 
 
-async def signalled(caller: ToolCaller, session: Session) -> None:
+async def signaled(caller: ToolCaller, session: Session) -> None:
     """By somebody else: the CLI reports the interruption, and ends."""
     assert session.pid is not None
     os.kill(session.pid, signal.SIGINT)
@@ -64,7 +64,7 @@ def assert_sum(session: Session, calls: list[dict[str, Any]]) -> None:
     assert last["durationMs"] > 0
 
 
-SOAK = [pytest.param(end, marks=pytest.mark.soak) for end in (terminated, signalled, stopped)]
+SOAK = [pytest.param(end, marks=pytest.mark.soak) for end in (terminated, signaled, stopped)]
 
 
 @pytest.mark.parametrize("end", [cancelled, interrupted, killed, *SOAK])

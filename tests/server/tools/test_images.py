@@ -18,7 +18,7 @@ from .conftest import StartCaller, ToolCaller
 
 
 def png(red: int = 255) -> bytes:
-    """A small picture of one colour."""
+    """A small picture of one color."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -284,7 +284,7 @@ async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_clie
     assert caller.service.current_id(session_id) != session_id
     await asyncio.sleep(0)
     caller.changes.heard.clear()
-    await say(caller.service, session_id, script("afterwards", "still here"))
+    await say(caller.service, session_id, script("afterward", "still here"))
     await caller.changes.until(uri_of(session_id))
     status = await data(caller, uri_of(session_id))
     assert (status["result"], status["previousSessionId"]) == ("still here", session_id)

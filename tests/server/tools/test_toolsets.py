@@ -47,7 +47,7 @@ async def read_all(caller: ToolCaller, name: str, **arguments: Any) -> str:
 
 ASK = script("Touch", tool("Bash", command="touch asked"), "went on")
 PLAN = script("plan", plan("# Tidy up\n1. sweep"), tool("Write", file_path="swept", content="x"), "swept")
-USER = script("ask", ask_user(asking("Which colour?", "red", "blue")), "saw: ${tool_result}")
+USER = script("ask", ask_user(asking("Which color?", "red", "blue")), "saw: ${tool_result}")
 
 
 async def code_family(caller: ToolCaller) -> list[str]:

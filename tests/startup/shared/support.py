@@ -79,7 +79,7 @@ def _runs(pid: int) -> bool:
 
 @contextmanager
 def shared_place(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[SharedPlace]:
-    """Ends every server of the place afterwards; nothing may be left that runs for its home."""
+    """Ends every server of the place afterward; nothing may be left that runs for its home."""
     runtime = sandbox.root / "run"
     runtime.mkdir(mode=0o700)
     shared = SharedPlace(sandbox, environment, runtime)

@@ -318,7 +318,7 @@ async def _login(arguments: argparse.Namespace) -> int:
 
 async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: ReadLine) -> tuple[ServerStatus, bool]:
     """Shows the address at which a person signs in, and accepts the browser's final address if it is pasted. Returns
-    the server's state afterwards, and whether there was an address to open. Raises UpstreamUnavailable."""
+    the server's state afterward, and whether there was an address to open. Raises UpstreamUnavailable."""
     pasting: list[asyncio.Future[None]] = []
 
     async def show_address(address: str) -> None:

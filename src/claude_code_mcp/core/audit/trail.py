@@ -377,7 +377,7 @@ class Audit:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
         entry |= {"machine": self._machine} if self._machine is not None else {}
         entry |= {name: value for name, value in details.items() if value is not None}
-        # Before shortening: half of a secret would not be recognised.
+        # Before shortening: half of a secret would not be recognized.
         clean = self._redactor.data(entry)
         if "arguments" in clean:
             clean["arguments"] = json.dumps(clean["arguments"], ensure_ascii=False, default=str)

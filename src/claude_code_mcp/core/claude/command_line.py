@@ -268,7 +268,7 @@ def _add_settings(
 def _permissions(options: SessionOptions, granted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The session's rules and those granted later, by effect."""
     own = {"allow": options.allowed_tools, "deny": options.disallowed_tools}
-    joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIOURS}
+    joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIORS}
     return {name: list(dict.fromkeys(rules)) for name, rules in joined.items() if rules}
 
 
@@ -279,18 +279,18 @@ def _inline(name: str, value: Mapping[str, Any]) -> str:
     return text
 
 
-_BEHAVIOURS = ("allow", "deny", "ask")
+_BEHAVIORS = ("allow", "deny", "ask")
 
 
 def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The rules in permission updates, in the notation of settings files, by effect."""
     rules: dict[str, list[str]] = {}
     for grant in grants:
-        behaviour = grant.get("behavior", "allow")
-        if grant.get("type") == "addRules" and behaviour in _BEHAVIOURS:
+        behavior = grant.get("behavior", "allow")
+        if grant.get("type") == "addRules" and behavior in _BEHAVIORS:
             texts = (text for rule in _items(grant.get("rules")) if (text := _rule_text(rule)) is not None)
-            rules.setdefault(behaviour, []).extend(texts)
-    return {behaviour: list(dict.fromkeys(texts)) for behaviour, texts in rules.items() if texts}
+            rules.setdefault(behavior, []).extend(texts)
+    return {behavior: list(dict.fromkeys(texts)) for behavior, texts in rules.items() if texts}
 
 
 def with_grants(options: SessionOptions, grants: Sequence[Mapping[str, Any]]) -> SessionOptions:

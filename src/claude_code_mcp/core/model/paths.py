@@ -24,10 +24,10 @@ class PathRules:
     end in dots or spaces, and the part after a colon is a stream of the file before it.
     """
 
-    def __init__(self, flavour: ModuleType) -> None:
-        """`flavour` is `posixpath` or `ntpath`."""
-        self._flavour = flavour
-        self._windows = flavour is ntpath
+    def __init__(self, flavor: ModuleType) -> None:
+        """`flavor` is `posixpath` or `ntpath`."""
+        self._flavor = flavor
+        self._windows = flavor is ntpath
 
     def is_absolute(self, path: str) -> bool:
         """Whether the path leads to the same place from every directory; `~` counts as absolute."""
@@ -51,7 +51,7 @@ class PathRules:
             return path
         if self._windows and _ONE_LETTER.match(path):
             return None  # `/c/x`: some programs take it for `C:\x`, others for `\c\x`
-        joined = str(self._flavour.join(base, path))
+        joined = str(self._flavor.join(base, path))
         return joined if self.is_absolute(joined) else None
 
     def pattern_start(self, pattern: str, cwd: str) -> str | None:
@@ -66,7 +66,7 @@ class PathRules:
 
     def normal(self, path: str) -> str:
         """The path without `.` and `..`, not following links."""
-        return str(self._flavour.normpath(path))
+        return str(self._flavor.normpath(path))
 
     def split_head(self, text: str) -> tuple[str, str]:
         """The path up to and including the last separator, and the rest."""
@@ -110,7 +110,7 @@ class PathRules:
     def shown_from(self, path: str, cwd: str) -> str:
         """The path relative to the directory if it is below that, otherwise unchanged."""
         below = self.below(path, cwd) if cwd and self.is_absolute(path) else None
-        return str(self._flavour.sep).join(below) if below else path
+        return str(self._flavor.sep).join(below) if below else path
 
 
 POSIX = PathRules(posixpath)

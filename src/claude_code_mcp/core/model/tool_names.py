@@ -22,19 +22,19 @@ UPDATED = "updated "
 """Prefix of the notification to a server's watchers that a resource changed; the resource's address follows."""
 
 
-def normalise(name: str) -> str:
+def normalize(name: str) -> str:
     """The name with every character replaced that a tool name cannot have."""
     return _NOT_ALLOWED.sub("_", name)
 
 
 def prefix_of(server: str) -> str:
     """The prefix of all tool names of a server."""
-    return f"{PREFIX}{normalise(server)}__"
+    return f"{PREFIX}{normalize(server)}__"
 
 
 def plain_name(server: str, tool: str) -> str:
     """`mcp__server__tool`, the form that Claude Code uses."""
-    return f"{prefix_of(server)}{normalise(tool)}"
+    return f"{prefix_of(server)}{normalize(tool)}"
 
 
 def server_names(servers: Iterable[str]) -> dict[str, str]:
@@ -43,8 +43,8 @@ def server_names(servers: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     taken: set[str] = set()
     for server in servers:
-        name = server if normalise(server) not in taken else _with_digits(normalise(server), (server,))
-        taken.add(normalise(name))
+        name = server if normalize(server) not in taken else _with_digits(normalize(server), (server,))
+        taken.add(normalize(name))
         names[name] = server
     return names
 

@@ -1,6 +1,6 @@
 """Checks the options and prompts of a session against the caller's profile.
 
-Mentions (`@path`) and slash commands in a prompt are recognised at least as broadly as by any supported version of
+Mentions (`@path`) and slash commands in a prompt are recognized at least as broadly as by any supported version of
 Claude Code; the worst effect of a false match is a refusal. The time is linear in the length of the prompt.
 
 Errors name the field: PermissionDenied if the policy forbids it, InvalidArgument if the request is invalid.
@@ -367,7 +367,7 @@ class Admission:
         }
 
     def on_limit(self, wanted: OnLimit | None) -> OnLimit | None:
-        """The behaviour of a session at a usage limit; PermissionDenied if it may not wait."""
+        """The behavior of a session at a usage limit; PermissionDenied if it may not wait."""
         if wanted == "wait" and self.profile.on_limit == "end":
             raise _denied("on_limit", "the policy does not let sessions wait for a usage limit")
         return wanted or self.profile.on_limit

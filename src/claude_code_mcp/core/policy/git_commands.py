@@ -22,7 +22,7 @@ _SETTINGS = {"safe.bareRepository": "explicit", "diff.autoRefreshIndex": "false"
 def option_to_ask_about(words: Sequence[str], spelled_out: int = 1) -> str | None:
     """The first word that may make a git command write a file or run a program; None if there is none. `words` begins
     with `git`; the first `spelled_out` words are in the rule itself and are not checked. Abbreviated options and
-    options after `--` are recognised too, because git accepts them."""
+    options after `--` are recognized too, because git accepts them."""
     command = next((word for word in words[1:] if not word.startswith("-")), "")
     short = _SHORT | {"u"} if command == "clone" else _SHORT  # `clone -u` is `--upload-pack`
     command_named = any(not word.startswith("-") for word in words[1:spelled_out])

@@ -336,7 +336,7 @@ class Policy:
         return self._groups_of.get(principal, frozenset())
 
     def counted_groups(self, principal: str) -> list[str]:
-        """The groups whose budgets a caller's spending counts towards: those that the policy names, in its order."""
+        """The groups whose budgets a caller's spending counts toward: those that the policy names, in its order."""
         mine = self.groups_of(principal)
         return [group for group in dict.fromkeys((*self.groups, *self.budgets)) if group in mine]
 
@@ -409,7 +409,7 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    # Refused, not ignored: a misspelt limit would otherwise mean no limit.
+    # Refused, not ignored: a misspelled limit would otherwise mean no limit.
     unknown = next((name for name in raw if name not in _ENTRIES), None)
     if unknown is not None:
         raise _error(where, unknown, "unknown entry")

@@ -3,7 +3,7 @@
 | containment  | where | what holds |
 | ------------ | ----- | ---------- |
 | `supervisor` | Linux | everything that a child starts ends with it, whatever it does to its session, name or environment, also when this process is killed with SIGKILL |
-| `marks`      | elsewhere, and on Linux where the supervisor does not start | a child's process group is signalled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
+| `marks`      | elsewhere, and on Linux where the supervisor does not start | a child's process group is signaled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
 
 Output reaches the listener by a plain call from the reader's callback, in order, with no queue and no task between the
 pipe and the listener. Order at the end: all output, then `child_ended`; `cleaned` is set when the descendants have

@@ -14,7 +14,7 @@ instead of by a search, that *everything a child starts ends with it*:
 A child runs at a lower priority (the second argument), so that forty busy sessions do not keep the server from
 answering.
 
-A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
+A descendant that runs as another user (a set-user-id program) can be signaled only if the server runs as root; it is
 given up after `_LIMIT` seconds. If supervisor and reaper are killed together, the kernel kills the child, and its
 descendants are left to the sweep by mark in `leftovers.py`.
 

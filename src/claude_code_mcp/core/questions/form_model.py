@@ -201,20 +201,20 @@ def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
     titled = source.get("oneOf") or source.get("anyOf")
     if isinstance(titled, list):
         constants = [entry for entry in titled if isinstance(entry, Mapping)]
-        return _labelled((entry.get("title", entry.get("const")), entry.get("const")) for entry in constants)
+        return _labeled((entry.get("title", entry.get("const")), entry.get("const")) for entry in constants)
     values, names = source.get("enum"), source.get("enumNames")
     if not isinstance(values, list):
         return {}
     labels = names if isinstance(names, list) and len(names) == len(values) else values
-    return _labelled(zip(labels, values, strict=True))
+    return _labeled(zip(labels, values, strict=True))
 
 
-def _labelled(options: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+def _labeled(options: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     """Values by label; a duplicate label gets its value appended, so that none is lost."""
-    labelled: dict[str, Any] = {}
+    labeled: dict[str, Any] = {}
     for label, value in options:
-        labelled[str(label) if str(label) not in labelled else f"{label} ({value})"] = value
-    return labelled
+        labeled[str(label) if str(label) not in labeled else f"{label} ({value})"] = value
+    return labeled
 
 
 def _number(text: str) -> Any:

@@ -70,7 +70,7 @@ class Bookkeeper:
         self._observers.event(session_id, owner, event)
 
     def _count(self, session: "Session", usage: Usage) -> None:
-        """Count a cost towards the owner's budgets: in memory at once, on disk in the background. Costs of named
+        """Count a cost toward the owner's budgets: in memory at once, on disk in the background. Costs of named
         callers are always written, for the operator's bill."""
         owner, usd = session.owner, usage.cost_usd
         self._limits.use_tokens(owner, usage)

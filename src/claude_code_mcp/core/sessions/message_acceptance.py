@@ -147,7 +147,7 @@ class MessageAcceptance:
         return message
 
     async def conclude(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
-        """Wait until an accepted message is recorded, and audit it. The caller is answered only afterwards."""
+        """Wait until an accepted message is recorded, and audit it. The caller is answered only afterward."""
         # After this the message survives a kill of the server. The first record of a new session already has it.
         if kind not in (AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED):
             await session.saved()

@@ -114,7 +114,7 @@ class Sessions:
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
-        """Context that keeps a session in memory while a message is sent to it, and afterwards if it accepted one.
+        """Context that keeps a session in memory while a message is sent to it, and afterward if it accepted one.
 
         If two calls have read the same session from disk at the same time, the first object is kept and both get it.
         """

@@ -103,7 +103,7 @@ class Session:
         self._released = False
         self._cancelling = False
         self._unrecorded = Usage()
-        """Usage in the transcript that the record lacks; counted towards the owner's day when the session continues."""
+        """Usage in the transcript that the record lacks; counted toward the owner's day when the session continues."""
         self.deps = deps
         """The dependencies of the environment that its next process runs in. Only the parts that belong to a client's
         environment and directory change; its files stay."""
@@ -415,7 +415,7 @@ class Session:
     async def at_rest(self, *, without_process: bool = False) -> AsyncIterator[None]:
         """Context in which no turn starts, on any server. SessionBusy if a turn or background work is running.
         `without_process` closes its process first."""
-        # Held to the end: a message that arrives in the meantime waits and starts its turn afterwards.
+        # Held to the end: a message that arrives in the meantime waits and starts its turn afterward.
         async with self.process.starting:
             self._check_at_rest()
             if without_process:

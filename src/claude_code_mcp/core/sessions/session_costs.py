@@ -31,7 +31,7 @@ class SessionCosts:
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
         self.spent_usd = 0.0
-        """The dollars that count towards the session's budget. A fork starts with its source's spending."""
+        """The dollars that count toward the session's budget. A fork starts with its source's spending."""
         self.model_turns = 0
         """The model turns that results have reported."""
         self._unreported_turns = 0

@@ -25,7 +25,7 @@ from .workplaces import Workplace
 _MAX_CHECKPOINTS = 50
 _EDITS_PAGE = 400_000
 _ENOUGH_OF_A_RESULT = 500
-"""Characters of a tool result that are kept: enough to recognise it."""
+"""Characters of a tool result that are kept: enough to recognize it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def _end_of(turn: ConversationTurn, end: int | None, room: _Room, redact: Redact
     kept: list[Item] = []
     items = turn.items if end is None else turn.items[: end - 1]
     for number in range(len(items), 0, -1):
-        # Secrets first: one that is cut in half would not be recognised.
+        # Secrets first: one that is cut in half would not be recognized.
         item = shortened(item_without_secrets(items[number - 1], redact), room.longest_result)
         if not room.take(_size(item)):
             return replace(turn, prompt=None, items=kept[::-1]), number + 1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ..model.caller import LOCAL
 from ..state.session_records import Summary
 from .index import File, FileIndex, storable
-from .session_catalogue import Catalogue, normalised
+from .session_catalog import Catalog, normalized
 from .transcript_summary import NO_DAY, Row, TranscriptSummary
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class CostTable:
         projects = None
         if query.project is not None:
             # The sessions of an owner could have written any directory, and must not learn which ones exist.
-            place: Callable[[str], str] = os.path.realpath if query.owner is None else normalised
+            place: Callable[[str], str] = os.path.realpath if query.owner is None else normalized
             wanted = place(query.project)
             known = self._index.run(lambda db: db.execute("SELECT DISTINCT project FROM spent_sessions").fetchall())
             projects = [project for (project,) in known or () if place(project) == wanted]
@@ -400,13 +400,13 @@ def _is_binding(record: Summary | None) -> bool:
 
 
 class CostLedger:
-    """The costs of all sessions in a catalogue. Only one thread at a time may call it."""
+    """The costs of all sessions in a catalog. Only one thread at a time may call it."""
 
-    def __init__(self, catalogue: Catalogue, config_dir: str = "") -> None:
-        """`config_dir` is the location of the catalogue's transcripts, as records name it."""
-        self._catalogue = catalogue
+    def __init__(self, catalog: Catalog, config_dir: str = "") -> None:
+        """`config_dir` is the location of the catalog's transcripts, as records name it."""
+        self._catalog = catalog
         self._config_dir = config_dir
-        self._table = CostTable(catalogue.index)
+        self._table = CostTable(catalog.index)
         self._counted: dict[str, _Source] = {}
         self._version: tuple[int, int] | None = None
         """The version of the index in which all sessions of `_counted` are counted."""
@@ -423,7 +423,7 @@ class CostLedger:
             # Another process keeps the index locked, or its disk is full: count everything in memory this time.
             self._table, self._version = CostTable(FileIndex(None)), None
             costs = self._counted_report(records, moved, query)
-            self._table, self._version = CostTable(self._catalogue.index), None
+            self._table, self._version = CostTable(self._catalog.index), None
         assert costs is not None, "an index in memory can always be used"
         return costs
 
@@ -431,7 +431,7 @@ class CostLedger:
         self, records: Mapping[str, Summary], moved: Mapping[str, str], query: CostQuery
     ) -> Costs | None:
         for _ in range(2):
-            if not self._update(_Inputs(self._catalogue.transcripts(), records, dict(moved), self._config_dir)):
+            if not self._update(_Inputs(self._catalog.transcripts(), records, dict(moved), self._config_dir)):
                 return None
             costs = self._answers.get(query) or self._table.report(query)
             version = self._table.version()
@@ -488,7 +488,7 @@ class CostLedger:
         for start in range(0, len(stale), _AT_ONCE):
             some = {name: sources[name] for name in stale[start : start + _AT_ONCE]}
             files = {file for source in some.values() for file in source.files}
-            summaries = self._catalogue.summaries(files)
+            summaries = self._catalog.summaries(files)
             counted = []
             for name, source in some.items():
                 if not all(file in summaries for file in source.files):

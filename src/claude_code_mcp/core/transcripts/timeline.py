@@ -111,5 +111,5 @@ def turn_time(
     waits = {call: WaitTime(at, until) for call, at, until in islice(both, _MAX_WAITS) if at <= until}
     if start is None:
         return None, waits
-    # Redact first: half of a secret would not be recognised.
+    # Redact first: half of a secret would not be recognized.
     return TurnTime(number, start, end, clip_line(str(redact(prompt or "")), _MAX_PROMPT)), waits

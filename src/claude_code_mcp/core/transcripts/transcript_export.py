@@ -49,7 +49,7 @@ def read_page(
     parts: list[str] = []
     left = size
     while turn <= len(outline.turns):
-        # Redacted before it is cut: half of a secret at the end of a page would not be recognised.
+        # Redacted before it is cut: half of a secret at the end of a page would not be recognized.
         text = turn_text(turn, without_secrets(read_turn(path, outline.turns[turn - 1]), redact), detail)
         piece = page_of(text, offset, max(left, 1))
         if piece.next_offset is not None and parts:
@@ -90,7 +90,7 @@ def item_without_secrets(item: Item, redact: Callable[[Any], Any]) -> Item:
         name=redact(item.name),
         input=redact(item.input),
         result=result,
-        # A colour in the middle of a secret would hide it: where there is one, the result without colours must do.
+        # A color in the middle of a secret would hide it: where there is one, the result without colors must do.
         output=redact(item.output) if result == item.result else "",
         diff=redact(item.diff),
         agent=redact(item.agent),

@@ -353,7 +353,7 @@ class WatchedFile:
         """Watches the links and directories that lead to the file now. Call it after each change."""
         names = await asyncio.to_thread(_links_on_the_way, self._path)
         directories = {os.path.dirname(name) for name in names}
-        # The new directories are watched before the old watches are removed; the reader reads the file afterwards.
+        # The new directories are watched before the old watches are removed; the reader reads the file afterward.
         missing = {directory for directory in directories - self._directories if not self._watch(directory)}
         for directory in self._directories - directories:
             self._unwatch(directory)

@@ -1,4 +1,4 @@
-"""The organisation's identity provider, and its assertions in place of a person's sign-in (`xaa`).
+"""The organization's identity provider, and its assertions in place of a person's sign-in (`xaa`).
 
 A person is identified by an id token. It is read from a file that another program keeps current, or comes from our own
 sign-in (OpenID Connect, with PKCE and a loopback address), is stored with the tokens, and is renewed with its refresh

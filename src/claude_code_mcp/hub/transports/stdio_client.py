@@ -91,7 +91,7 @@ class _Server:
         if message is not None:
             self.inbox.put(message)
         elif line.strip() and log.isEnabledFor(logging.DEBUG):
-            # Reads far more than is shown: a truncated secret could not be recognised.
+            # Reads far more than is shown: a truncated secret could not be recognized.
             text = self._redact(line[: 100 * _LOGGED].decode("utf-8", "replace"))
             log.debug("MCP server %s: not a message: %s", self._name, text[:_LOGGED])
 

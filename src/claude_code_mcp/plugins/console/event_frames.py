@@ -219,7 +219,7 @@ class FrameEncoder:
             yield "agent", self._redactor.data({"call": agent[0], "agent": agent[1]})
 
     def _shown(self, item: Item) -> dict[str, Any]:
-        # Redacted before it is shortened: a truncated secret would not be recognised.
+        # Redacted before it is shortened: a truncated secret would not be recognized.
         return item_fields(shortened(item_without_secrets(item, self._redactor.data), MAX_PREVIEW), self._cwd)
 
 

@@ -248,7 +248,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             ):
                 print(f"The fleet is up at {home.address}; this machine is {machine.name} ({machine.id}).")
                 _print_clients(gateway.url)
-                ticket = await home.enrolment.ticket()
+                ticket = await home.enrollment.ticket()
                 print(
                     "To add a machine, run this on it within an hour (`claude-code-mcp fleet ticket` prints another):\n"
                 )
@@ -308,7 +308,7 @@ async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
 
 async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -> "tuple[FleetConnection, str]":
     """The connection of this machine, and its id; joins the fleet first if there is a ticket."""
-    from .enrolment import join  # noqa: PLC0415
+    from .enrollment import join  # noqa: PLC0415
     from .host import machine_file  # noqa: PLC0415
     from .tickets import Ticket, connect_machine  # noqa: PLC0415
 
@@ -468,7 +468,7 @@ def _table(alive: "list[Machine]", gone: "list[FleetMember]") -> list[str]:
 
 
 async def _ticket(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from .enrolment import ask_operator  # noqa: PLC0415
+    from .enrollment import ask_operator  # noqa: PLC0415
 
     ticket = (await ask_operator(connection, "ticket"))["ticket"]
     return print_outcome(arguments, {"ticket": ticket}, ticket)
@@ -486,7 +486,7 @@ async def _drain(connection: "FleetConnection", arguments: argparse.Namespace) -
 
 
 async def _remove(connection: "FleetConnection", arguments: argparse.Namespace) -> int:
-    from .enrolment import ask_operator  # noqa: PLC0415
+    from .enrollment import ask_operator  # noqa: PLC0415
     from .machines import Membership  # noqa: PLC0415
 
     async with Membership(connection).followed() as membership:

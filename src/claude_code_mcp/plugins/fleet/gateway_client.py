@@ -4,7 +4,7 @@ A client with a handshake (2025) has its own connections, opened with the capabi
 machine serves it like a directly connected client. Requests of 2026-07-28 belong to no connection: all requests of a
 principal share one connection to each machine.
 
-`subscriptions/listen` (2026-07-28) is one stream for the client, fed by a stream of each machine. The acknowledgement
+`subscriptions/listen` (2026-07-28) is one stream for the client, fed by a stream of each machine. The acknowledgment
 is the first frame, sent once every online machine has acknowledged or failed. A machine that comes online later, or
 comes back, is subscribed to as well. The client may have missed its notifications meanwhile, so it is notified that the
 lists have changed.
@@ -251,7 +251,7 @@ class Listening:
         self._filter = ListenFilter({key: True for key in _LIST_CHANGES if wanted.get(key)})
         self._meta = {SUBSCRIPTION_ID_META_KEY: context.request_id}
         self._begun = asyncio.Event()
-        """Set when the client has the acknowledgement, which must come first."""
+        """Set when the client has the acknowledgment, which must come first."""
         self._streams: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> dict[str, Any]:
@@ -261,8 +261,8 @@ class Listening:
             first = self._attach(self._fleet.machines())
             if first:
                 await asyncio.wait(first)
-            honoured = {key: value for key, value in self._wanted.items() if value}
-            await self._send(_ACKNOWLEDGED, {"notifications": honoured})
+            honored = {key: value for key, value in self._wanted.items() if value}
+            await self._send(_ACKNOWLEDGED, {"notifications": honored})
             self._begun.set()
             while True:
                 await self._fleet.changed()
@@ -307,7 +307,7 @@ class Listening:
                 if each.method == _ACKNOWLEDGED:
                     await self._acknowledged(known)
                 else:
-                    # Not before the acknowledgement, which waits for all machines.
+                    # Not before the acknowledgment, which waits for all machines.
                     await self._begun.wait()
                     await self._send(each.method, _with_machine_in_task(machine, each.params))
 

@@ -163,7 +163,7 @@ class Adoption:
 def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files: SessionFiles) -> None:
     """Restores a session's title, tag and marks. Title and tag are also in its conversation if that came from another
     machine. Blocks."""
-    entry = stores.catalogue.find(session_id)
+    entry = stores.catalog.find(session_id)
     if called is None or entry is None:
         return
     if called.title and called.title != entry.title:
@@ -171,7 +171,7 @@ def _put_names(session_id: str, called: GivenNames | None, stores: Stores, files
     if called.tag and called.tag != entry.tag:
         files.set_tag(session_id, called.tag)
     for mark, on in ((Mark.PINNED, called.pinned), (Mark.ARCHIVED, called.archived)):
-        stores.catalogue.marks.set(session_id, mark, on)
+        stores.catalog.marks.set(session_id, mark, on)
 
 
 def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...]) -> Outcome:

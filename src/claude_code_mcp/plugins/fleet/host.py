@@ -35,7 +35,7 @@ from .tickets import (
 
 if TYPE_CHECKING:
     from .push_receivers import FleetReceivers
-from .enrolment import Enrolment
+from .enrollment import Enrollment
 
 _MAX_FILE = 64 << 10
 
@@ -67,7 +67,7 @@ class Host:
     server: Running
     connection: FleetConnection
     """With the operator's key."""
-    enrolment: Enrolment
+    enrollment: Enrollment
     kept: "GatewayServices"
     machine: MachineKey
     """This machine, which is admitted."""
@@ -108,10 +108,10 @@ async def hosting(
             await anyio.to_thread.run_sync(_note_address, home, server.url, machine, machine_file(directory))
             connection = await connect_operator(server.url, certificate.authority, keys.operator_seed)
             try:
-                async with _serving(connection, server, keys, reached, certificate.authority) as (enrolment, kept):
+                async with _serving(connection, server, keys, reached, certificate.authority) as (enrollment, kept):
                     own = await anyio.to_thread.run_sync(MachineKey.load, machine_file(directory))
                     assert own is not None
-                    yield Host(server, connection, enrolment, kept, own, reached)
+                    yield Host(server, connection, enrollment, kept, own, reached)
             finally:
                 with anyio.CancelScope(shield=True):
                     await connection.close()
@@ -147,7 +147,7 @@ def _reached_at(address: str, port: int) -> str:
 @asynccontextmanager
 async def _serving(
     connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
-) -> AsyncIterator[tuple[Enrolment, "GatewayServices"]]:
+) -> AsyncIterator[tuple[Enrollment, "GatewayServices"]]:
     async with keeping(connection, keys.operator_seed) as kept:
         members = await Members.opened(connection)
         known = {member.id: member for member in await members.all()}
@@ -157,9 +157,9 @@ async def _serving(
             member = FleetMember(machine_id, machine.name, machine.public_key, draining, machine.joined)
             if member != before:  # the file of keys is authoritative: a crash may have happened between the two writes
                 await members.add(member)
-        enrolment = Enrolment(connection, server, keys, members, address, authority)
-        async with enrolment.serving():
-            yield enrolment, kept
+        enrollment = Enrollment(connection, server, keys, members, address, authority)
+        async with enrollment.serving():
+            yield enrollment, kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,7 +355,7 @@ def _holding(fields: Mapping[str, Any]) -> Holding:
 
 
 def _own_holding(machine_id: str, arguments: dict[str, Any]) -> Holding:
-    """The holding that a machine names. It is compared with the bucket afterwards; the machine is always the requesting
+    """The holding that a machine names. It is compared with the bucket afterward; the machine is always the requesting
     one."""
     return Holding(
         names.token(str(arguments["session_id"])),

@@ -29,7 +29,7 @@ RENEWAL_SECONDS = 1.5
 PAUSE_SECONDS = 1.25
 """How long before its end at NATS a lease counts as lapsed: time to stop processes, and for clock differences."""
 _ATTEMPT_SECONDS = 2.0
-"""How long to wait for an acknowledgement: nearly as long as the previous renewal is valid. A shorter time would never
+"""How long to wait for an acknowledgment: nearly as long as the previous renewal is valid. A shorter time would never
 succeed with a server that is slow but not gone."""
 _RETRY_SECONDS = 0.2
 WRONG_SEQUENCE = (10071, 10164)
@@ -223,7 +223,7 @@ class MachineLease:
             await anyio.sleep(max(self._clock.remaining, _RETRY_SECONDS) if self.standing else RENEWAL_SECONDS)
 
     async def _renew(self, *, adopt: bool) -> None:
-        """One renewal. `adopt` accepts an entry that this process did not write or whose acknowledgement was lost.
+        """One renewal. `adopt` accepts an entry that this process did not write or whose acknowledgment was lost.
         Raises LeaseLapsed if NATS does not answer, MachineInUse if another process wrote the entry."""
         sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
         try:
@@ -257,7 +257,7 @@ class MachineLease:
 
     async def _write(self, last: int) -> int:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(last)}
-        # Until the acknowledgement arrives it is not known whether it was stored.
+        # Until the acknowledgment arrives it is not known whether it was stored.
         self._acknowledged, acknowledged_before = False, self._acknowledged
         try:
             stored = await self._connection.jetstream.publish(

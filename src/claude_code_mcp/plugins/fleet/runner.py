@@ -327,8 +327,7 @@ async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Hol
     def is_lost(holding: Holding) -> bool:
         stores = service.relocation.environment_of(Caller(holding.principal)).stores
         return (
-            stores.recorder.records.read(holding.session_id) is None
-            and stores.catalogue.find(holding.session_id) is None
+            stores.recorder.records.read(holding.session_id) is None and stores.catalog.find(holding.session_id) is None
         )
 
     while True:
@@ -402,7 +401,7 @@ async def _nothing() -> None:
 async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
     """A session's title, tag and marks on this machine."""
     stores = service.relocation.environment_of(Caller(record.owner)).stores
-    entry = await stores.threads.run(stores.catalogue.find, record.session_id)
+    entry = await stores.threads.run(stores.catalog.find, record.session_id)
     if entry is None:
         return GivenNames()
     return GivenNames(title=entry.title or "", tag=entry.tag or "", pinned=entry.pinned, archived=entry.archived)

@@ -112,7 +112,7 @@ def _copies_left(
     records = RecordStore(connection, database_in(settings.state_dir), KeptSecrets(connection, machine_id))
     ownership = KeptOwnership(connection, machine_id)
     transcripts = TranscriptStore(connection)
-    return LeftCopies(sessions.catalogue.marks, records, transcripts, ownership, machine_id, sessions.record_of)
+    return LeftCopies(sessions.catalog.marks, records, transcripts, ownership, machine_id, sessions.record_of)
 
 
 async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:

@@ -2,8 +2,8 @@
 
 NATS grants permissions by subject. A machine's key has few permanent permissions (`machine_permissions` of
 `tickets.py`): it serves its own connections and asks the keeper. It may write to nothing that JetStream stores, not
-even its own report: the sender of a message names the subject of the acknowledgement, which may be a subject of a
-store, and there the acknowledgement would replace data of another writer. A machine may not use JetStream's API either:
+even its own report: the sender of a message names the subject of the acknowledgment, which may be a subject of a
+store, and there the acknowledgment would replace data of another writer. A machine may not use JetStream's API either:
 a consumer delivers to any subject, whatever permissions exist there, and its filter may be wider than the subject of
 the request shows. NATS cannot grant permissions for the sessions that a machine holds, because they are not a fixed set
 of subjects.

@@ -11,7 +11,7 @@ then on NATS refuses every writer of an earlier epoch; when that writer reads th
 (`LostSession`).
 
 **No duplicates.** An entry whose uuid the file has is skipped, however long ago it was written: a writer first reads
-the stream, so NATS's window for duplicates does not matter. If the acknowledgement of a batch is lost, the writer looks
+the stream, so NATS's window for duplicates does not matter. If the acknowledgment of a batch is lost, the writer looks
 for the batch by its id before it appends anything else.
 """
 

@@ -5,8 +5,8 @@ with an unexpected number ends the connection on both sides with `WireBroken`: a
 reordered silently. A writer stops when `WINDOW` bytes are not acknowledged; bytes are acknowledged when the reader has
 taken their lines. Each side holds at most a window and one line.
 
-Both sides send heartbeats, which repeat the number of the next part and the acknowledgement. The loss of the last part
-is therefore detected, and the loss of an acknowledgement does no harm. A side that receives nothing for `BEATS_MISSED`
+Both sides send heartbeats, which repeat the number of the next part and the acknowledgment. The loss of the last part
+is therefore detected, and the loss of an acknowledgment does no harm. A side that receives nothing for `BEATS_MISSED`
 beats ends the connection. A connection survives an interruption of NATS if no message was lost.
 
 Anyone who may publish on the subject of a connection can end it or write to it. NATS permissions decide who may, and
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 PART: Final = 256 << 10
 """Bytes of one or more lines in a message: below the default limit of NATS servers."""
 WINDOW: Final = 4 << 20
-"""Bytes sent without an acknowledgement."""
+"""Bytes sent without an acknowledgment."""
 MAX_LINE: Final = 64 << 20
 BEAT: Final = 2.0
 """Seconds between two heartbeats."""
@@ -50,7 +50,7 @@ _MAX_REASON = 500
 
 _DATA, _SIGN, _END = b"D", b"S", b"E"
 _HEAD = struct.Struct("!cQQ")
-"""Kind, number (of this part for data, otherwise of the next part), and the sender's acknowledgement."""
+"""Kind, number (of this part for data, otherwise of the next part), and the sender's acknowledgment."""
 
 
 class WireBroken(UpstreamUnavailable):
@@ -128,7 +128,7 @@ class Wire:
         self._last_part = 0.0
         self._acknowledged_by_peer = 0
         self._announced = 0
-        """The last acknowledgement sent to the peer."""
+        """The last acknowledgment sent to the peer."""
         self._sign_due = False
         self._alive = True
         self._silent_beats = 0
@@ -164,7 +164,7 @@ class Wire:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        # Acknowledged in steps, because each acknowledgement costs a message.
+        # Acknowledged in steps, because each acknowledgment costs a message.
         if self._incoming.acknowledged - self._announced >= WINDOW // 4:
             self._send_sign()
         return line

@@ -340,7 +340,7 @@ class Push:
 
     def close(self) -> None:
         """Stops sending; pending notifications are left to the next server."""
-        # First: a reader that is writing notices to the disk must not add them to an outbox afterwards.
+        # First: a reader that is writing notices to the disk must not add them to an outbox afterward.
         self._stopped.set()
         for unread in self._unread.values():
             unread.clear()
@@ -434,7 +434,7 @@ class _Outbox:
         self._waiting.append((receiver, waiting))
         if len(self._waiting) > _MAX_WAITING:
             _, oldest = self._waiting[1]
-            # Not the first one: it is being sent, and `_run` removes it afterwards.
+            # Not the first one: it is being sent, and `_run` removes it afterward.
             del self._waiting[1]
             self._outboxes.start_task(self._outboxes.drop([oldest]))
         if self._task is None or self._task.done():

@@ -312,7 +312,7 @@ class TelemetryLogs(logging.Handler):
                 context=get_current(),
                 severity_text=record.levelname,
                 severity_number=_SEVERITIES.get(record.levelno, SeverityNumber.UNSPECIFIED),
-                # Redacted before it is cut: a truncated secret could not be recognised.
+                # Redacted before it is cut: a truncated secret could not be recognized.
                 body=cut(self._redact(self.format(record)), _MAX_LENGTH),
                 attributes={"log.logger": record.name},
             )

@@ -99,7 +99,7 @@ class SessionActions:
     async def _send(self, text: str) -> None:
         conversation = self._pump.conversation
         assert conversation is not None
-        # Before the await: afterwards the turn that the message joined may be over or interrupted, and an interruption
+        # Before the await: afterward the turn that the message joined may be over or interrupted, and an interruption
         # restores completely only the messages recorded here.
         joins = conversation.busy
         if joins:

@@ -38,7 +38,7 @@ def add_discard(actions: Any) -> None:
 @contextlib.contextmanager
 def _changes(arguments: argparse.Namespace) -> Iterator[tuple[str, WorktreeChanges]]:
     sessions = library()
-    session_id = full_id(sessions.catalogue, arguments.session)
+    session_id = full_id(sessions.catalog, arguments.session)
     with sessions.worktree_of(session_id) as worktree:
         yield session_id, WorktreeChanges(Home.of_user(os.environ), worktree)
 

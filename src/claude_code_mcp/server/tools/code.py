@@ -183,7 +183,7 @@ async def _send_reply(call: Call, arguments: ReplyArguments) -> tuple[PendingTur
     elif isinstance(arguments, DiskReply):
         call.check_mode(arguments.permission_mode)
         resume["at_message"] = arguments.resume_session_at
-        # Before it is sent: a session that was only on disk is in memory afterwards.
+        # Before it is sent: a session that was only on disk is in memory afterward.
         sessions = call.service.sessions(principal=call.principal)
         if not arguments.fork_session and any(session.id == arguments.session_id for session in sessions):
             fields = {name: field for name, field in SessionArguments.model_fields.items() if name != "on_limit"}

@@ -305,7 +305,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             )
         if not answer:
             raise PermissionDenied("The user did not confirm; nothing was deleted.")
-    # Before the deletion: afterwards the location of its worktree is unknown.
+    # Before the deletion: afterward the location of its worktree is unknown.
     session = await call.service.find(arguments.session_id, caller=call.caller)
     left = worktree_report(session)
     await call.service.stored.delete(arguments.session_id, caller=call.caller)

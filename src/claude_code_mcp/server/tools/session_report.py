@@ -202,7 +202,7 @@ class SessionReport(ToolOutput):
         return "\n".join(parts)
 
 
-class Acknowledgement(ToolOutput):
+class Acknowledgment(ToolOutput):
     """The short form of a report: enough to continue."""
 
     session_id: str | None = None
@@ -221,7 +221,7 @@ class Interruption(ToolOutput):
 
 
 def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
-    # Redacted first: half of a secret could not be recognised.
+    # Redacted first: half of a secret could not be recognized.
     beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 

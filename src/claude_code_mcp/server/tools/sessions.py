@@ -22,7 +22,7 @@ from .list_sessions import LIST_SESSIONS
 from .paging import PENDING, ResultParts, read_part
 from .read_session import READ_SESSION
 from .session_report import (
-    Acknowledgement,
+    Acknowledgment,
     Interruption,
     SessionReport,
     interruption,
@@ -219,7 +219,7 @@ async def _result(
     asked_as: str | None = None,
     message: UserMessage | None = None,
 ) -> Reply:
-    """The result of a call that started work in a session: an acknowledgement at once or, after a wait, a report with
+    """The result of a call that started work in a session: an acknowledgment at once or, after a wait, a report with
     all output after the cursor `since`, or since the session was loaded.
 
     A call that sent a `message` waits for and reports the outcome of that message, whatever else the session does.
@@ -231,8 +231,8 @@ async def _result(
     if not seconds:
         acknowledged = {"session_id": session.id, "status": status_of(session)}
         if since is None and session.events.restored_seq:
-            return Acknowledgement(**acknowledged, next_cursor=behind)
-        return Acknowledgement(**acknowledged)
+            return Acknowledgment(**acknowledged, next_cursor=behind)
+        return Acknowledgment(**acknowledged)
     since = since or behind
     questions = await _wait(call, session, seconds, message, RoundState(since=since, late=late))
     notice, redactor = _notice(call, session, late), call.service.redaction

@@ -327,7 +327,7 @@ def _listen(address: Address) -> socket.socket:
         family, *_, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(sockaddr[:2], family=family, backlog=2048)
         # Inherited by every connection. asyncio does this only for sockets that were made with TCP by name, and with
-        # Nagle's algorithm every call waits 40 ms for an acknowledgement.
+        # Nagle's algorithm every call waits 40 ms for an acknowledgment.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:

@@ -148,7 +148,7 @@ class SharedSocket:
             with anyio.move_on_after(seconds):
                 while not self._clients:
                     await self._change()
-            # The clients last, without an await afterwards: one may have connected during the other check.
+            # The clients last, without an await afterward: one may have connected during the other check.
             if not await needed() and not self._clients:
                 return
 

@@ -53,7 +53,7 @@ def take(site: Site, browser: Browser) -> None:
     desk.start("Rename the helper module", site.project("Renamed, with 14 imports.", name="src/docs"))
     desk.says("Renamed")
     working = site.project(text("word " * 300, chunks=300, interval=1), name="src/api")
-    desk.start("Summarise the API changes of last week", working)
+    desk.start("Summarize the API changes of last week", working)
     shop = site.project(name="src/shop")
     file = shop / "auth.py"
     file.write_text(CODE)

@@ -32,10 +32,10 @@ def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
     person = open_browser(storage_state=signed_in).arrive()
     page = person.page
     begin(site, "Buy a parrot", site.project(tool("Bash", command="touch parrot"), "Bought."))
-    other = begin(site, "Choose a colour", site.project(ask_user("Which colour?", "red", "blue"), "Chosen."))
+    other = begin(site, "Choose a color", site.project(ask_user("Which color?", "red", "blue"), "Chosen."))
     asked = page.locator(".home .question", has_text="touch parrot")
     expect(asked).to_be_visible()
-    expect(page.locator(".home .question", has_text="Which colour?")).to_be_visible()
+    expect(page.locator(".home .question", has_text="Which color?")).to_be_visible()
     page.goto(f"{site.url}/#/costs")
     expect(page.locator(".bar .needs-pill")).to_contain_text("need you")
     page.goto(f"{site.url}/#/")
@@ -50,8 +50,8 @@ def test_what_waits_is_answered_on_the_home_screen_and_the_rest_is_a_press_away(
     page.locator(".view-head .needs-pill").click()
     page.wait_for_url(lambda url: other in url or "/sessions/" in url, timeout=PATIENCE)
     page.goto(f"{site.url}/#/sessions/{other}")
-    person.question("Which colour?").get_by_role("radio", name="blue").check()
-    person.question("Which colour?").get_by_role("button", name="Send answer").click()
+    person.question("Which color?").get_by_role("radio", name="blue").check()
+    person.question("Which color?").get_by_role("button", name="Send answer").click()
     person.says("Chosen.")
 
 

@@ -86,7 +86,7 @@ def test_a_question_is_answered_in_the_chat_no_script_runs_and_a_later_look_show
     host: Person, site: Site
 ) -> None:
     end = f"{ALL}\n\n[the end](https://example.com/end)"
-    prompt = script("Ask", ask_user("Which colour?", "red", "blue"), f"You chose ${{tool_result}}\n\n{end}")
+    prompt = script("Ask", ask_user("Which color?", "red", "blue"), f"You chose ${{tool_result}}\n\n{end}")
     directory = str(site.project())
     app, _ = use(host, "claude_code", "dark", prompt=prompt, cwd=directory, **PERMISSION)
     expect(app.locator("html")).to_have_attribute("data-theme", "dark")

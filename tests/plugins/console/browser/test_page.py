@@ -25,7 +25,7 @@ BUILT = (
     "plugins/console/static/index.html",
     "plugins/console/static/sw.js",
     "plugins/console/static/highlighter.js",
-    "plugins/console/static/licences.txt",
+    "plugins/console/static/licenses.txt",
     "plugins/console/static/manifest.webmanifest",
     "plugins/console/static/icon.svg",
     "plugins/console/static/icon-192.png",
@@ -85,11 +85,11 @@ def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> 
     network.send("Network.enable")
     person.page.goto(site.url)
     expect(person.page.get_by_role("button", name="Sign in")).to_be_visible()
-    assert 10_000 < sum(sizes) < COLD_LOAD  # the colours of code come later, when there is code
+    assert 10_000 < sum(sizes) < COLD_LOAD  # the colors of code come later, when there is code
 
 
 @pytest.mark.soak
-def test_code_gets_its_colours_from_a_worker_that_is_loaded_when_there_is_code(
+def test_code_gets_its_colors_from_a_worker_that_is_loaded_when_there_is_code(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
     person = open_browser(storage_state=signed_in).arrive()

@@ -192,7 +192,7 @@ def _number(changes: Locator, line: str) -> Locator:
     return changes.get_by_role("button", name=f"Comment on line {line}", exact=True)
 
 
-def _centre(place: Locator) -> tuple[float, float]:
+def _center(place: Locator) -> tuple[float, float]:
     box = place.bounding_box()
     assert box is not None
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -205,10 +205,10 @@ def _by_shift(changes: Locator) -> None:
 
 def _by_dragging(changes: Locator) -> None:
     mouse = changes.page.mouse
-    mouse.move(*_centre(_number(changes, "4")))
+    mouse.move(*_center(_number(changes, "4")))
     mouse.down()
-    mouse.move(*_centre(changes.locator("td.line", has_text="three = 'drei'")), steps=3)
-    mouse.move(*_centre(changes.locator("td.line", has_text="two = 'zwei'")), steps=3)
+    mouse.move(*_center(changes.locator("td.line", has_text="three = 'drei'")), steps=3)
+    mouse.move(*_center(changes.locator("td.line", has_text="two = 'zwei'")), steps=3)
     expect(changes.locator("td.line.marked")).to_have_count(3)
     mouse.up()
 

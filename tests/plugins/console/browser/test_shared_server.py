@@ -13,7 +13,7 @@ from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
-from tests.core.transcripts.catalogue_disk import lines, user
+from tests.core.transcripts.catalog_disk import lines, user
 from tests.startup.greeting.client import Client, request
 from tests.startup.shared.support import SharedPlace, next_answer, opened, shared_place
 

@@ -315,7 +315,7 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person
 
 
 @pytest.mark.soak  # tests/plugins/console/test_conversation.py
-def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(person: Person, site: Site) -> None:
+def test_what_happened_while_the_browser_was_offline_is_there_afterward_once(person: Person, site: Site) -> None:
     person.start("Count", site.project("One.", "Two.", "Three."))
     person.says("One.")
     page, caller = person.page, Caller(site)

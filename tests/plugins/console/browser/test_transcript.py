@@ -93,7 +93,7 @@ def test_a_call_that_failed_says_why_without_the_marks_that_are_for_the_model(pe
 def test_the_head_of_a_session_has_two_rows_on_the_narrowest_phone(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
-    prompt = "Summarise everything that has changed in the interfaces"
+    prompt = "Summarize everything that has changed in the interfaces"
     begun = {"prompt": prompt, "workingDirectory": str(site.project("Nothing."))}
     session = Caller(site).post("/api/sessions", begun)["sessionId"]
     narrow = {"width": 320, "height": 640}

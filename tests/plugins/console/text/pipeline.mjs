@@ -10,7 +10,7 @@ import { pathToFileURL } from "node:url";
 const [source, modules] = process.argv.slice(2).map((path) => resolve(path));
 const ENTRY = `
 export { h, render } from "preact";
-export { coloured } from "./code_block";
+export { colored } from "./code_block";
 export { fileRoute } from "./links";
 export { Markdown, WrittenMarkdown } from "./markdown";
 export { terminalOutput } from "./terminal_output";
@@ -136,7 +136,7 @@ export function markdown(page, text) {
 
 export function output(page, text) {
   const found = page.terminalOutput(text);
-  return found && drawn(page, page.coloured(found.parts));
+  return found && drawn(page, page.colored(found.parts));
 }
 
 const FUNCTIONS = {

@@ -28,7 +28,7 @@ def test_an_output_is_shown_as_a_terminal_would(draw: Draw, printed: str, shown:
     assert _shown(nodes) == shown
 
 
-def test_colours_become_classes_and_nothing_else(draw: Draw) -> None:
+def test_colors_become_classes_and_nothing_else(draw: Draw) -> None:
     (nodes,) = draw(
         ("output", "\u001b[1;31mbad\u001b[22m still\u001b[0m \u001b[38;5;2mgood\u001b[39m \u001b[38;2;1;2;3mx")
     )

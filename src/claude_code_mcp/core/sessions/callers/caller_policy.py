@@ -78,7 +78,7 @@ class CallerPolicy:
         return self._service_enforcer.limits.spending.by_period(period, since=since, groups=groups)
 
     def shares_budget(self, group: str) -> bool:
-        """Whether this caller's spending counts towards a group's budget."""
+        """Whether this caller's spending counts toward a group's budget."""
         return any(budget.group == group for budget in self._service_enforcer.limits.budgets(self._principal))
 
     def directories(self) -> list[str]:

@@ -55,7 +55,7 @@ class PrincipalLimits:
                 del admitting[session_id]
 
     def use_tokens(self, principal: str, usage: Usage) -> None:
-        """Count the tokens of a turn towards the rate limit. As in the API's limits, tokens read from the cache do not
+        """Count the tokens of a turn toward the rate limit. As in the API's limits, tokens read from the cache do not
         count: every step of a long conversation reads all of it."""
         total = usage.total
         self._tokens.use(principal, total.input_tokens + total.cache_creation_tokens + total.output_tokens)

@@ -1,6 +1,6 @@
 """Starts Claude Code processes for sessions.
 
-`Launcher` checks the options as far as possible without a process, spawns the process, initialises it and checks what
+`Launcher` checks the options as far as possible without a process, spawns the process, initializes it and checks what
 only a running Claude Code can determine. `find_conversation_start` chooses the conversation that a process continues.
 """
 
@@ -129,7 +129,7 @@ class Launcher:
         of a killed server may register itself while it is being ended. Reads a few small files.
 
         The process is looked up twice because one that exits during the check no longer shows its mark and would seem
-        foreign. If it still exists afterwards, its mark could be read."""
+        foreign. If it still exists afterward, its mark could be read."""
         pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid) and process_with(session_id, self.config_dir) == pid:
             raise SessionBusy(
@@ -147,7 +147,7 @@ class Launcher:
     # -- the start --------------------------------------------------------------------------------------------
 
     async def start(self, listener: ProcessListener, launch: Launch, start: ConversationStart) -> ClaudeProcess:
-        """Spawn the process; it is not initialised yet."""
+        """Spawn the process; it is not initialized yet."""
         mark, options = new_mark(), self._final_options(launch)
         if options.debug_file is not None:
             debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))

@@ -469,7 +469,7 @@ class CurrentProcess:
             self.live.claims.use_answered(use_id, tool, tool_input)
 
     def leave(self) -> None:
-        """Close the process, if any. The session can be resumed afterwards."""
+        """Close the process, if any. The session can be resumed afterward."""
         # Removed first: everything called below sees a session without a process.
         live, self.live = self.live, None
         if live is None:

@@ -202,7 +202,7 @@ class McpBridge:
         params = message.get("params") or {}
         total = params.get("total")
         progress = _number_text(params.get("progress", 0)) + (f" of {_number_text(total)}" if total else "")
-        # Redacted before it is truncated: part of a secret could not be recognised.
+        # Redacted before it is truncated: part of a secret could not be recognized.
         text = one_line(str(self._redact(str(params.get("message") or ""))), _PROGRESS_LENGTH)
         self._report_progress(f"[progress] {server}: {f'{progress} {text}'.strip()}")
 

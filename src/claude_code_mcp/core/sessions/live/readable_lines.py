@@ -31,7 +31,7 @@ class ToolUse:
 
 
 class ReadableLines:
-    """Follows one conversation. Text may arrive in fragments first and as a whole block afterwards; a line that was
+    """Follows one conversation. Text may arrive in fragments first and as a whole block afterward; a line that was
     made from fragments is not repeated for the block."""
 
     def __init__(self, cwd: str = "", redact: Callable[[Any], Any] = lambda data: data) -> None:

@@ -24,7 +24,7 @@ class DiskThreads:
 
     async def run(self, work: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         """Run `work` in a thread, in order, and return its result. If the caller is cancelled, work that has started
-        continues and keeps its thread, so that cancelled calls count towards the limit; work that has not started is
+        continues and keeps its thread, so that cancelled calls count toward the limit; work that has not started is
         dropped."""
         called = partial(contextvars.copy_context().run, partial(work, *args, **kwargs))
         return await asyncio.get_running_loop().run_in_executor(self._pool, called)

@@ -32,7 +32,7 @@ from ...transcripts.conversation_pages import ConversationPage, Extent, read_pag
 from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping, Split
 from ...transcripts.index import File, look_at
 from ...transcripts.outline import Outline, read_outline
-from ...transcripts.session_catalogue import Catalogue, CatalogueEntries, Entry
+from ...transcripts.session_catalog import Catalog, CatalogEntries, Entry
 from ...transcripts.timeline import Timeline, WaitTime, read_timeline
 from ...transcripts.transcript_export import Detail, markdown, page, read_page, without_secrets
 from ...transcripts.transcript_reader import grown_lines, grown_messages
@@ -99,7 +99,7 @@ def in_thread(
     return run
 
 
-def with_recorded_costs(entries: CatalogueEntries, recorded: Mapping[str, Summary]) -> CatalogueEntries:
+def with_recorded_costs(entries: CatalogEntries, recorded: Mapping[str, Summary]) -> CatalogEntries:
     """The entries with recorded costs where a transcript has less: Claude Code writes them only when a process exits
     normally."""
     found = []
@@ -130,7 +130,7 @@ class SessionLibrary:
         """`redact` removes secrets from strings and data; records, leases and project folders are the server's, if
         there is one."""
         projects = projects or ProjectFolders.below(config_dir, linked=True)
-        self.catalogue = Catalogue(config_dir, state_dir, projects)
+        self.catalog = Catalog(config_dir, state_dir, projects)
         self._config_dir = config_dir
         self._state_dir = state_dir
         self._redact = redact
@@ -140,7 +140,7 @@ class SessionLibrary:
         self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
-        self._ledger = CostLedger(self.catalogue, self._records.config_dir)
+        self._ledger = CostLedger(self.catalog, self._records.config_dir)
         self.threads = DiskThreads(_MAX_THREADS)
         # One at a time, in a separate thread: each may read every transcript.
         self.searches = DiskThreads(1)
@@ -149,12 +149,12 @@ class SessionLibrary:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def entries(self, **wanted: Any) -> CatalogueEntries:
-        """The sessions of `Catalogue.list`, with the costs that are on record. Blocks on the disk."""
+    def entries(self, **wanted: Any) -> CatalogEntries:
+        """The sessions of `Catalog.list`, with the costs that are on record. Blocks on the disk."""
         recorded: Mapping[str, Summary] = {}
         with contextlib.suppress(OSError):  # a list without them is better than none
             recorded = self._records.summaries()
-        return with_recorded_costs(self.catalogue.list(**wanted), recorded)
+        return with_recorded_costs(self.catalog.list(**wanted), recorded)
 
     @in_thread
     def read(self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None) -> ReadPage:
@@ -260,7 +260,7 @@ class SessionLibrary:
         return agents, read_from, self._outline(read_from, of_subagent=agent is not None)
 
     def _found(self, session_id: str) -> tuple[Entry, str]:
-        entry, path = self.catalogue.find(session_id), self.catalogue.path_of(session_id)
+        entry, path = self.catalog.find(session_id), self.catalog.path_of(session_id)
         if entry is None or path is None:
             raise SessionNotFound(f"Session {session_id} has no transcript.", session_id=session_id)
         return entry, path
@@ -307,7 +307,7 @@ class SessionLibrary:
     @in_thread
     def transcript_size(self, session_id: str) -> int:
         """Bytes of a transcript; 0 if there is none."""
-        path = self.catalogue.path_of(session_id)
+        path = self.catalog.path_of(session_id)
         with unreadable_refused(session_id):
             file = look_at(path) if path is not None else None
         return file.size if file is not None else 0
@@ -329,14 +329,14 @@ class SessionLibrary:
     @in_thread
     def mark(self, session_id: str, mark: Mark, on: bool) -> None:
         self._found(session_id)
-        self.catalogue.marks.set(session_id, mark, on)
+        self.catalog.marks.set(session_id, mark, on)
         self._mark_for_fleet(session_id, Mark.RENAMED)
 
     def _mark_for_fleet(self, session_id: str, mark: Mark) -> None:
         """On a machine of a fleet, ask its runner to update or remove the fleet's copy, which lists show while the
         machine is offline."""
         if (self._state_dir / "fleet").is_dir():
-            self.catalogue.marks.set(session_id, mark, True)
+            self.catalog.marks.set(session_id, mark, True)
 
     @in_thread
     def copy(self, session_id: str, owner: str, title: str | None) -> str:
@@ -366,7 +366,7 @@ class SessionLibrary:
         """
         with contextlib.ExitStack() as held:
             await self.threads.run(held.enter_context, self._alone(session_id))
-            if await self.threads.run(self.catalogue.find, session_id) is None:
+            if await self.threads.run(self.catalog.find, session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
             # Before the files: a copy that is left behind would bring the session back.
             if before is not None:
@@ -390,7 +390,7 @@ class SessionLibrary:
         self._files.remove(session_id)
         self._records.remove(session_id)
         for mark in (Mark.PINNED, Mark.ARCHIVED, Mark.RENAMED):
-            self.catalogue.marks.set(session_id, mark, False)
+            self.catalog.marks.set(session_id, mark, False)
 
     @contextlib.contextmanager
     def _alone(self, session_id: str) -> Iterator[None]:

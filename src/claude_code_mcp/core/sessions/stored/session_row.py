@@ -18,7 +18,7 @@ from ...model.usage_limits import iso_or_none
 from ...questions.kinds import kind_class
 
 if TYPE_CHECKING:
-    from ...transcripts.session_catalogue import Entry
+    from ...transcripts.session_catalog import Entry
     from ..callers.session_access import SessionSharing
     from ..session import Session
 

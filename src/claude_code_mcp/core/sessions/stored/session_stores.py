@@ -10,7 +10,7 @@ from ...errors import TranscriptUnreadable
 from ...state.session_leases import Leases
 from ...state.session_records import MovedIds, SessionRecords
 from ...state.state_directory import database_in
-from ...transcripts.session_catalogue import Catalogue
+from ...transcripts.session_catalog import Catalog
 from ...transcripts.transcripts import ProjectFolders, Transcripts
 from ..background_tasks import StartTask
 from .disk_threads import DiskThreads
@@ -62,8 +62,8 @@ class Stores:
                     kept.clean_up(lambda session_id: self.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 
     @property
-    def catalogue(self) -> Catalogue:
-        return self.library.catalogue
+    def catalog(self) -> Catalog:
+        return self.library.catalog
 
     @property
     def threads(self) -> DiskThreads:

@@ -26,7 +26,7 @@ from ...state.session_records import Summary
 from ...transcripts.conversation import Item
 from ...transcripts.conversation_pages import Extent
 from ...transcripts.cost_table import Costs, Grouping, Split, added_up
-from ...transcripts.session_catalogue import CatalogueEntries, Entry, normalised
+from ...transcripts.session_catalog import CatalogEntries, Entry, normalized
 from ...transcripts.timeline import Timeline, WaitTime
 from ...transcripts.transcript_export import Detail
 from ...transcripts.transcript_summary import MAX_TITLE
@@ -84,7 +84,7 @@ class StoredSessions:
         whole: bool = False,
         archived: bool = False,
         active: bool = False,
-    ) -> CatalogueEntries:
+    ) -> CatalogEntries:
         """All of the caller's sessions on this machine, including those without a transcript: pinned ones first, then
         the newest, and at the end those that others share with them. `text` is searched for in titles and prompts or,
         with `whole`, in complete conversations. With `active`, only those in memory and those that continue
@@ -115,7 +115,7 @@ class StoredSessions:
                 break
             if share.session_id not in listed:
                 stores = self._environments.of(Caller(share.owner)).stores
-                entry = await stores.threads.run(stores.catalogue.find, share.session_id)
+                entry = await stores.threads.run(stores.catalog.find, share.session_id)
                 found += [entry] if entry is not None else []
         return found
 
@@ -127,7 +127,7 @@ class StoredSessions:
         entries = await self.entries(caller=caller, limit=limit + 1, offset=offset, **wanted)
         return await self.rows(entries[:limit], caller), offset + limit if len(entries) > limit else None
 
-    async def rows(self, entries: CatalogueEntries, caller: Caller) -> list[SessionRow]:
+    async def rows(self, entries: CatalogEntries, caller: Caller) -> list[SessionRow]:
         """The rows of these entries, with the state of sessions in memory and their owners."""
         in_memory = {session.id: session for session in self.in_memory(principal=caller.principal)}
         states = await self.last_states((entry.session_id for entry in entries), caller=caller)
@@ -155,7 +155,7 @@ class StoredSessions:
         whole: bool,
         archived: bool,
         active: bool,
-    ) -> CatalogueEntries:
+    ) -> CatalogEntries:
         """The entries without shared sessions; a session in memory without a transcript is on the first page."""
         # Before reading memory: a session that another server has continued is listed as on disk.
         summaries = await self._summaries(principal, stores)
@@ -166,7 +166,7 @@ class StoredSessions:
             live = in_memory | (await self._continuing(principal, stores)).keys()
             only = live if only is None else only & live
         search = partial(
-            stores.catalogue.list,
+            stores.catalog.list,
             project=project,
             limit=limit,
             offset=offset,
@@ -179,9 +179,9 @@ class StoredSessions:
         # Taken here: the sessions in memory belong to the event loop, and `look` runs in a thread.
         in_memory_ids = [session.id for session in self.in_memory(principal=principal)]
 
-        def look() -> tuple[frozenset[str], CatalogueEntries]:
+        def look() -> tuple[frozenset[str], CatalogEntries]:
             # In this order: a transcript that is written between the two steps is found by the search.
-            return stores.catalogue.with_transcript(in_memory_ids), search()
+            return stores.catalog.with_transcript(in_memory_ids), search()
 
         threads = stores.threads if text is None else stores.library.searches
         on_disk, listed = await threads.run(look)
@@ -194,7 +194,7 @@ class StoredSessions:
             for session in self.in_memory(principal=principal)
             if session.id not in known and _matches(session, project, text, principal)
         ]
-        found = await stores.threads.run(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
+        found = await stores.threads.run(lambda: [session.deps.stores.catalog.find(session.id) for session in fresh])
         more = [
             entry or _entry(session)
             for session, entry in zip(fresh, found, strict=True)
@@ -208,12 +208,12 @@ class StoredSessions:
         """How many sessions `entries` has on all pages; a few files without a conversation may be counted."""
         principal, stores = caller.principal, self._environments.of(caller).stores
         only = None if principal == LOCAL else frozenset(await self._summaries(principal, stores))
-        return await stores.threads.run(partial(stores.catalogue.count, only=only, archived=archived))
+        return await stores.threads.run(partial(stores.catalog.count, only=only, archived=archived))
 
     async def unread(self, *, caller: Caller = LOCAL_CALLER) -> str | None:
         """Why a list, or a report of costs, may be incomplete; None if everything could be read."""
         stores = self._environments.of(caller).stores
-        return await stores.threads.run(stores.catalogue.unread)
+        return await stores.threads.run(stores.catalog.unread)
 
     async def last_states(self, session_ids: Iterable[str], *, caller: Caller = LOCAL_CALLER) -> dict[str, State]:
         """The states of the caller's sessions that are only on disk."""
@@ -259,7 +259,7 @@ class StoredSessions:
     async def entry(self, session_id: str, *, caller: Caller = LOCAL_CALLER) -> Entry | None:
         """The list entry of a session; None if it has no transcript yet."""
         own_id, stores = await self._locate(session_id, caller)
-        return await stores.threads.run(stores.catalogue.find, own_id)
+        return await stores.threads.run(stores.catalog.find, own_id)
 
     async def page_before(
         self,
@@ -417,7 +417,7 @@ class StoredSessions:
                     by, principal=owner, recorded=True, since=since, without=without, split=split
                 )
             )
-            unread.append(await deps.stores.threads.run(deps.stores.catalogue.unread))
+            unread.append(await deps.stores.threads.run(deps.stores.catalog.unread))
         return added_up(by, reports, most), [*dict.fromkeys(filter(None, unread))]
 
     # -- settings, files and other parts -------------------------------------------------------------------------
@@ -512,7 +512,7 @@ def _last_state(session_id: str, summary: Summary, stores: Stores) -> State:
 
 
 def _matches(session: Session, project: str | None, text: str | None, principal: str) -> bool:
-    place = os.path.realpath if principal == LOCAL else normalised
+    place = os.path.realpath if principal == LOCAL else normalized
     in_project = project is None or place(project) == place(session.shown_directory)
     return in_project and (
         not text or text.casefold() in f"{session.first_prompt} {session.shown_directory}".casefold()

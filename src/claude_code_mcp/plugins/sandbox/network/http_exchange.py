@@ -90,7 +90,7 @@ class HttpPeer:
     """One side of an exchange, over a stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, role: Any) -> None:
-        """`role` is ours: SERVER towards a client."""
+        """`role` is ours: SERVER toward a client."""
         self.reader = reader
         self.writer = writer
         self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
@@ -146,7 +146,7 @@ def forwarded(
     headers = [(b"Host", authority.encode("ascii")), *end_to_end(request.headers)]
     if credential is not None:
         name = credential.rule.header.lower().encode()
-        # In a compressed answer, an echoed credential could not be recognised.
+        # In a compressed answer, an echoed credential could not be recognized.
         headers = [(key, value) for key, value in headers if key.lower() not in (name, b"accept-encoding")]
         headers += [(credential.rule.header.encode(), credential.value.encode()), (b"Accept-Encoding", b"identity")]
     if last:

@@ -1,17 +1,17 @@
-"""An organisation's rules on MCP servers in Claude Code's managed settings.
+"""An organization's rules on MCP servers in Claude Code's managed settings.
 
 Claude Code enforces these lists in its own client, but not for servers that reach it through the hub; so the hub
 enforces them. The sources, in a directory that only an administrator can write to and that no variable or setting can
 move, are:
 
 - `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
-  `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
+  `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organization sent
   (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
-- `managedMcpServers` of the same settings, except `remote-settings.json`: remote servers that the organisation provides
+- `managedMcpServers` of the same settings, except `remote-settings.json`: remote servers that the organization provides
   to all.
 - `managed-mcp.json`: if it exists, only its servers and the provided ones are allowed.
 
-The lists in the user's own settings count as well: they may deny anything, and allow servers unless the organisation
+The lists in the user's own settings count as well: they may deny anything, and allow servers unless the organization
 forbids that. A project's settings can only deny. A denial overrides every allowance. If a managed file or directory
 exists but cannot be read, no server is allowed.
 """
@@ -58,7 +58,7 @@ def managed_directory() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Organisation:
+class Organization:
     """The effective lists. An `allowed` list that is None allows everything; of several lists, each must allow."""
 
     denied: Sequence[Entry] = ()
@@ -69,13 +69,13 @@ class Organisation:
     """The file whose servers are the only allowed ones."""
     environment: Mapping[str, str] = field(default_factory=dict)
     provided: Mapping[str, Any] = field(default_factory=dict)
-    """The entries of servers that the organisation's settings provide, by name."""
+    """The entries of servers that the organization's settings provide, by name."""
     problems: Sequence[tuple[str, str]] = ()
     """Lists with invalid entries, and the reasons."""
 
     def objection(self, name: str, config: ServerConfig, raw: object, *, managed: bool) -> str | None:
         """Why a server may not be used; None if it may. `raw` is its entry as in the file; `managed` means that the
-        organisation itself provides it."""
+        organization itself provides it."""
         if self.unreadable:
             return f"the settings of your organization cannot be read: {self.unreadable}"
         if not managed and self.servers_file is not None:
@@ -157,13 +157,13 @@ def _may_become(command: Sequence[str], denied: Sequence[str]) -> bool:
     )
 
 
-def read_organisation(
+def read_organization(
     directory: Path,
     environment: Mapping[str, str],
     config_dir: Path | None = None,
     user: Mapping[str, Any] | None = None,
     projects: Sequence[Mapping[str, Any]] = (),
-) -> Organisation:
+) -> Organization:
     """The effective rules: `config_dir` is Claude Code's configuration directory, `user` and `projects` are settings
     already read. Blocks on the disk."""
     managed: list[Mapping[str, Any]] = []
@@ -178,7 +178,7 @@ def read_organisation(
     lists.add_managed([*managed, *_remote(config_dir)])
     lists.add_others(user or {}, projects)
     servers = directory / SERVERS
-    return Organisation(
+    return Organization(
         lists.denied,
         lists.allowed,
         unreadable or lists.unusable,
@@ -211,7 +211,7 @@ class _Lists:
         self._managed_only = False
 
     def add_provided(self, contents: Sequence[Mapping[str, Any]]) -> None:
-        """Add the servers that the organisation provides. As in Claude Code, an entry with a program or a variable is
+        """Add the servers that the organization provides. As in Claude Code, an entry with a program or a variable is
         rejected."""
         for content in contents:
             servers = content.get(_PROVIDED, {})
@@ -239,7 +239,7 @@ class _Lists:
 
     def add_others(self, user: Mapping[str, Any], projects: Sequence[Mapping[str, Any]]) -> None:
         """Add the rules of the user and the projects. Both may deny. The user's allowances are added unless the
-        organisation's list is the only one; a project's list can only restrict."""
+        organization's list is the only one; a project's list can only restrict."""
         for content in (user, *projects):
             self.denied += self._entries(content, _DENIED)
         if self._managed_only:

@@ -19,7 +19,7 @@ import psutil
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.state.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.core.state.state_directory import database_in
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 
 from .common import Figure, Place, benchmark
@@ -32,9 +32,9 @@ _WORDS = ("parser", "kettle", "build", "server", "test", "queue", "branch", "win
 
 
 @benchmark
-async def catalogue(_: Place) -> Sequence[Figure]:
+async def catalog(_: Place) -> Sequence[Figure]:
     """List and search 10,000 sessions, compared with `claude_agent_sdk.list_sessions`."""
-    with tempfile.TemporaryDirectory(prefix="bench-catalogue-") as root:
+    with tempfile.TemporaryDirectory(prefix="bench-catalog-") as root:
         await asyncio.to_thread(generate, Path(root))
         base = await _measured("sdk", root)
         first = await _measured("cold", root)
@@ -139,7 +139,7 @@ def _message(kind: str, session_id: str, cwd: str, chance: random.Random, filler
 
 
 async def _measured(what: str, root: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.catalogue", what, root]
+    command = [sys.executable, "-m", "benchmarks.catalog", what, root]
     child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await child.communicate()
     return dict(json.loads(output))
@@ -164,7 +164,7 @@ def _sdk(root: Path) -> dict[str, float]:
 
 def _ours(root: Path) -> dict[str, float]:
     before = _resident()
-    sessions = Catalogue(str(root / "config"), root / "state")
+    sessions = Catalog(str(root / "config"), root / "state")
     newest = _seconds(lambda: sessions.list(limit=50))
     again = _seconds(lambda: sessions.list(limit=50), _ROUNDS)
     sessions.list(text="kettle", limit=50)  # the first search reads what no listing has read
@@ -179,12 +179,12 @@ def _ours(root: Path) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _of_alice(sessions: Catalogue, records: SessionRecords) -> None:
+def _of_alice(sessions: Catalog, records: SessionRecords) -> None:
     own = frozenset(name for name, summary in records.summaries().items() if summary.owner == "alice")
     assert len(sessions.list(limit=50, only=own)) == 50
 
 
-def _grow(sessions: Catalogue) -> None:
+def _grow(sessions: Catalog) -> None:
     path = sessions.path_of(sessions.list(limit=50)[-1].session_id)
     assert path is not None
     message = _message("user", Path(path).stem, "/code/project-0", random.Random(1), "word " * 200, time.time())

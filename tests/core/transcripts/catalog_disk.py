@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.core.transcripts.session_catalogue import Catalogue
+from claude_code_mcp.core.transcripts.session_catalog import Catalog
 from claude_code_mcp.core.transcripts.transcript_lines import folder_of
 
 
@@ -20,8 +20,8 @@ class Disk:
         self.clock = 1_700_000_000
 
     @property
-    def catalogue(self) -> Catalogue:
-        return Catalogue(str(self.config))
+    def catalog(self) -> Catalog:
+        return Catalog(str(self.config))
 
     def write(self, content: bytes, *, cwd: str | None = None, session_id: str | None = None) -> str:
         session_id = session_id or str(uuid.uuid4())
@@ -62,5 +62,5 @@ def typed(session_id: str, display: str, at: int, project: str) -> dict[str, Any
     return {"display": display, "timestamp": at * 1000, "project": project, "sessionId": session_id}
 
 
-def ids(catalogue: Catalogue, **question: Any) -> list[str]:
-    return [entry.session_id for entry in catalogue.list(**question)]
+def ids(catalog: Catalog, **question: Any) -> list[str]:
+    return [entry.session_id for entry in catalog.list(**question)]

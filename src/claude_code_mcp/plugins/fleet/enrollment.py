@@ -1,6 +1,6 @@
 """Admission of machines to a fleet.
 
-`Enrolment` answers tickets and the operator in the process that runs the server, because only that can change the
+`Enrollment` answers tickets and the operator in the process that runs the server, because only that can change the
 server's keys. `join` is the other side of a ticket; `ask_operator` of `fleet ticket` and `fleet remove`.
 """
 
@@ -36,7 +36,7 @@ _REQUEST_SECONDS = 20.0
 """Admission needs a change of the server's configuration and a reload."""
 
 
-class Enrolment:
+class Enrollment:
     """Answers while `serving` runs. One change at a time: each is on disk and active before the next."""
 
     def __init__(

@@ -1,16 +1,16 @@
-// The colours of the code in a change, line by line. The changed part of a line is marked.
+// The colors of the code in a change, line by line. The changed part of a line is marked.
 
 import { signal, type Signal } from "@preact/signals";
 import { type ComponentChildren } from "preact";
-import { coloured, findParts } from "./code_block";
+import { colored, findParts } from "./code_block";
 import { changedPart, type Row } from "./diff";
 import type { HighlightPart } from "./highlighter";
 import { visible } from "./words";
 
-/** The colours of the lines of a change. The lines before the change are highlighted as one piece of code, and the lines
+/** The colors of the lines of a change. The lines before the change are highlighted as one piece of code, and the lines
  * after it as another. */
-export class Colours {
-  /** Increases whenever more colours are known. */
+export class Colors {
+  /** Increases whenever more colors are known. */
   readonly known: Signal<number> = signal(0);
   private readonly parts = new Map<Row, readonly HighlightPart[]>();
 
@@ -46,20 +46,20 @@ export class Colours {
 /** The text of a row. The part that differs from its partner is marked, unless less than a third of the row is the same. */
 export function source(row: Row, partner: Row | undefined, parts: readonly HighlightPart[]): ComponentChildren {
   const [start, end] = partner === undefined ? [0, 0] : changedPart(row.text, partner.text);
-  if (start + (row.text.length - end) < row.text.length / 3 || end <= start) return withColours(visible(row.text), parts);
+  if (start + (row.text.length - end) < row.text.length / 3 || end <= start) return withColors(visible(row.text), parts);
   const [before, changed, after] = [visible(row.text.slice(0, start)), visible(row.text.slice(start, end)), visible(row.text.slice(end))];
   const first = before.length;
   const last = first + changed.length;
   return [
-    withColours(before, cutOut(parts, 0, first)),
-    <mark>{withColours(changed, cutOut(parts, first, last))}</mark>,
-    withColours(after, cutOut(parts, last, Infinity)),
+    withColors(before, cutOut(parts, 0, first)),
+    <mark>{withColors(changed, cutOut(parts, first, last))}</mark>,
+    withColors(after, cutOut(parts, last, Infinity)),
   ];
 }
 
-function withColours(text: string, parts: readonly HighlightPart[]): ComponentChildren {
+function withColors(text: string, parts: readonly HighlightPart[]): ComponentChildren {
   if (parts.map(([, each]) => each).join("") !== text) return text;
-  return coloured(parts);
+  return colored(parts);
 }
 
 /** The parts between two offsets. */

@@ -93,9 +93,9 @@ class Entry:
     """Where a searched text occurs in the conversation."""
 
 
-# `Catalogue.list` hides the built-in within its class.
-CatalogueEntries = list[Entry]
-CatalogueOrder = list[tuple[float, str]]
+# `Catalog.list` hides the built-in within its class.
+CatalogEntries = list[Entry]
+CatalogOrder = list[tuple[float, str]]
 IndexRow = tuple[File, str, str]
 """A file, its facts and its searchable text."""
 
@@ -118,13 +118,13 @@ class _Order:
     marked: object
     opened: int
     """The number of transcripts that had been opened."""
-    sessions: "CatalogueOrder"
+    sessions: "CatalogOrder"
 
 
 _NO_HISTORY: dict[str, HistoryEntry] = {}
 
 
-class Catalogue:
+class Catalog:
     """The sessions of one configuration directory of the CLI."""
 
     def __init__(self, config_dir: str, state_dir: Path | None = None, projects: ProjectFolders | None = None) -> None:
@@ -189,7 +189,7 @@ class Catalogue:
         only: frozenset[str] | None = None,
         archived: bool = False,
         by_name: bool = False,
-    ) -> CatalogueEntries:
+    ) -> CatalogEntries:
         """At most `limit` sessions after the first `offset`, pinned ones first, then the newest. Filters: directory
         `project`, ids in `only`, and `text` in title, prompts, directory, branch, tag or id or, with `whole`, anywhere
         in the conversation. Archived sessions are listed only on request, and then alone. With `by_name`, directories
@@ -494,8 +494,8 @@ class _Directory:
     """A requested directory, in any spelling; with `by_name`, only its name."""
 
     def __init__(self, path: str, *, by_name: bool = False) -> None:
-        identity: Callable[[str], object] = normalised if by_name else _identity
-        self._spellings = (normalised(path),) if by_name else (_resolved(path), os.path.abspath(path))
+        identity: Callable[[str], object] = normalized if by_name else _identity
+        self._spellings = (normalized(path),) if by_name else (_resolved(path), os.path.abspath(path))
         self._identity_of = lru_cache(maxsize=_MAX_CACHED)(identity)
         self._may_have: Callable[[str], bool] = lru_cache(maxsize=_MAX_CACHED)(
             lambda folder: any(in_folder(spelling, folder) for spelling in self._spellings)
@@ -522,7 +522,7 @@ def _identity(directory: str) -> object:
     return status.st_dev, status.st_ino
 
 
-def normalised(directory: str) -> str:
+def normalized(directory: str) -> str:
     """Equal for spellings of a directory that differ only in letters; does not read the disk."""
     return unicodedata.normalize("NFC", os.path.abspath(directory))
 

@@ -1,4 +1,4 @@
-"""What an organisation's managed settings say about MCP servers holds for the hub as it does for Claude Code.
+"""What an organization's managed settings say about MCP servers holds for the hub as it does for Claude Code.
 
 The rows are decided by the hub and by the real Claude Code, side by side."""
 
@@ -131,7 +131,7 @@ def allowed_by(configuration: HubConfig) -> set[str]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_hub_decides_by_the_lists_of_the_organisation(tmp_path: Path, case: Case) -> None:
+def test_the_hub_decides_by_the_lists_of_the_organization(tmp_path: Path, case: Case) -> None:
     found = read(tmp_path, case.settings, {name: entry for name, (entry, _) in case.servers.items()})
     assert allowed_by(found) == {name for name, (_, good) in case.servers.items() if good}
     for server in found.servers.values():
@@ -295,10 +295,10 @@ def test_a_wrong_entry_is_reported_and_the_others_hold(tmp_path: Path) -> None:
     assert any("serverName" in str(problem) for problem in found.problems)
 
 
-# -- servers that the organisation provides ----------------------------------------------------------------------------
+# -- servers that the organization provides ----------------------------------------------------------------------------
 
 
-def test_where_the_organisation_provides_servers_they_are_the_only_ones(tmp_path: Path) -> None:
+def test_where_the_organization_provides_servers_they_are_the_only_ones(tmp_path: Path) -> None:
     provided = {"mcpServers": {"given": program(), "denied": program(), "variable": {"command": "${TOOL}"}}}
     settings = {"deniedMcpServers": [{"serverName": "denied"}], "allowedMcpServers": []}
     managed = write(
@@ -371,7 +371,7 @@ async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift
 async def test_the_hub_of_a_client_hears_of_a_denial_that_comes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox, where: str
 ) -> None:
-    """Its users may be in several projects, so that it follows none of their files; an organisation's it does."""
+    """Its users may be in several projects, so that it follows none of their files; an organization's it does."""
     managed = write(tmp_path / "managed", {"managed-settings.json": "{}"})
     monkeypatch.setattr(config_files, "managed_directory", lambda: managed)
     (sandbox.home / ".claude.json").write_text(json.dumps({"mcpServers": {"notes": program(), "other": program()}}))
@@ -396,7 +396,7 @@ async def test_the_hub_of_a_client_hears_of_a_denial_that_comes_later(
     await hubs.close()
 
 
-def test_an_organisation_provides_servers_that_need_no_list_and_can_be_denied(tmp_path: Path) -> None:
+def test_an_organization_provides_servers_that_need_no_list_and_can_be_denied(tmp_path: Path) -> None:
     provided = {
         "wiki": {"type": "http", "url": "https://wiki.example/mcp"},
         "old": {"type": "sse", "url": "https://old.example/sse"},
