@@ -79,7 +79,7 @@ class Server:
             if result is not None:
                 answer(id_, result)
 
-    def result(self, method: str, params: Message) -> Message:  # noqa: PLR0911 - one for each method
+    def result(self, method: str, params: Message) -> Message:
         match method:
             case "initialize":
                 info = {"name": "full", "version": "1"}
@@ -106,7 +106,7 @@ class Server:
                 return {"completion": {"values": [params["argument"]["value"] + "da"]}}
         return {}
 
-    def call(self, params: Message, id_: Any) -> Message | None:  # noqa: PLR0911 - one for each tool
+    def call(self, params: Message, id_: Any) -> Message | None:
         arguments = params.get("arguments") or {}
         match params["name"]:
             case "pid":

@@ -98,7 +98,7 @@ class StepCounter:
         match = self._run(self._program, text, 0, full=full)
         return None if match is None else match[0]
 
-    def _run(  # noqa: PLR0912 - a branch for each kind of step, in one loop since it runs a million times
+    def _run(
         self,
         program: Program,
         text: str,

@@ -205,7 +205,7 @@ class _Writing:
         return shown
 
 
-def _in_short(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911, PLR0912 - one line for each kind
+def _in_short(event: Event) -> dict[str, Any] | None:
     """The short form of an event; None for fragments and for events that also appear as readable lines."""
     match event:
         case Output():

@@ -127,9 +127,7 @@ class SessionResources:
         text = f"{page.text}\n\n[more: {following}]"
         return _contents(uri, text, MARKDOWN_TYPE, turns=page.turns, nextCursor=page.next_cursor, next=following)
 
-    async def _data(  # noqa: PLR0911 - one for each view
-        self, address: ResourceAddress, caller: Caller
-    ) -> dict[str, Any]:
+    async def _data(self, address: ResourceAddress, caller: Caller) -> dict[str, Any]:
         """Any view except the transcript, as JSON."""
         service, query, redactor = self._service, address.query, self._service.redaction
         if address.view == "list":

@@ -1,7 +1,7 @@
 """What frames may say: a table of forged ones and of real ones, each with what becomes of it."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +10,23 @@ import pytest
 from claude_code_mcp.core.claude.protocol import ControlRequest, Frame, Result, parse_frame
 from claude_code_mcp.core.model.tool_names import plain_name
 from claude_code_mcp.core.model.usage import Usage
-from claude_code_mcp.core.sessions.live.frame_claims import CallClaim, FalseClaim, FrameClaims
+from claude_code_mcp.core.sessions.live.frame_claims import CallClaim, ClaimContext, FalseClaim, FrameClaims
 
 OWN = "11111111-1111-4111-8111-111111111111"
 TABLE = json.loads((Path(__file__).parents[2] / "scenarios" / "attacks" / "frames.json").read_text())
 
 
-@dataclass
-class Context:
-    in_turn: bool = True
-    after_interruption: bool = False
-    open_requests: int = 1
-    taken: dict[str, str] = field(default_factory=dict)
-
-    def why_taken(self, session_id: str) -> str | None:
-        return self.taken.get(session_id)
+def knowing(
+    turn: bool = True, interrupted: bool = False, requests: int = 1, taken: Mapping[str, str] | None = None
+) -> ClaimContext:
+    return ClaimContext(turn, interrupted, requests, (taken or {}).get)
 
 
 def parsed(frame: Any) -> Frame:
     return parse_frame((frame if isinstance(frame, str) else json.dumps(frame)).encode())
 
 
-def reaction(claims: FrameClaims, frame: Frame, context: Context) -> str:
+def reaction(claims: FrameClaims, frame: Frame, context: ClaimContext) -> str:
     """What becomes of a frame: `acted` on, `ignored`, or what is known of the call that it is."""
     acted = claims.check(frame, context)
     if isinstance(frame, ControlRequest) and frame.subtype == "mcp_message" and "message" in frame.request:
@@ -46,18 +41,18 @@ def test_the_table_of_frames(row: dict[str, Any]) -> None:
     for number, text in enumerate(row.get("sent", [])):
         claims.message_sent(f"message-{number}", text)
     for frame in row.get("earlier", []):
-        claims.check(parsed(frame), Context())
+        claims.check(parsed(frame), knowing())
     for use, tool, allowed in row.get("answers", []):
         claims.use_answered(use, tool, allowed)
     for frame in row.get("afterward", []):
-        claims.check(parsed(frame), Context())
+        claims.check(parsed(frame), knowing())
     for frame in row.get("calls", []):
-        assert reaction(FrameClaims(OWN), parsed(frame), Context()) == "unknown"
+        assert reaction(FrameClaims(OWN), parsed(frame), knowing()) == "unknown"
         call = parsed(frame)
         assert isinstance(call, ControlRequest)
         params = call.request["message"]["params"]
         assert claims.call_claimed("mcp__x__pay", params) is CallClaim.ALLOWED
-    context = Context(row.get("turn", True), row.get("interrupted", False), row.get("open", 1), row.get("taken", {}))
+    context = knowing(row.get("turn", True), row.get("interrupted", False), row.get("open", 1), row.get("taken", {}))
     before = claims.session_id
     if row["reaction"] == "ended":
         with pytest.raises(FalseClaim, match=row["reason"]):
@@ -87,7 +82,7 @@ def test_the_id_of_a_cleared_conversation_is_followed() -> None:
     claims = FrameClaims(OWN)
     claims.message_sent("m", "/clear")
     new = "33333333-3333-4333-8333-333333333333"
-    assert claims.check(parsed({"type": "system", "subtype": "init", "session_id": new}), Context())
+    assert claims.check(parsed({"type": "system", "subtype": "init", "session_id": new}), knowing())
     assert claims.session_id == new
 
 
@@ -95,7 +90,7 @@ def test_what_was_remembered_is_bounded() -> None:
     claims = FrameClaims(OWN)
     for number in range(20_000):
         claims.check(
-            parsed({"type": "control_request", "request_id": str(number), "request": {"subtype": "x"}}), Context()
+            parsed({"type": "control_request", "request_id": str(number), "request": {"subtype": "x"}}), knowing()
         )
         claims.use_answered(f"toolu_{number}", "mcp__x__pay", {})
     assert len(claims._requests) <= 10_000

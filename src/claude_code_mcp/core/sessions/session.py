@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 class Session:
     """One conversation. It is live while it has a process and parked otherwise; the next message resumes it."""
 
-    def __init__(  # noqa: PLR0915 - one statement for each attribute
+    def __init__(
         self,
         session_id: str,
         options: SessionOptions,

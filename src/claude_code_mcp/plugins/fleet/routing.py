@@ -154,7 +154,7 @@ def route(method: str, params: JsonObject, principal: str) -> RequestRoute:
     return RequestRoute(Goal.ANY, params)
 
 
-def _tool_route(params: JsonObject, principal: str) -> RequestRoute:  # noqa: PLR0911 - one for each kind of call
+def _tool_route(params: JsonObject, principal: str) -> RequestRoute:
     name, call_arguments = params.get("name"), params.get("arguments") or {}
     if not isinstance(name, str) or not isinstance(call_arguments, Mapping):
         return RequestRoute(Goal.ANY, params)  # the machine refuses it

@@ -92,9 +92,7 @@ class Managed(ToolOutput):
         return self.message or ""
 
 
-async def manage_session(  # noqa: PLR0911, PLR0912 - one for each action
-    call: Call, arguments: ManageSession
-) -> Reply:
+async def manage_session(call: Call, arguments: ManageSession) -> Reply:
     service, caller, session_id, text = call.service, call.caller, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":

@@ -22,10 +22,10 @@ running, and earlier frames. An impossible frame ends the process (`FalseClaim`)
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from ...claude.protocol import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
 from ...model.session_id import is_session_id
@@ -56,23 +56,18 @@ class CallClaim(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ClaimContext(Protocol):
+@dataclass(frozen=True, slots=True)
+class ClaimContext:
     """What the session knows when a frame arrives."""
 
-    @property
-    def in_turn(self) -> bool:
-        """Whether a turn is running."""
-
-    @property
-    def after_interruption(self) -> bool:
-        """Whether no turn is running because the session ended it, and the process may still be sending its frames."""
-
-    @property
-    def open_requests(self) -> int:
-        """How many requests of the process are waiting for an answer, including this one."""
-
-    def why_taken(self, session_id: str) -> str | None:
-        """Why a session cannot continue under this id; None if the id is new and free."""
+    in_turn: bool
+    """Whether a turn is running."""
+    after_interruption: bool
+    """Whether no turn is running because the session ended it, and the process may still be sending its frames."""
+    open_requests: int
+    """How many requests of the process are waiting for an answer, including this one."""
+    why_taken: Callable[[str], str | None]
+    """Returns why a session cannot continue under an id; None if the id is new and free."""
 
 
 @dataclass(slots=True)
@@ -175,7 +170,10 @@ class FrameClaims:
         if frame.role == "assistant":
             for block in frame.content:
                 if block.get("type") == "tool_use" and str(block.get("name")).startswith(PREFIX):
-                    self._announce(str(block.get("id")), str(block["name"]), block.get("input"))
+                    name = str(block["name"])
+                    use = self._use(str(block.get("id")), name)
+                    if not (use.allowed or use.denied):  # an answer takes precedence over the announced input
+                        use.name, use.digest, use.announced = name, _digest(block.get("input")), True
         if frame.from_subagent or context.in_turn:  # background subagents continue without a turn
             return True
         # A request such as a model change makes Claude Code write a user message between two turns.
@@ -224,11 +222,6 @@ class FrameClaims:
             use.allowed = False
             return CallClaim.ALLOWED
         return CallClaim.ANNOUNCED if use.announced else CallClaim.UNKNOWN
-
-    def _announce(self, use_id: str, name: str, tool_input: object) -> None:
-        use = self._use(use_id, name)
-        if not (use.allowed or use.denied):  # an answer takes precedence over the announced input
-            use.name, use.digest, use.announced = name, _digest(tool_input), True
 
     def _use(self, use_id: str, name: str) -> _ToolUse:
         use = self._uses.setdefault(use_id, _ToolUse(name, None))

@@ -32,7 +32,7 @@ from ...policy.rules import Decision, Verdict
 from ..callers.policy_enforcer import tool_behind
 from ..file_changes import EDITING_TOOLS, changed_file, file_change
 from ..verdicts import Occasion
-from .frame_claims import CallClaim, FalseClaim, FrameClaims
+from .frame_claims import CallClaim, ClaimContext, FalseClaim, FrameClaims
 from .live_process import LiveProcess
 from .session_traces import within_turn
 
@@ -53,28 +53,8 @@ class FrameRouter:
         self._comparing: set[str] = set()
         """The ids of requests whose diff is being computed."""
 
-    # -- what the session knows (`ClaimContext`) ------------------------------------------------------------------
-
-    @property
-    def in_turn(self) -> bool:
-        return self._session.turn_runner.current is not None
-
-    @property
-    def after_interruption(self) -> bool:
-        return self._session.turn_runner.current is None and self._session.turn_runner.last_interrupted
-
-    @property
-    def open_requests(self) -> int:
-        process = self._session.process.process
-        return process.open_requests if process is not None else 0
-
-    def why_taken(self, session_id: str) -> str | None:
-        live = self._session.process.live
-        return live.why_taken(session_id) if live is not None else "no process is running"
-
-    # -- frames ---------------------------------------------------------------------------------------------------
-
     def frame_received(self, frame: Frame) -> None:
+        """Check a frame, log it, then let it have its effect."""
         session = self._session
         session.stall_timer.touch()
         if frame.__class__ is StreamEvent:  # by far the most frequent, and only for display
@@ -82,52 +62,53 @@ class FrameRouter:
             if not session.activity.write_stream_event(frame):
                 session.costs.streamed(frame.raw)
             return
-        live = session.process.live
+        live, process, turns = session.process.live, session.process.process, session.turn_runner
         assert live is not None
+        claims, in_turn = live.claims, turns.current is not None
+        open_requests = process.open_requests if process is not None else 0
         try:
-            counts = live.claims.check(frame, self)
+            counts = claims.check(
+                frame, ClaimContext(in_turn, not in_turn and turns.last_interrupted, open_requests, live.why_taken)
+            )
         except FalseClaim as claim:
             # Not logged: the log must contain only accepted frames.
-            session.turn_runner.end_for_violation(f"{claim} ({describe(frame)})")
+            turns.end_for_violation(f"{claim} ({describe(frame)})")
             return
         replica = session.deps.replica
         if replica is not None and isinstance(frame, Other) and frame.raw.get("type") == "transcript_mirror":
             # Not logged: the log already has all of it.
-            replica.mirror_received(live.claims.session_id, frame)
+            replica.mirror_received(claims.session_id, frame)
             return
         session.activity.write(frame)
         # Also for frames without any other effect: the tokens are paid for.
         if isinstance(frame, Conversation):
             session.costs.answer_received(frame)
-        if counts:
-            self._act_on(frame, live.claims)
-        elif isinstance(frame, Result):
-            session.turn_runner.late_result(frame)
-
-    def _act_on(self, frame: Frame, claims: FrameClaims) -> None:
-        session = self._session
+        if not counts:
+            if isinstance(frame, Result):
+                turns.late_result(frame)
+            return
         match frame:
             case Conversation():
-                session.turn_runner.answer_received(frame)
+                turns.answer_received(frame)
             case Result():
-                session.turn_runner.result_received(frame)
+                turns.result_received(frame)
             case System() if frame.subtype == "init":
                 # After `/clear` the process writes another conversation, and this frame has its id. Change the id
                 # first: the turn is reported under it.
                 if claims.session_id != session.id:
                     session.move_to(claims.session_id)
-                session.turn_runner.process_began_turn()
+                turns.process_began_turn()
             case System() if frame.subtype == "compact_boundary":
-                session.turn_runner.conversation_compacted()
+                turns.conversation_compacted()
             case ControlRequest():
                 self._request_received(frame, claims)
             case ControlCancel():
                 self._comparing.discard(frame.id)
                 session.open_questions.withdraw(frame.id)
             case Lifecycle():
-                session.turn_runner.message_reported(frame)
-            case Other() if frame.raw.get("type") == "conversation_reset" and session.process.live is not None:
-                session.process.live.conversation_reset = True
+                turns.message_reported(frame)
+            case Other() if frame.raw.get("type") == "conversation_reset":
+                live.conversation_reset = True
 
     def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
         session = self._session
