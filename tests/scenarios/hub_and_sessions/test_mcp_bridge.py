@@ -12,6 +12,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from claude_code_mcp.core.claude.protocol import ControlRequest, parse_frame
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.events import Output
 from claude_code_mcp.core.model.outcome import OutcomeCode
@@ -202,3 +203,32 @@ async def test_a_session_that_begins_in_a_spare_process_has_the_servers_too(star
     assert session.id == spare.id
     assert "mcp__x__echo" in offered(rig, session.id)
     assert "[progress] x: 1 of 3 step 1" in [one.line for one in session.log.after(0) if isinstance(one, Output)]
+
+
+@ON_SHARED_LOOP
+async def test_a_call_that_is_permitted_after_its_process_was_left_never_reaches_the_server(
+    rig: Rig, session: Session, tmp_path: Path
+) -> None:
+    """A person may answer just when the process is being closed."""
+    await rig.say(session, "ready")
+    live, note, permitted = session.process.live, tmp_path / "note", asyncio.Event()
+    assert live is not None
+    assert live.bridge is not None
+    assert live.process is not None
+
+    async def permit() -> None:
+        await permitted.wait()
+
+    params = {"name": "wait", "arguments": {"note": str(note)}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    request = {"subtype": "mcp_message", "server_name": "x", "message": message}
+    frame = parse_frame(json.dumps({"type": "control_request", "request_id": "late", "request": request}).encode())
+    assert isinstance(frame, ControlRequest)
+    answering = asyncio.ensure_future(live.bridge.answer(live.process, frame, permit))
+    await asyncio.sleep(0)
+    session.park()
+    permitted.set()
+    await asyncio.wait_for(answering, LONG)
+    await session.closed()
+    await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
+    assert not note.exists()

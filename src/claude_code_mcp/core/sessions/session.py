@@ -24,7 +24,7 @@ from ..errors import (
     SessionBusy,
     SessionNotFound,
 )
-from ..model.events import Spent, Stalled, WaitChanged
+from ..model.events import ProcessChanged, Spent, Stalled, WaitChanged
 from ..model.image import Image
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
@@ -159,7 +159,8 @@ class Session:
 
     @property
     def pid(self) -> int | None:
-        return self.process.pid
+        process = self.process.process
+        return process.pid if process is not None else None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -573,11 +574,14 @@ class Session:
 
     def park(self) -> None:
         """Park the session: close its process, if any; the next message resumes it."""
-        self.process.park()
+        if self.process.live is not None:
+            self.log.append(ProcessChanged("parked", self.pid))
+            self.process.leave()
 
     async def closed(self) -> None:
         """Wait until every process that this session released has ended."""
-        await self.process.closed()
+        if self.process.previous is not None:
+            await self.process.previous.gone()
 
     async def cancel(self) -> None:
         """End the session permanently and close its process in the background. It accepts no more messages.

@@ -91,7 +91,9 @@ class SessionQuestions:
                 self.withdraw(frame.id)
             else:
                 denial = session.verdicts.give_up(Occasion.QUESTION, tool, request.get("input"))
-                session.process.reply(frame.id, {"behavior": "deny", "message": denial.message})
+                process = session.process.process
+                if process is not None:
+                    process.answer(frame.id, {"behavior": "deny", "message": denial.message})
 
     def _ask(
         self,
@@ -208,12 +210,16 @@ class SessionQuestions:
         denied = body is not None and body.get("behavior") == "deny"
         if denied:  # a permission, a plan or an answer: the CLI reports each denial as an error
             session.readable_lines.mark_denied(question.tool_use_id)
-        if body is not None and question.tool_name.startswith(PREFIX):
+        live, process = session.process.live, session.process.process
+        if body is not None and live is not None and process is not None and question.tool_name.startswith(PREFIX):
             updated = body.get("updatedInput")
             granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
             # Before the reply: the call that it allows may be the very next frame.
-            session.process.use_answered(question.tool_use_id, question.tool_name, granted)
-        session.process.reply(request_id, body)
+            live.claims.use_answered(question.tool_use_id, question.tool_name, granted)
+        if process is not None and body is not None:
+            process.answer(request_id, body)
+        elif process is not None:
+            process.refuse(request_id, "the question was withdrawn")
         # After the reply: an answer that cannot be delivered changes nothing for later calls.
         if allowance is not None:
             if question.kind is QuestionKind.PLAN_REVIEW:

@@ -246,7 +246,7 @@ class TurnRunner:
             if self.current is turn:
                 if flaw is not None:
                     outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
-                    session.process.park()  # the next process continues from the disk
+                    session.park()  # the next process continues from the disk
                 self.end(outcome)
         finally:
             process.release()
@@ -291,7 +291,7 @@ class TurnRunner:
         else:
             session.state_tracker.move(outcome.state, outcome.detail)
             if session.process.live is not None and session.process.live.budget_outdated:
-                session.process.park()
+                session.park()
         turn.ended.set()
 
     def _wait_after(self, turn: Turn, outcome: Outcome) -> LimitWait | None:
@@ -356,7 +356,7 @@ class TurnRunner:
         """End the turn because the process sent an impossible frame: it is released, and all delivered messages end
         with that outcome."""
         outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_VIOLATION.format(reason))
-        self._session.log.append(ProcessChanged("protocol_violation", self._session.process.pid, reason))
+        self._session.log.append(ProcessChanged("protocol_violation", self._session.pid, reason))
         turn = self.current or self.begin(None)  # without one nothing would be reported or recorded
         turn.ending_as = None  # a pending interruption did not end it
         self.give_up(outcome)
@@ -576,7 +576,7 @@ class TurnRunner:
         # Before the process is left, which charges unclaimed usage: here it is part of the outcome.
         usage = session.costs.lost_usage()
         crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
-        session.log.append(ProcessChanged("ended", session.process.pid, exit_.reason))
+        session.log.append(ProcessChanged("ended", session.pid, exit_.reason))
         if turn is None or not untouched:
             self.give_up(crash)
             return
@@ -605,7 +605,7 @@ class TurnRunner:
         process wrote there must not run twice, and gets the outcome of the crash.
         """
         session, deps = self._session, self._session.deps
-        await session.process.closed()
+        await session.closed()
         await asyncio.to_thread(deps.launcher.end_stray, session.id)
         doubtful = frozenset(message.id for message in session.messages.open if message.sent_again)
         if not doubtful:

@@ -188,7 +188,8 @@ class FrameRouter:
             method, params = str(message.get("method") or ""), _mapping(message.get("params"))
         if method != "tools/call":
             with within_turn(session.id, params):
-                live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
+                permit = partial(self._permit_reading, name, method, params)
+                session.deps.start_task(live.bridge.answer(process, frame, permit))
             return
         tool = plain_name(name, str(params.get("name")))
         try:
@@ -196,10 +197,11 @@ class FrameRouter:
         except FalseClaim as false:
             session.turn_runner.end_for_violation(f"{false} ({describe(frame)})")
             return
-        failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
+        failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else lambda: None
         # The task started for it keeps this context.
         with within_turn(session.id, params):
-            live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
+            answering = live.bridge.answer(process, frame, partial(self._permit_call, tool, params, claim), failed)
+            session.deps.start_task(answering)
 
     async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
         """Raise PermissionDenied if the policy denies what the message would read."""

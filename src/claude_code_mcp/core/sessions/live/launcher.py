@@ -146,16 +146,27 @@ class Launcher:
 
     # -- the start --------------------------------------------------------------------------------------------
 
-    async def start(self, listener: ProcessListener, launch: Launch, start: ConversationStart) -> ClaudeProcess:
-        """Spawn the process; it is not initialized yet."""
+    async def spawn(self, listener: ProcessListener, launch: Launch, conversation: ConversationStart) -> ClaudeProcess:
+        """Spawn a process; it is not initialised yet. ProcessFailed if that fails."""
         mark, options = new_mark(), self._final_options(launch)
         if options.debug_file is not None:
             debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))
             options = options.model_copy(update={"debug_file": debug_file})
-        command, scratch = await asyncio.to_thread(self._prepare, launch, options, start, mark)
+        scratch = scratch_path(mark)
+
+        def prepare() -> tuple[CommandLine, list[str], dict[str, str], Path | None]:
+            """Make the home and write the files of the command; `Path` is their directory, if there are any."""
+            try:
+                self.home.make()
+                command, argv, variables = self._command(launch, options, conversation, scratch)
+                return command, argv, variables, write_files(command, scratch)
+            except OSError as error:
+                raise ProcessFailed(f"Claude Code could not be started: {error}") from None
+
+        command, argv, variables, written = await asyncio.to_thread(prepare)
         # The trace is not part of `key`: a spare process has none and can be used anyway.
-        argv, variables = self._invocation(launch, options, command)
-        environment = build_environment(self.environment, {**trace_variables(start.session_id), **variables}, mark)
+        traced = {**trace_variables(conversation.session_id), **variables}
+        environment = build_environment(self.environment, traced, mark)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
                 listener,
@@ -163,14 +174,13 @@ class Launcher:
                 cwd=launch.cwd,
                 environment=environment,
                 mark=mark,
-                session_id=start.session_id,
-                scratch=scratch,
+                session_id=conversation.session_id,
+                scratch=written,
                 options=ChildOptions(limits=self.home.limits),
             )
-        # Even if the command has no files: the sockets that lead out of the sandbox are created there.
-        scratch = scratch_path(mark)
+        # With `scratch` even if the command has no files: the sockets that lead out of the sandbox are created there.
         entered = self.home.enclosure.entered(
-            argv, options, launch.cwd, command.files, scratch, environment, conversation=start
+            argv, options, launch.cwd, command.files, scratch, environment, conversation=conversation
         )
         async with entered as (isolated, ways):
             process = await ClaudeProcess.start(
@@ -179,7 +189,7 @@ class Launcher:
                 cwd="/",  # the sandbox changes to its own directory
                 environment=isolated.environment,
                 mark=mark,
-                session_id=start.session_id,
+                session_id=conversation.session_id,
                 scratch=scratch,
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
@@ -198,42 +208,32 @@ class Launcher:
             options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
         return options
 
-    def _prepare(
-        self, launch: Launch, options: SessionOptions, start: ConversationStart, mark: str
-    ) -> tuple[CommandLine, Path | None]:
-        """Prepare the home; return the command line and the directory of its files, if any. ProcessFailed if that
-        fails. Blocks on the disk."""
-        try:
-            self.home.make()
-            scratch = scratch_path(mark)
-            command = build_command(options, start, scratch, **self._command_inputs(launch, options))
-            return command, write_files(command, scratch)
-        except OSError as error:
-            raise ProcessFailed(f"Claude Code could not be started: {error}") from None
-
-    def _command_inputs(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
-        """The arguments of `build_command` in addition to the options."""
+    def _command(
+        self, launch: Launch, options: SessionOptions, conversation: ConversationStart, scratch: Path
+    ) -> tuple[CommandLine, list[str], dict[str, str]]:
+        """The command with its files, which belong in `scratch`; the program with its arguments; and the variables that
+        the process gets in addition to the home's. Reads the user's configuration."""
+        # A server inside a session treats its client as the local user, so only that user's sessions have one.
+        nested = self.nested if launch.owner == LOCAL else {}
         # The registrations of this server itself, which the session must neither start nor call.
         left_out: list[Mapping[str, Any]] = []
-        if not options.strict_mcp_config and not self._nested(launch):
+        if not options.strict_mcp_config and not nested:
             commands = own_registrations({**self.environment, **options.env}, launch.cwd)
             left_out = [{"serverCommand": list(command)} for command in commands]
             left_out += [{"serverUrl": address} for address in self.own_addresses]
-        return {
-            "budget": launch.budget,
-            "rules": launch.rules,
-            "left_out": left_out,
-            "alone": self.home.own,
-            "variables": launch.variables,
-            "mirrored": launch.mirrored,
-        }
-
-    def _invocation(
-        self, launch: Launch, options: SessionOptions, command: CommandLine
-    ) -> tuple[list[str], dict[str, str]]:
-        """The program with its arguments, and the variables that the process gets in addition to the home's."""
-        variables = {**self._nested(launch), **launch.options.env, **command.variables}
-        return [self._executable(options), *command.arguments], variables
+        command = build_command(
+            options,
+            conversation,
+            scratch,
+            budget=launch.budget,
+            rules=launch.rules,
+            left_out=left_out,
+            alone=self.home.own,
+            variables=launch.variables,
+            mirrored=launch.mirrored,
+        )
+        variables = {**nested, **launch.options.env, **command.variables}
+        return command, [self._executable(options), *command.arguments], variables
 
     def key(self, launch: Launch) -> str | None:
         """A key that is equal for two launches of new conversations if the processes would be equal: same arguments,
@@ -242,8 +242,7 @@ class Launcher:
         options = self._final_options(launch)
         if options.debug or options.debug_file is not None:
             return None  # the process writes a file before a session uses it
-        command = build_command(options, ConversationStart(""), Path(), **self._command_inputs(launch, options))
-        argv, variables = self._invocation(launch, options, command)
+        command, argv, variables = self._command(launch, options, ConversationStart(""), Path())
         if is_traced() and {**self.environment, **variables}.get(_OWN_TELEMETRY):
             return None  # the process reads its trace when it starts, before there is a turn
         read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
@@ -254,10 +253,6 @@ class Launcher:
         home = [self.config_dir, self.home.enclosure is not None]
         parts = [*started_with, home, read]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-    def _nested(self, launch: Launch) -> Mapping[str, str]:
-        """A server inside a session treats its client as the local user, so only that user's sessions have one."""
-        return self.nested if launch.owner == LOCAL else {}
 
     async def initialize(self, process: ClaudeProcess, launch: Launch) -> None:
         """Wait until the process reports that it is ready; InvalidArgument if it rejects the options."""

@@ -12,17 +12,16 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...claude.command_line import ConversationStart, granted_rules, with_grants
 from ...claude.process import ClaudeProcess
-from ...claude.protocol import Frame, Raw, Result, System
+from ...claude.protocol import Frame, Result, System
 from ...errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
 from ...model.caller import LOCAL
-from ...model.events import ProcessChanged
 from ...model.options import SessionOptions
 from ...model.usage import Usage, at_least
 from ...processes.child import Exit
@@ -137,41 +136,58 @@ class LiveProcess:
         # Last, when everything that the task and `leave` use exists.
         self._starting = deps.start_task(self._start(self._place))
 
-    async def _make_bridge(self) -> McpBridge | None:
-        hub, owner = await self._hub_access.enter_async_context(self._deps.open_hub()), self._owner
-        if hub is None or owner.options.hub_servers == ():
-            return None
-        return McpBridge(
-            hub,
-            partial(usable_servers, hub, owner.options.hub_servers, self._deps.enforcer, owner.owner),
-            f"session:{owner.id}",
-            owner.cwd,
-            self._deps.start_task,
-            self._deps.redact,
-            lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - the owner may change
-            lambda server, form: self._frames.form_requested(server, form),  # noqa: PLW0108
-        )
-
     # -- start ------------------------------------------------------------------------------------------------
 
     async def _start(self, place: StartPlace) -> None:
+        """Wait for the slot's turn, open the hub, spawn and initialise the process; then report to the owner that it is
+        ready, or why not."""
+        deps, owner = self._deps, self._owner
+        failure: ClaudeCodeError | None = None
         try:
-            async with self._deps.slots.spawning(place):
-                self.bridge = await self._make_bridge()
-                process, launch = await self._spawn()
-                await self._deps.launcher.initialize(process, launch)
+            async with deps.slots.spawning(place):
+                hub = await self._hub_access.enter_async_context(deps.open_hub())
+                if hub is not None and owner.options.hub_servers != ():
+                    self.bridge = McpBridge(
+                        hub,
+                        partial(usable_servers, hub, owner.options.hub_servers, deps.enforcer, owner.owner),
+                        f"session:{owner.id}",
+                        owner.cwd,
+                        deps.start_task,
+                        deps.redact,
+                        lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - the owner may change
+                        lambda server, form: self._frames.form_requested(server, form),  # noqa: PLW0108
+                    )
+                conversation, used = ConversationStart(owner.id), Usage()
+                if self._find_start is not None:
+                    conversation, used = await deps.stores.threads.run(self._read_disk, self._find_start)
+                # Created before the first frame, with the totals of the transcript.
+                self.claims = FrameClaims(owner.id, used)
+                launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
+                self.budget, self.spent_before = launch.budget, owner.costs.spent_usd
+                spawning = asyncio.ensure_future(deps.launcher.spawn(self, launch, conversation))
+                try:
+                    process = self.process = await asyncio.shield(spawning)
+                except asyncio.CancelledError:
+                    # `leave` cancels the start. This waits for a process that is being spawned (milliseconds), so that
+                    # `_close` finds it in `self.process` and stops it.
+                    self.process = await spawning
+                    raise
+                if process.traffic is not None:
+                    process.traffic.counted = lambda usage: self._lifecycle.traffic_counted(usage)  # noqa: PLW0108
+                    process.traffic.why_refused = self._why_model_is_refused
+                self._lifecycle.process_started(process.pid, conversation.api_ms, carried=process.traffic is not None)
+                self._replicate()
+                await deps.launcher.initialize(process, launch)
             # Outside the limit on starts: a server that hangs must not block other starts.
-            await self._deps.launcher.check_servers(process, self._owner.options)
+            await deps.launcher.check_servers(process, owner.options)
             # It may have exited after its last answer: `process_ended` ignores a process that is not ready.
             if process.exited.done():
                 raise ProcessFailed(process.exited.result().reason)
         except ClaudeCodeError as error:
-            failure: ClaudeCodeError | None = error
+            failure = error
         except Exception:
-            log.exception("session %s could not be started", self._owner.id)
+            log.exception("session %s could not be started", owner.id)
             failure = ProcessFailed("Claude Code could not be started.")
-        else:
-            failure = None
         if self._closing is not None:
             return  # it was left while starting: nothing more is reported
         if failure is not None:
@@ -181,31 +197,6 @@ class LiveProcess:
         if self.bridge is not None:
             self.bridge.follow(process)
         self._lifecycle.process_ready()
-
-    async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
-        deps, owner = self._deps, self._owner
-        start, used = ConversationStart(owner.id), Usage()
-        if self._find_start is not None:
-            start, used = await deps.stores.threads.run(self._read_disk, self._find_start)
-        # Created before the first frame, with the totals of the transcript.
-        self.claims = FrameClaims(owner.id, used)
-        launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
-        self.budget, self.spent_before = launch.budget, owner.costs.spent_usd
-        spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
-        try:
-            self.process = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            # `leave` cancels the start. This waits for a process that is being spawned (milliseconds), so that `_close`
-            # finds it in `self.process` and stops it.
-            self.process = await spawning
-            raise
-        traffic = self.process.traffic
-        if traffic is not None:
-            traffic.counted = lambda usage: self._lifecycle.traffic_counted(usage)  # noqa: PLW0108 - it may change
-            traffic.why_refused = self._why_model_is_refused
-        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=traffic is not None)
-        self._replicate()
-        return self.process, launch
 
     def _replicate(self) -> None:
         """Start replicating what the process writes. A spare has no session yet."""
@@ -376,11 +367,13 @@ class LiveProcess:
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
-            # After the process, which may use the MCP servers until it ends.
-            await self._hub_access.aclose()
-            if self._deps.replica is not None and self._replicated is not None:
-                self._deps.replica.process_gone(self._replicated)
-            self._release_leases()
+            try:
+                # After the process, which may use the MCP servers until it ends.
+                await self._hub_access.aclose()
+            finally:
+                if self._deps.replica is not None and self._replicated is not None:
+                    self._deps.replica.process_gone(self._replicated)
+                self._release_leases()
 
     def _take_lease(self, session_id: str) -> None:
         """Take the lease; SessionBusy if another process has it."""
@@ -412,17 +405,13 @@ class CurrentProcess:
         self.live: LiveProcess | None = None
         self.starting = asyncio.Lock()
         """Held while a message, or a turn that lost its process, starts one."""
-        self._previous: LiveProcess | None = None
+        self.previous: LiveProcess | None = None
+        """The process that was left last, which may still be ending."""
         self._session = session
 
     @property
     def process(self) -> ClaudeProcess | None:
         return self.live.process if self.live is not None else None
-
-    @property
-    def pid(self) -> int | None:
-        process = self.process
-        return process.pid if process is not None else None
 
     @property
     def uses_model(self) -> bool:
@@ -438,7 +427,7 @@ class CurrentProcess:
     @property
     def dormant(self) -> bool:
         """Whether there is no process, not even one that is being closed."""
-        return self.live is None and (self._previous is None or self._previous.is_gone)
+        return self.live is None and (self.previous is None or self.previous.is_gone)
 
     def start(self, at_message: str | None = None) -> None:
         """Take lease and slot and start a process at a message of the conversation or at its end; SessionBusy or
@@ -455,19 +444,6 @@ class CurrentProcess:
             taken = LiveProcess(session, session.turn_runner, session.frames, session.deps, find_start)
         self.live = taken
 
-    def reply(self, request_id: str, body: Raw | None) -> None:
-        """Answer a question of the CLI; None tells it that no answer will come, if it still waits."""
-        process = self.process
-        if process is not None and body is not None:
-            process.answer(request_id, body)
-        elif process is not None:
-            process.refuse(request_id, "the question was withdrawn")
-
-    def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
-        """Note the answer to a question about a tool use: the input that it may run with, or None if denied."""
-        if self.live is not None and self.live.process is not None:
-            self.live.claims.use_answered(use_id, tool, tool_input)
-
     def leave(self) -> None:
         """Close the process, if any. The session can be resumed afterward."""
         # Removed first: everything called below sees a session without a process.
@@ -475,21 +451,10 @@ class CurrentProcess:
         if live is None:
             return
         live.leave()
-        self._previous = live
+        self.previous = live
         self._session.activity.process_left()
         self._session.turn_runner.charge_unclaimed(final=True)
         if live.conversation_reset:
             # It ended between `/clear` and the frame that names the new conversation. The old one must not return with
             # the next message, so the session continues under a new id of ours.
             self._session.move_to(str(uuid.uuid4()))
-
-    def park(self) -> None:
-        """Close an idle process; the next message resumes the session."""
-        if self.live is not None:
-            self._session.log.append(ProcessChanged("parked", self.pid))
-            self.leave()
-
-    async def closed(self) -> None:
-        """Wait until the process that was left last has ended."""
-        if self._previous is not None:
-            await self._previous.gone()

@@ -130,6 +130,7 @@ class McpBridge:
         """The servers that the process knows; it is started with the current ones."""
         self._process: ClaudeProcess | None = None
         self._announcing = asyncio.Lock()
+        self._closed = False
         self._unwatch = hub.watch_servers(self._on_servers_changed)
 
     @property
@@ -142,24 +143,15 @@ class McpBridge:
         """The entries for them in the CLI's MCP configuration."""
         return {name: {"type": "sdk", "name": name} for name in self.servers}
 
-    def forward(
+    async def answer(
         self,
         process: ClaudeProcess,
         frame: ControlRequest,
         permit: Callable[[], Awaitable[None]],
-        failed: Callable[[], None] | None = None,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Pass a message of the CLI to its server after `permit` returns, in a task that answers the request.
-        PermissionDenied from `permit` becomes the answer. `failed` is called if the server gives no result."""
-        self._start_task(self._answer(process, frame, permit, failed or (lambda: None)))
-
-    async def _answer(
-        self,
-        process: ClaudeProcess,
-        frame: ControlRequest,
-        permit: Callable[[], Awaitable[None]],
-        failed: Callable[[], None],
-    ) -> None:
+        """Pass a message of the CLI to its server after `permit` returns, and answer the request. PermissionDenied from
+        `permit` becomes the answer. `failed` is called if the server gives no result."""
         name, message = str(frame.request.get("server_name")), frame.request.get("message")
         server = self._servers.get(name)
         if server is None or not isinstance(message, dict):
@@ -167,15 +159,20 @@ class McpBridge:
             return
         try:
             await permit()
+            # The process may have been left before this task ran, or while a person was asked.
+            if self._closed:
+                process.refuse(frame.id, "the session's process is being closed")
+                return
             # Looked up after the permission, which may take minutes: the server may have been replaced by then.
             answer = await self._endpoint(process, name, server).answer(message)
             if answer is None or "result" not in answer:
                 failed()
             process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
         except PermissionDenied as denial:
-            process.answer(frame.id, {"mcp_response": _error(message.get("id"), denial.message)})
-        except ClaudeCodeError as error:
-            process.refuse(frame.id, error.message)
+            error = {"code": _DENIED, "message": denial.message}
+            process.answer(frame.id, {"mcp_response": {"jsonrpc": "2.0", "id": message.get("id"), "error": error}})
+        except ClaudeCodeError as failure:
+            process.refuse(frame.id, failure.message)
         except Exception:  # the CLI must always get an answer
             log.exception("a message from %s to the MCP server %s could not be answered", self._caller, server)
             process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
@@ -207,7 +204,8 @@ class McpBridge:
         self._report_progress(f"[progress] {server}: {f'{progress} {text}'.strip()}")
 
     def close(self) -> None:
-        """Close the endpoints, because the process is about to end."""
+        """Close the endpoints, because the process is about to end; no message reaches a server afterward."""
+        self._closed = True
         self._unwatch()
         for endpoint in self._endpoints.values():
             endpoint.close()
@@ -261,10 +259,6 @@ async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
         await process.request("mcp_message", timeout=_PUSH_TIMEOUT, server_name=server, message=message)
     except ProcessFailed as error:
         log.debug("a message from %s did not reach its session: %s", server, error.message)
-
-
-def _error(id_: object, message: str) -> Raw:
-    return {"jsonrpc": "2.0", "id": id_, "error": {"code": _DENIED, "message": message}}
 
 
 def _number_text(value: object) -> str:

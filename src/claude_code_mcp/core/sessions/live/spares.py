@@ -187,7 +187,7 @@ class Spare:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
             if frame.subtype == "mcp_message" and self._live.bridge is not None:
-                self._live.bridge.forward(process, frame, partial(_permit_handshake, frame))
+                self.deps.start_task(self._live.bridge.answer(process, frame, partial(_permit_handshake, frame)))
             else:
                 process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
 
