@@ -19,6 +19,7 @@ from ...core.errors import InvalidArgument, LimitReached
 from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.question import Closure, Resolution
 from ...core.model.states import State
+from ...core.rate_limit import MinuteLimit
 from ...core.service import Service
 from ...core.sessions.outside_sessions import OutsideSession, RemotePlace
 from ...server.transports.callers import Callers
@@ -39,6 +40,8 @@ _LAPSE = 3 * POLL_SECONDS
 """Seconds without a report after which the terminals of a machine are gone."""
 _MAX_MACHINES = 10
 """Maximum number of machines per caller."""
+_QUESTIONS_PER_MINUTE = 60
+"""Maximum number of new questions per caller: each has lines in the audit trail, and may be pushed."""
 _STATES = {"running": State.RUNNING, "waiting": State.WAITING, "idle": State.IDLE}
 
 
@@ -49,6 +52,9 @@ class ForwardedTerminals:
         self._service = service
         self._callers = callers
         self._room = BodyRoom(2 * MAX_REPORT)
+        self._new_questions = MinuteLimit(
+            lambda _: _QUESTIONS_PER_MINUTE, sentence="You may forward {most} new questions per minute"
+        )
         self._machines: dict[tuple[str, str], _Machine] = {}
         """By principal and by the sender's own id."""
         self._stopped = False
@@ -105,7 +111,7 @@ class ForwardedTerminals:
     def _new_machine(self, key: tuple[str, str]) -> "_Machine":
         if sum(principal == key[0] for principal, _ in self._machines) >= _MAX_MACHINES:
             raise LimitReached(f"Terminals of {_MAX_MACHINES} machines are already shown.")
-        machine = self._machines[key] = _Machine(self._service, *key)
+        machine = self._machines[key] = _Machine(self._service, self._new_questions, *key)
         return machine
 
     def _check_room(self, key: tuple[str, str], wanted: int) -> None:
@@ -125,8 +131,9 @@ class ForwardedTerminals:
 class _Machine:
     """One server that reports its terminals."""
 
-    def __init__(self, service: Service, principal: str, client: str) -> None:
+    def __init__(self, service: Service, new_questions: MinuteLimit, principal: str, client: str) -> None:
         self._service = service
+        self._new_questions = new_questions
         self._principal = principal
         self._client = client
         self.revision = ""
@@ -156,15 +163,15 @@ class _Machine:
         for session_id, terminal in reported.items():
             known = self.terminals.get(session_id)
             if known is None:
-                known = self.terminals[session_id] = _Terminal(
-                    self._service, self._principal, self._own_id(session_id), session_id, self.wake
-                )
+                own_id, count = self._own_id(session_id), partial(self._new_questions.take, self._principal)
+                known = _Terminal(self._service, self._principal, own_id, session_id, self.wake, count)
+                self.terminals[session_id] = known
             known.take(terminal, report.machine)
         self.revision = report.revision
 
     def _own_id(self, session_id: str) -> str:
         """The id of a session here: an id that the caller chooses could belong to another caller's session."""
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((self._principal, self._client, session_id))))
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, repr((self._principal, self._client, session_id))))
 
     async def wait_for_answers(self, seconds: float) -> list[RelayedAnswer]:
         """The answers to open questions, at once if there are any. An earlier report of this machine waits no
@@ -191,10 +198,18 @@ class _Terminal:
     """One session in a terminal of another machine."""
 
     def __init__(
-        self, service: Service, principal: str, own_id: str, session_id: str, answered: Callable[[], None]
+        self,
+        service: Service,
+        principal: str,
+        own_id: str,
+        session_id: str,
+        answered: Callable[[], None],
+        count_question: Callable[[], None],
     ) -> None:
+        """`count_question` raises RateLimited if there are too many new questions."""
         self._session_id = session_id
         self._answered = answered
+        self._count_question = count_question
         self._attended = False
         self._questions: dict[str, str] = {}
         """The open questions: their ids here, by key."""
@@ -215,6 +230,7 @@ class _Terminal:
             self._outside.withdraw(self._questions.pop(key), "it was answered elsewhere")
         for key, question in asked.items():
             if key not in self._questions and key not in self.answers:
+                self._count_question()
                 self._questions[key] = self._open(question)
         self._outside.report_state(_STATES[reported.state])
 
