@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.terminal.forwarder import Forwarder
 from claude_code_mcp.plugins.terminal.forwarding_connection import sign_in_at, storage
 from claude_code_mcp.plugins.terminal.forwarding_target import ForwardingPlace, new_target
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -187,6 +190,48 @@ async def test_nothing_is_forwarded_before_the_person_says_so_and_after_they_hav
     await forward("--off")
     await team.until_silent()
     assert server.broker.pending()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_the_end_is_noticed_also_where_changes_of_files_are_not_reported(
+    server: Service, sandbox: Sandbox
+) -> None:
+    place = ForwardingPlace(sandbox.root / "state")
+    place.write(new_target("http://127.0.0.1:1", TOKEN))
+    forwarder = Forwarder(server, place, list)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # With no descriptor left for the kernel's reports.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        running = asyncio.create_task(forwarder.run())
+        await asyncio.sleep(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await eventually(lambda: forwarder.target, "the target")
+    place.remove()
+    await eventually(lambda: forwarder.target is None, "the end")
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_one_sender_cannot_open_questions_without_end(team: Team) -> None:
+    """Each has lines in the audit trail, which has a limited size."""
+
+    def report(number: int) -> dict[str, Any]:
+        questions = [{"key": f"{number}-{key}", "tool": "Bash", "input": {"command": "true"}} for key in range(50)]
+        place = {"sessionId": "one", "directory": "/src", "title": "", "state": "waiting"}
+        return {"client": "mine", "revision": str(number), "terminals": [{**place, "questions": questions}]}
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=HANG_SECONDS) as sender:
+        send = asyncio.ensure_future(sender.post(f"{team.url}/terminals", json=report(1)))
+        assert (await team.question())["sessionId"]
+        refused = await sender.post(f"{team.url}/terminals", json=report(2))
+        assert (await send).status_code == 200
+    assert refused.status_code == 429, refused.text
+    assert "new questions per minute" in refused.text
+    assert len(await team.questions()) <= 60
+    assert team.audit.count('"question_opened"') <= 60
 
 
 async def test_an_answer_at_the_keyboard_withdraws_the_question_there(

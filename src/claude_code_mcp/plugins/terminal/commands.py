@@ -13,6 +13,7 @@ from typing import Any
 from ...client.conventions import add_config_file, add_json, print_outcome
 from ...core.config import Settings, load_settings
 from ...core.errors import ClaudeCodeError, InvalidArgument
+from ...core.model.text import visible
 from ...core.private_files import read_secret
 from ...plugin import Finding
 from .forwarding_target import ForwardingPlace, ForwardingTarget, new_target
@@ -113,7 +114,7 @@ def _forward(arguments: argparse.Namespace) -> int:
     target = new_target(arguments.url, _token_in(arguments.token_file) if arguments.token_file is not None else None)
     principal = asyncio.run(_sign_in(place, target))
     place.write(target)
-    text = f"Your terminals are shown on {target.url}, to {principal}. Stop with `{_FORWARD} --off`."
+    text = f"Your terminals are shown on {target.url}, to {visible(principal)}. Stop with `{_FORWARD} --off`."
     return print_outcome(arguments, {"url": target.url, "principal": principal}, text)
 
 

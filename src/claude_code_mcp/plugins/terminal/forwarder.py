@@ -11,7 +11,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core import json_text
 from ...core.errors import ClaudeCodeError, QuestionClosed
@@ -21,7 +21,7 @@ from ...core.model.states import State
 from ...core.model.text import clip_line, visible
 from ...core.service import Service
 from ...core.sessions.outside_sessions import OutsideSession
-from ...core.transcripts.watched_files import WatchedFile
+from ...core.transcripts.watched_files import WatchedFile, facts_of
 from ...hub.auth.file_locks import file_lock
 from .forwarding_messages import (
     MAX_QUESTIONS,
@@ -42,10 +42,16 @@ log = logging.getLogger(__name__)
 
 _NEWS = (QuestionOpened, QuestionSettled, StateChanged)
 _CHANNEL = "forwarded"
-_LOCK_TIMEOUT = 5.0
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 30.0
 _LOOK_AGAIN = 5.0
 _MAX_TITLE = 200
+_MAX_PROBLEM = 300
+_MAX_REFUSALS = 5
+"""How many answers to one question may be refused. Then it can be answered only here: each refusal is audited."""
+_QUICK = 1.0
+"""Seconds. A reply without an answer to an open question should take longer."""
+_UNDISTURBED = 0.5
+"""Seconds for which a report is not given up for a newer one. Otherwise frequent changes would let no reply arrive."""
 _GOODBYE = 2.0
 _SETTLE = 0.05
 """Seconds during which further changes go into the same report."""
@@ -61,9 +67,8 @@ class Forwarder:
         self._place = place
         self._terminals = terminals
         self._changed = asyncio.Event()
-        self._target_changed = asyncio.Event()
-        self._refused: dict[str, list[str]] = {}
-        """Why answers to an open question were refused, by question id."""
+        self._refused: dict[str, tuple[int, str]] = {}
+        """How many answers to an open question were refused, and why the last one was, by question id."""
         self.target: ForwardingTarget | None = None
         self.problem: str | None = None
         """Why nothing arrives at the target."""
@@ -83,15 +88,17 @@ class Forwarder:
         for outside in [*self._terminals()][:MAX_TERMINALS]:
             terminal = self._terminal(outside)
             for asked in outside.session.questions[:MAX_QUESTIONS]:
+                if self._refused.get(asked.id, (0, ""))[0] >= _MAX_REFUSALS:
+                    continue
                 try:
                     question = self._question(asked)
-                    size += len(json_text.encode(question.as_json()))
+                    length = len(json_text.encode(question.as_json()))
                 except (ValueError, RecursionError) as error:
                     log.info("a question can be answered only here: %s", type(error).__name__)
                     continue
-                if size > MAX_REPORT // 2:
-                    break
-                terminal.questions.append(question)
+                if size + length <= MAX_REPORT // 2:  # a smaller one may still fit
+                    terminal.questions.append(question)
+                    size += length
             terminals.append(terminal)
         return Report(client=target.client, revision=revision, machine=machine_name(), terminals=terminals)
 
@@ -113,52 +120,79 @@ class Forwarder:
 
     def _question(self, asked: Question) -> ForwardedQuestion:
         """Raises ValueError or RecursionError if it cannot be sent."""
-        refused = self._refused.get(asked.id, [])
-        # A new key after a refusal: the other server treats it as a new question.
-        key = f"{asked.id}.{len(refused)}"
-        shown = self._service.redaction.data(asked.tool_input)
-        return ForwardedQuestion.of(asked, key, shown, refused[-1] if refused else None)
+        _, refused = self._refused.get(asked.id, (0, None))
 
-    def _take(self, relayed: RelayedAnswer, target: ForwardingTarget) -> None:
-        """Apply a decision of the other server; a refusal is shown there with the question."""
-        question_id = relayed.key.rpartition(".")[0]
-        asked = next((asked for asked in self._open() if asked.id == question_id), None)
-        if asked is None or relayed.key != f"{question_id}.{len(self._refused.get(question_id, ()))}":
-            return
-        by = clip_line(f"{target.host}, {relayed.by}", _MAX_TITLE)
-        try:
-            self._service.respond(
-                asked.session_id, asked.id, relayed.answer(), by=_CHANNEL, client=by, person=relayed.person
-            )
-        except QuestionClosed:
-            return
-        except ClaudeCodeError as error:
-            self._refused.setdefault(asked.id, []).append(self._service.redaction.text(error.message))
-            self._changed.set()
+        def shown(value: Any) -> Any:
+            return json_text.sound(self._service.redaction.data(value))
+
+        return ForwardedQuestion.of(asked, self._key(asked), shown, refused)
+
+    def _key(self, asked: Question) -> str:
+        # A new key after a refusal: the other server treats it as a new question.
+        return f"{asked.id}.{self._refused.get(asked.id, (0, ''))[0]}"
+
+    def _take(self, answers: Iterable[RelayedAnswer], target: ForwardingTarget) -> bool:
+        """Apply the decisions of the other server; a refusal is shown there with the question. Returns whether one was
+        about an open question."""
+        asked_as = {(asked.session_id, self._key(asked)): asked for asked in self._open()}
+        found = False
+        for relayed in answers:
+            asked = asked_as.pop((relayed.session_id, relayed.key), None)
+            if asked is None:
+                continue
+            found = True
+            by = clip_line(f"{target.host}, {relayed.by}", _MAX_TITLE)
+            try:
+                self._service.respond(
+                    asked.session_id, asked.id, relayed.answer(), by=_CHANNEL, client=by, person=relayed.person
+                )
+            except QuestionClosed:
+                continue
+            except ClaudeCodeError as error:
+                self._refuse(asked, error.message)
+            except Exception:
+                log.exception("an answer from %s could not be applied", target.host)
+                self._refuse(asked, "It could not be applied.")
+        return found
+
+    def _refuse(self, asked: Question, reason: str) -> None:
+        count, _ = self._refused.get(asked.id, (0, ""))
+        self._refused[asked.id] = count + 1, self._service.redaction.text(reason)
+        self._changed.set()
 
     # -- the other server ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Never returns."""
-        async with WatchedFile(str(self._place.file), self._target_changed.set) as watched:
+        async with WatchedFile(str(self._place.file), lambda: None) as watched:
             while True:
-                self._target_changed.clear()
+                watched.clear()
                 await watched.watch_again()
-                self.target = await self._read()
+                facts = await self._facts()
+                is_read = await self._read()
                 forwarding = asyncio.ensure_future(self._forward(self.target))
                 try:
-                    await self._target_changed.wait()
+                    await watched.wait()
+                    # Without a reported change it returns at intervals: the file system may report none.
+                    while is_read and not watched.is_noted and facts == await self._facts():
+                        await watched.wait()
                 finally:
                     forwarding.cancel()
                     await asyncio.gather(forwarding, return_exceptions=True)
 
-    async def _read(self) -> ForwardingTarget | None:
-        self.problem = None
+    async def _facts(self) -> object:
+        return await asyncio.to_thread(facts_of, self._place.file)
+
+    async def _read(self) -> bool:
+        """Returns whether the file could be read. If not, nothing is forwarded."""
+        self.target = None
         try:
-            return await asyncio.to_thread(self._place.read)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.target = await asyncio.to_thread(self._place.read)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self._fail(f"{self._place.file} cannot be used: {getattr(error, 'strerror', None) or type(error).__name__}")
-            return None
+            return False
+        self.problem = None
+        return True
 
     async def _forward(self, target: ForwardingTarget | None) -> None:
         if target is None:
@@ -170,12 +204,12 @@ class Forwarder:
         while True:
             try:
                 async with (
-                    file_lock(self._place.lock, _LOCK_TIMEOUT),
+                    file_lock(self._place.lock, 0),
                     ForwardingConnection(self._place, target) as connection,
                 ):
                     await self._forward_by(connection, target)
             except TimeoutError:
-                continue  # another server of this user forwards
+                await asyncio.sleep(_LOOK_AGAIN)  # another server of this user forwards
             except Exception as error:
                 log.exception("the terminals of this machine could not be forwarded")
                 self._fail(type(error).__name__)
@@ -183,7 +217,7 @@ class Forwarder:
 
     async def _forward_by(self, connection: "ForwardingConnection", target: ForwardingTarget) -> None:
         """Send a report whenever something has changed, and wait for answers meanwhile."""
-        pause, revision = _FIRST_PAUSE, ""
+        clock, pause, revision = asyncio.get_running_loop().time, _FIRST_PAUSE, ""
         sent: list[ForwardedTerminal] | None = None
         try:
             while True:
@@ -196,6 +230,7 @@ class Forwarder:
                     report.terminals = None
                 else:
                     sent, report.revision = report.terminals, uuid.uuid4().hex
+                began = clock()
                 try:
                     relay = await self._send(connection, report)
                 except ClaudeCodeError as error:
@@ -204,13 +239,15 @@ class Forwarder:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _MAX_PAUSE)
                     continue
-                revision = report.revision
+                revision, is_useless = report.revision, False
                 if relay is not None:
-                    revision = "" if relay.unknown else revision
-                    pause, self.problem = _FIRST_PAUSE, None
-                    for answer in relay.answers:
-                        self._take(answer, target)
-                await asyncio.sleep(_SETTLE)  # limits the rate, however fast the other server answers
+                    revision, self.problem = "" if relay.unknown else revision, None
+                    is_useless = not self._take(relay.answers, target) and clock() - began < _QUICK
+                if is_useless:
+                    # Limits the rate, however fast a server that does not wait answers.
+                    await self._wait_for_change(pause)
+                pause = min(2 * pause, _MAX_PAUSE) if is_useless else _FIRST_PAUSE
+                await asyncio.sleep(_SETTLE)
         finally:
             if sent:
                 goodbye = Report(client=target.client, revision=uuid.uuid4().hex, terminals=[])
@@ -222,6 +259,7 @@ class Forwarder:
         sending = asyncio.ensure_future(connection.send(report))
         changing = asyncio.ensure_future(self._changed.wait())
         try:
+            await asyncio.wait((sending,), timeout=_UNDISTURBED)
             await asyncio.wait((sending, changing), return_when=asyncio.FIRST_COMPLETED)
             return sending.result() if sending.done() else None
         finally:
@@ -235,6 +273,7 @@ class Forwarder:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     def _fail(self, problem: str) -> None:
+        problem = clip_line(visible(problem), _MAX_PROBLEM)
         if problem != self.problem:
             log.warning("terminals are not forwarded: %s", problem)
         self.problem = problem

@@ -1,12 +1,12 @@
 """Sends reports to the server that shows the terminals, with a token or an OAuth sign-in."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 
 import httpx2
 from mcp.client.auth import OAuthFlowError
 
+from ...core import json_text
 from ...core.errors import PermissionDenied, UpstreamUnavailable
 from ...core.private_files import private_directory
 from ...hub.auth.credentials import CredentialStorage, FileVault
@@ -20,6 +20,8 @@ from .forwarding_target import MCP_PATH, ForwardingPlace, ForwardingTarget
 _MAX_REPLY = 20 << 20
 _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = POLL_SECONDS + 15.0
+_SEND_TIMEOUT = 180.0
+"""For a report and its answer as a whole: a server may send a byte now and then."""
 _SIGN_IN_TIMEOUT = 300.0
 _UNAUTHORIZED = 401
 
@@ -57,6 +59,8 @@ class ForwardingConnection:
             auth = SilentOAuth(url, OAuthConfig(), self._storage, TlsConfig(), self._renewals)
         else:
             headers["Authorization"] = f"Bearer {self._target.token}"
+        # Not compressed: a small reply could become very large.
+        headers |= {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         # In a thread: the first use reads every certificate that this machine trusts.
         verify = await asyncio.to_thread(tls_context, TlsConfig())
         timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=_READ_TIMEOUT, write=_READ_TIMEOUT)
@@ -75,20 +79,25 @@ class ForwardingConnection:
         assert self._client is not None
         host = self._target.host
         try:
-            async with self._client.stream("POST", f"{self._target.url}{PATH}", json=report.as_json()) as response:
+            # In threads: both may have megabytes.
+            content = await asyncio.to_thread(lambda: json_text.encode(report.as_json()))
+            async with (
+                asyncio.timeout(_SEND_TIMEOUT),
+                self._client.stream("POST", f"{self._target.url}{PATH}", content=content) as response,
+            ):
                 if response.status_code == _UNAUTHORIZED:
                     raise PermissionDenied(f"{host} does not accept the token.")
                 if response.status_code != httpx2.codes.OK:
-                    raise UpstreamUnavailable(f"{host} shows no terminals of others: HTTP {response.status_code}.")
+                    raise UpstreamUnavailable(f"{host} does not accept the report: HTTP {response.status_code}.")
                 body = bytearray()
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():
                     body += part
                     if len(body) > _MAX_REPLY:
                         raise UpstreamUnavailable(f"The answer of {host} is too long.")
-            return ReportReply.read(json.loads(body))
+            return await asyncio.to_thread(lambda: ReportReply.read(json_text.decode(bytes(body))))
         except OAuthFlowError as error:
             raise PermissionDenied(f"{host} does not accept the sign-in: {error}.") from None
-        except (httpx2.HTTPError, OSError) as error:
+        except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise UpstreamUnavailable(f"{host} cannot be reached: {str(error) or type(error).__name__}.") from None
         except (ValueError, RecursionError):
             raise UpstreamUnavailable(f"The answer of {host} is not valid.") from None

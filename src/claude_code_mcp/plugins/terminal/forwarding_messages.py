@@ -5,7 +5,7 @@ answered there, or after a while, and has every answer whose question is still i
 critical: a lost report is sent again, and an answer is repeated until a later report no longer has its question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -60,16 +60,17 @@ class ForwardedQuestion(_Message):
     reason: _Line | None = None
 
     @classmethod
-    def of(cls, question: Question, key: str, tool_input: Mapping[str, Any], refused: str | None) -> Self:
-        """`tool_input` is the input to show, and `refused` why an answer to this question was refused."""
+    def of(cls, question: Question, key: str, shown: Callable[[Any], Any], refused: str | None) -> Self:
+        """`shown` removes secrets, and `refused` is why an answer to this question was refused."""
+        reason = question.reason if refused is None else f"The last answer was refused: {refused}"
         return cls(
             key=key,
-            tool=question.tool_name,
-            input=dict(tool_input),
-            suggestions=[dict(suggestion) for suggestion in question.suggestions],
+            tool=shown(question.tool_name),
+            input=shown(dict(question.tool_input)),
+            suggestions=shown([dict(suggestion) for suggestion in question.suggestions]),
             modes=[*question.modes],
             mode_after=question.mode_after,
-            reason=question.reason if refused is None else f"The last answer was refused: {refused}"[:4096],
+            reason=None if reason is None else shown(reason)[:4096],
         )
 
 
@@ -151,7 +152,7 @@ def _plain(answers: Any) -> Any:
 class ReportReply(_Message):
     """The answer to a report."""
 
-    answers: list[RelayedAnswer] = []
+    answers: list[RelayedAnswer] = Field(default=[], max_length=MAX_TERMINALS * MAX_QUESTIONS)
     principal: _Name = ""
     """The receiving server's name for the sender."""
     unknown: bool = False

@@ -50,9 +50,10 @@ class TerminalPlugin(Plugin):
 
     def status(self) -> "Mapping[str, Any]":
         forwarder = self._forwarder
-        if forwarder is None or forwarder.target is None:
+        if forwarder is None or (forwarder.target is None and forwarder.problem is None):
             return {}
-        return {"forwardsTerminalsTo": forwarder.target.url, "forwardingProblem": forwarder.problem}
+        url = forwarder.target.url if forwarder.target is not None else None
+        return {"forwardsTerminalsTo": url, "forwardingProblem": forwarder.problem}
 
     def stop(self) -> None:
         for forwarded in self._forwarded:
