@@ -107,15 +107,68 @@ def build_command(
     `mirrored` makes the CLI report on its output what it writes to its transcripts.
     """
     command = CommandLine([*_STREAMS])
-    _add_opening(command, opening)
+    # A resumed session keeps its id; the CLI refuses an id together with `--resume` unless it forks.
+    if opening.resume is None or opening.fork:
+        command.flag("session-id", opening.session_id)
+    if opening.resume is not None:
+        command.flag("resume", opening.resume)
+    if opening.fork:
+        command.arguments.append("--fork-session")
+    if opening.at_message is not None:
+        command.flag("resume-session-at", opening.at_message)
     if mirrored:
         command.arguments.append("--session-mirror")
-    _add_values(command, options)
-    _add_tools(command, options)
-    _add_model(command, options, budget)
-    _add_prompts(command, options, directory)
-    _add_session_setup(command, options, directory)
-    _add_settings(command, options, rules or {}, left_out, directory, alone=alone, variables=variables or {})
+
+    for name, flag in _VALUE_FLAGS.items():
+        if (value := getattr(options, name)) is not None:
+            command.flag(flag, value)
+    for name, flag in _LIST_FLAGS.items():
+        for value in getattr(options, name):
+            command.flag(flag, value)
+    command.arguments.extend(switch for name, switch in _SWITCHES.items() if getattr(options, name))
+    if options.ask:
+        command.flag("permission-prompt-tool", "stdio")
+    if not options.persist:
+        command.arguments.append("--no-session-persistence")
+
+    for name, own_rules in (("allowedTools", options.allowed_tools), ("disallowedTools", options.disallowed_tools)):
+        for rule in own_rules:
+            if _USUAL_RULE.fullmatch(rule) is None:  # the others are in the settings, see `_settings`
+                command.flag(name, rule)
+    if options.tools is not None:
+        command.flag("tools", "default" if isinstance(options.tools, ToolPreset) else ",".join(options.tools))
+
+    budget = options.max_budget_usd if budget is None else budget
+    if budget is not None:
+        command.flag("max-budget-usd", budget)
+    thinking = options.thinking
+    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
+        command.flag("max-thinking-tokens", thinking.budget_tokens)
+    elif thinking is not None:
+        command.flag("thinking", thinking.type)
+    if options.output_schema is not None:
+        command.flag("json-schema", _inline("output_schema", options.output_schema))
+
+    appended = options.append_system_prompt
+    if isinstance(options.system_prompt, Preset):
+        appended = "\n\n".join(part for part in (options.system_prompt.append, appended) if part) or None
+    elif options.system_prompt is not None:
+        command.file("system-prompt-file", directory / "system-prompt.txt", options.system_prompt)
+    if appended is not None:
+        command.file("append-system-prompt-file", directory / "append-system-prompt.txt", appended)
+    if options.agents is not None:
+        command.file("agents", directory / "agents.json", json.dumps(options.agents))
+    if options.mcp_servers is not None:
+        command.file("mcp-config", directory / "mcp.json", json.dumps({"mcpServers": options.mcp_servers}))
+    if options.setting_sources is not None:
+        command.flag("setting-sources", ",".join(options.setting_sources))
+    if options.file_checkpointing:
+        command.variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"] = "1"
+
+    command.variables.update(variables or {})
+    settings = _settings(options, rules or {}, left_out, alone=alone, variables=variables or {})
+    if settings:
+        command.file("settings", directory / "settings.json", json.dumps(settings))
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
@@ -165,111 +218,33 @@ def write_files(command: CommandLine, directory: Path) -> Path | None:
     return directory
 
 
-def _add_opening(command: CommandLine, opening: ConversationStart) -> None:
-    # A resumed session keeps its id; the CLI refuses an id together with `--resume` unless it forks.
-    if opening.resume is None or opening.fork:
-        command.flag("session-id", opening.session_id)
-    if opening.resume is not None:
-        command.flag("resume", opening.resume)
-    if opening.fork:
-        command.arguments.append("--fork-session")
-    if opening.at_message is not None:
-        command.flag("resume-session-at", opening.at_message)
-
-
-def _add_values(command: CommandLine, options: SessionOptions) -> None:
-    for name, flag in _VALUE_FLAGS.items():
-        if (value := getattr(options, name)) is not None:
-            command.flag(flag, value)
-    for name, flag in _LIST_FLAGS.items():
-        for value in getattr(options, name):
-            command.flag(flag, value)
-    command.arguments.extend(switch for name, switch in _SWITCHES.items() if getattr(options, name))
-    if options.ask:
-        command.flag("permission-prompt-tool", "stdio")
-    if not options.persist:
-        command.arguments.append("--no-session-persistence")
-
-
-def _add_tools(command: CommandLine, options: SessionOptions) -> None:
-    for name, rules in (("allowedTools", options.allowed_tools), ("disallowedTools", options.disallowed_tools)):
-        for rule in rules:
-            if _USUAL_RULE.fullmatch(rule) is None:
-                command.flag(name, rule)
-    if options.tools is not None:
-        command.flag("tools", "default" if isinstance(options.tools, ToolPreset) else ",".join(options.tools))
-
-
-def _add_model(command: CommandLine, options: SessionOptions, budget: float | None) -> None:
-    budget = options.max_budget_usd if budget is None else budget
-    if budget is not None:
-        command.flag("max-budget-usd", budget)
-    thinking = options.thinking
-    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
-        command.flag("max-thinking-tokens", thinking.budget_tokens)
-    elif thinking is not None:
-        command.flag("thinking", thinking.type)
-    if options.output_schema is not None:
-        command.flag("json-schema", _inline("output_schema", options.output_schema))
-
-
-def _add_prompts(command: CommandLine, options: SessionOptions, directory: Path) -> None:
-    appended = options.append_system_prompt
-    if isinstance(options.system_prompt, Preset):
-        parts = [part for part in (options.system_prompt.append, appended) if part]
-        appended = "\n\n".join(parts) or None
-    elif options.system_prompt is not None:
-        command.file("system-prompt-file", directory / "system-prompt.txt", options.system_prompt)
-    if appended is not None:
-        command.file("append-system-prompt-file", directory / "append-system-prompt.txt", appended)
-    if options.agents is not None:
-        command.file("agents", directory / "agents.json", json.dumps(options.agents))
-
-
-def _add_session_setup(command: CommandLine, options: SessionOptions, directory: Path) -> None:
-    if options.mcp_servers is not None:
-        servers = {"mcpServers": options.mcp_servers}
-        command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
-    if options.setting_sources is not None:
-        command.flag("setting-sources", ",".join(options.setting_sources))
-    if options.file_checkpointing:
-        command.variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"] = "1"
-
-
-def _add_settings(
-    command: CommandLine,
+def _settings(
     options: SessionOptions,
-    rules: Mapping[str, Sequence[str]],
+    granted: Mapping[str, Sequence[str]],
     left_out: Sequence[Mapping[str, Any]],
-    directory: Path,
     *,
     alone: bool,
     variables: Mapping[str, str],
-) -> None:
+) -> dict[str, Any]:
+    """What has no flag, or belongs in a file that only this user can read."""
     settings: dict[str, Any] = {"crossSessionInbound": "refuse"} if alone else {}
     if variables:
         # `env` of a settings file replaces the variables a process was started with; this file's `env` comes after a
         # project's.
         settings["env"] = dict(variables)
-        command.variables.update(variables)
     if options.sandbox is not None:
         # Without an available sandbox the session must stop instead of silently running without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
-    permissions = _permissions(options, rules)
+    # The session's rules and those granted later, by effect.
+    own = {"allow": options.allowed_tools, "deny": options.disallowed_tools}
+    joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIORS}
+    permissions = {name: list(dict.fromkeys(rules)) for name, rules in joined.items() if rules}
     if permissions:
         # As a list, which no character in a rule can split, unlike the flags; and not visible to all users.
         settings["permissions"] = permissions
     if left_out:
         settings["deniedMcpServers"] = [dict(server) for server in left_out]
-    if settings:
-        command.file("settings", directory / "settings.json", json.dumps(settings))
-
-
-def _permissions(options: SessionOptions, granted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The session's rules and those granted later, by effect."""
-    own = {"allow": options.allowed_tools, "deny": options.disallowed_tools}
-    joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIORS}
-    return {name: list(dict.fromkeys(rules)) for name, rules in joined.items() if rules}
+    return settings
 
 
 def _inline(name: str, value: Mapping[str, Any]) -> str:

@@ -115,40 +115,63 @@ class Admission:
     def admit(self, options: SessionOptions, cwd: str | None = None) -> SessionOptions:
         """The options to run with; `cwd` overrides their directory. Idempotent: admitting admitted options changes
         nothing."""
+        profile, limits = self.profile, self.profile.limits
         cwd = options.cwd if cwd is None else cwd
-        if options.executable is not None and not self.profile.executable:
+        base = cwd or self.default_directory
+        changes: dict[str, Any] = {"cwd": cwd}
+
+        if options.executable is not None and not profile.executable:
             raise _denied("executable", "you may not name an executable")
         self._check_servers("mcp_servers", options.mcp_servers or {})
-        for name in options.env if self.profile.env is not None else ():
-            if not may_set(name, self.profile.env or ()):
+        for name in options.env if profile.env is not None else ():
+            if not may_set(name, profile.env or ()):
                 raise _denied("env", f"you may not set {name[:100]!r}")
-        self._check_agents(options.agents or {}, cwd or self.default_directory)
-        changes: dict[str, Any] = {
-            "cwd": cwd,
-            **self._directories(options, cwd or self.default_directory),
-            **self._permissions(options),
-            **self._tools(options),
-            **self._limits(options),
-            **self._sources(options),
-            **self._sandbox(options),
-        }
+        self._check_agents(options.agents or {}, base)
+
+        if profile.roots is not None:
+            # The resolved paths, so that a link that changes later has no effect.
+            changes["cwd"] = inside = self.inside("cwd", base, self.default_directory)
+            changes["additional_directories"] = tuple(
+                self.inside("additional_directories", directory, inside) for directory in options.additional_directories
+            )
+            changes["debug_file"] = options.debug_file and self.inside("debug_file", options.debug_file, inside)
+
+        if options.dangerously_skip_permissions:
+            self._check_bypass("dangerously_skip_permissions")
+        if profile.mode_ceiling != BYPASS or options.permission_mode is not None:
+            # Always set below a ceiling: otherwise a settings file could choose the mode.
+            changes["permission_mode"] = options.permission_mode or profile.careful_mode
+            self.check_mode("permission_mode", changes["permission_mode"])
+
+        changes.update(self._tools(options))
+
+        changes["max_turns"] = within("max_turns", options.max_turns, limits.turns)
+        changes["max_budget_usd"] = within("max_budget_usd", options.max_budget_usd, limits.session_usd)
+        changes["turn_timeout"] = within("turn_timeout", options.turn_timeout, limits.turn_seconds)
+        changes["on_limit"] = self.on_limit(options.on_limit)
+
+        sources = profile.sources
+        if sources is not None:
+            changes["setting_sources"] = sources if options.setting_sources is None else options.setting_sources
+            for source in changes["setting_sources"]:
+                if source not in sources:
+                    raise _denied("setting_sources", f"the settings of {source!r} may not be used")
+
+        # Claude Code's own sandbox for commands, which applies in addition to the profile's isolation.
+        for name in _SANDBOX_PROGRAMS if not profile.executable else ():
+            if name in (options.sandbox or {}):
+                raise _denied(f"sandbox.{name}", "you may not name programs to run")
+        if options.sandbox is not None and profile.mode_ceiling != BYPASS:
+            _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
+            asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
+            changes["sandbox"] = {**options.sandbox, **asked}
+
         admitted = options.model_copy(update=changes)
         for check in self.checks:
             check(admitted)
         return admitted
 
     # -- directories ------------------------------------------------------------------------------------------
-
-    def _directories(self, options: SessionOptions, cwd: str) -> dict[str, Any]:
-        """The resolved paths, so that a link that changes later has no effect."""
-        if self.profile.roots is None:
-            return {}
-        cwd = self.inside("cwd", cwd, self.default_directory)
-        additional = tuple(
-            self.inside("additional_directories", directory, cwd) for directory in options.additional_directories
-        )
-        debug_file = options.debug_file and self.inside("debug_file", options.debug_file, cwd)
-        return {"cwd": cwd, "additional_directories": additional, "debug_file": debug_file}
 
     def inside(self, field: str, path: str, base: str) -> str:
         """The resolved path. PermissionDenied if it is outside the roots, InvalidArgument if it is not a usable
@@ -172,16 +195,6 @@ class Admission:
         return resolved
 
     # -- permission mode --------------------------------------------------------------------------------------
-
-    def _permissions(self, options: SessionOptions) -> dict[str, Any]:
-        if options.dangerously_skip_permissions:
-            self._check_bypass("dangerously_skip_permissions")
-        if self.profile.mode_ceiling == BYPASS and options.permission_mode is None:
-            return {}
-        # Always set: otherwise a settings file could choose the mode.
-        mode = options.permission_mode or self.profile.careful_mode
-        self.check_mode("permission_mode", mode)
-        return {"permission_mode": mode}
 
     def check_mode(self, field: str, mode: str) -> None:
         """PermissionDenied for a mode above the ceiling."""
@@ -265,60 +278,34 @@ class Admission:
             for servers in _as_sequence(agent.get("mcpServers")):
                 self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
 
-    def _sources(self, options: SessionOptions) -> dict[str, Any]:
-        allowed = self.profile.sources
-        if allowed is None:
-            return {}
-        sources = allowed if options.setting_sources is None else options.setting_sources
-        for source in sources:
-            if source not in allowed:
-                raise _denied("setting_sources", f"the settings of {source!r} may not be used")
-        return {"setting_sources": sources}
-
-    def _sandbox(self, options: SessionOptions) -> dict[str, Any]:
-        """The settings of Claude Code's own sandbox for commands, which applies in addition to the profile's
-        isolation."""
-        for name in _SANDBOX_PROGRAMS if not self.profile.executable else ():
-            if name in (options.sandbox or {}):
-                raise _denied(f"sandbox.{name}", "you may not name programs to run")
-        if options.sandbox is None or self.profile.mode_ceiling == BYPASS:
-            return {}
-        _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
-        asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
-        return {"sandbox": {**options.sandbox, **asked}}
-
     # -- prompts ----------------------------------------------------------------------------------------------
 
     def check_prompt(self, field: str, prompt: str, cwd: str) -> None:
         """PermissionDenied for a prompt that makes Claude Code run a slash command, or read a file or resource
         mentioned with `@`, that the policy does not allow."""
-        command = slash_command(prompt)
-        if command is not None and not self._may_command(command):
-            allowed = ", ".join(f"/{name}" for name in self.profile.slash_commands or ()) or "none"
-            hint = "If you mean a path or a text, do not begin the prompt with it"
-            raise _denied(field, f"you may not use the command /{command[:100]} (allowed: {allowed}). {hint}")
+        command, listed = slash_command(prompt), self.profile.slash_commands
+        if command is not None:
+            if command.startswith("mcp__"):
+                refused = self._is_refused(command, {}, self.default_directory)
+            else:
+                refused = listed is not None and command not in listed
+            if refused:
+                allowed = ", ".join(f"/{name}" for name in listed or ()) or "none"
+                hint = "If you mean a path or a text, do not begin the prompt with it"
+                raise _denied(field, f"you may not use the command /{command[:100]} (allowed: {allowed}). {hint}")
         if self.profile.limits_reading:
-            self._check_mentioned_files(field, prompt, cwd)
+            written = dict.fromkeys(mentioned_paths(prompt))
+            mentioned = [path for path in written if path and len(self.paths.normal(path)) <= MAX_PATH]
+            # Before any of them is looked up, so that a prompt cannot keep the disk busy.
+            if len(mentioned) > _MAX_MENTIONED:
+                raise _denied(field, f"it mentions more than {_MAX_MENTIONED} files with @")
+            for path in mentioned:
+                if not self._may_read(path, cwd):
+                    hint = "Leave out the @: Claude then asks before it reads the file"
+                    raise _denied(field, f"@{path[:200]} is a file that you may not read. {hint}")
         for server in dict.fromkeys(mentioned_servers(prompt)):
             if self._is_refused(f"mcp__{server}__resource", {}, cwd):
                 raise _denied(field, f"you may not use the MCP server {server!r}, mentioned with @")
-
-    def _may_command(self, command: str) -> bool:
-        listed = self.profile.slash_commands
-        if command.startswith("mcp__"):
-            return not self._is_refused(command, {}, self.default_directory)
-        return listed is None or command in listed
-
-    def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
-        written = dict.fromkeys(mentioned_paths(prompt))
-        mentioned = [path for path in written if path and len(self.paths.normal(path)) <= MAX_PATH]
-        # Before any of them is looked up, so that a prompt cannot keep the disk busy.
-        if len(mentioned) > _MAX_MENTIONED:
-            raise _denied(field, f"it mentions more than {_MAX_MENTIONED} files with @")
-        for path in mentioned:
-            if not self._may_read(path, cwd):
-                hint = "Leave out the @: Claude then asks before it reads the file"
-                raise _denied(field, f"@{path[:200]} is a file that you may not read. {hint}")
 
     def _may_read(self, path: str, cwd: str) -> bool:
         """Whether a mentioned path may be read; true for a missing file, since nothing is read. Claude Code removes
@@ -331,17 +318,17 @@ class Admission:
         joined = self.paths.joined(cwd, path)
         if "\0" in path or joined is None:
             return True
-        return all(self._may_read_there(place, cwd) for place in dict.fromkeys((joined, self.paths.normal(joined))))
-
-    def _may_read_there(self, path: str, cwd: str) -> bool:
-        if not self.exists(path):
-            return True
-        try:
-            self.inside("prompt", path, cwd)
-        # InvalidArgument is not caught: it tells the caller what is wrong with the path itself.
-        except PermissionDenied:
-            return False
-        return not self._is_refused("Read", {"file_path": path}, cwd)
+        for place in dict.fromkeys((joined, self.paths.normal(joined))):
+            if not self.exists(place):
+                continue
+            try:
+                self.inside("prompt", place, cwd)
+            # InvalidArgument is not caught: it tells the caller what is wrong with the path itself.
+            except PermissionDenied:
+                return False
+            if self._is_refused("Read", {"file_path": place}, cwd):
+                return False
+        return True
 
     def readable(self, field: str, path: str, cwd: str) -> str:
         """The resolved path. PermissionDenied if it is outside the roots, or if a rule denies reading it."""
@@ -356,15 +343,6 @@ class Admission:
         return judge(call, (), self.profile.deny_rules, self.profile.tools).decision is Decision.DENY
 
     # -- limits -----------------------------------------------------------------------------------------------
-
-    def _limits(self, options: SessionOptions) -> dict[str, Any]:
-        limits = self.profile.limits
-        return {
-            "max_turns": within("max_turns", options.max_turns, limits.turns),
-            "max_budget_usd": within("max_budget_usd", options.max_budget_usd, limits.session_usd),
-            "turn_timeout": within("turn_timeout", options.turn_timeout, limits.turn_seconds),
-            "on_limit": self.on_limit(options.on_limit),
-        }
 
     def on_limit(self, wanted: OnLimit | None) -> OnLimit | None:
         """The behavior of a session at a usage limit; PermissionDenied if it may not wait."""
