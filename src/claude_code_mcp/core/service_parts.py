@@ -20,6 +20,7 @@ from .questions.presentation import Redaction
 from .redaction import Redactor
 from .sessions.background_tasks import BackgroundTasks
 from .sessions.bookkeeper import Bookkeeper
+from .sessions.callers.caller_threads import CallerThreads
 from .sessions.callers.client_environments import ClientEnvironments, make_launcher
 from .sessions.callers.expected_callers import ExpectedCallers
 from .sessions.callers.policy_enforcer import Judge, OptionCheck, PolicyEnforcer
@@ -112,6 +113,7 @@ class ServiceParts:
         self.access = access or SessionAccess()
         """Access to sessions of other owners."""
         self.access.attach(self._sessions, observers)
+        self.caller_threads = CallerThreads()
         self.broker = Broker(settings.permission_timeout, self._redactor.data, endless=settings.questions_wait)
         self._bookkeeper = Bookkeeper(
             self._sessions, self._enforcer.limits, self.broker, observers, self.access, tasks.start

@@ -4,9 +4,9 @@ Offers only what the caller may use: no other callers' sessions, no directories 
 profile's ceiling.
 """
 
-import asyncio
 import os
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import get_args
 
@@ -14,6 +14,7 @@ import mcp_types as types
 
 from ..core.model.caller import Caller
 from ..core.service import Service
+from ..core.sessions.callers.caller_policy import CallerPolicy
 from ..core.transcripts.cost_table import Grouping
 
 _MAX_VALUES = 100
@@ -32,7 +33,8 @@ async def complete(service: Service, argument: types.CompletionArgument, caller:
         entries = await service.stored.entries(caller=caller, text=typed.strip() or None, limit=_MAX_VALUES)
         found = [entry.session_id for entry in entries]
     elif argument.name == "directory":
-        found = await asyncio.to_thread(_directories, service, typed, caller)
+        look = partial(_directories, service.policy_for(caller), typed)
+        found = await service.caller_threads.run(caller.principal, look)
     else:
         values: Iterable[str] = ()
         if argument.name == "model":
@@ -56,13 +58,12 @@ async def _models(service: Service, caller: Caller) -> list[str]:
     return [*dict.fromkeys((*_MODELS, *(model for model in models if service.redaction.text(model) == model)))]
 
 
-def _directories(service: Service, typed: str, caller: Caller) -> list[str]:
+def _directories(policy: CallerPolicy, typed: str) -> list[str]:
     """Directories that begin with the typed text, or the roots if it is empty. Blocks on the disk."""
-    policy = service.policy_for(caller)
     if not typed:
         return [path for path in policy.directories() if os.path.isdir(path)]
     parent, begun = os.path.split(typed)
-    if not os.path.isabs(parent) or not policy.may_work_in(parent):
+    if not os.path.isabs(parent) or not policy.may_list(parent):
         return [path for path in policy.directories() if path.startswith(typed)]
     try:
         with os.scandir(parent) as entries:
@@ -77,4 +78,4 @@ def _directories(service: Service, typed: str, caller: Caller) -> list[str]:
     except OSError:
         return []
     found = (os.path.join(parent, name) for name in names[: _MAX_VALUES + 1])
-    return [path for path in found if policy.may_work_in(path)]
+    return [path for path in found if policy.may_list(path)]

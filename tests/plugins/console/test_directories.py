@@ -19,7 +19,7 @@ def confined(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThrea
     """A server whose policy confines everybody to one directory."""
     root = tmp_path_factory.mktemp("confined")
     allowed = root / "allowed"
-    for name in ("shop/src", "Blog", ".hidden", "\u202egnp."):
+    for name in ("shop/src", "Blog", ".hidden", "\u202egnp.", "two\nlines", "shop/private/inside"):
         (allowed / name).mkdir(parents=True)
     (allowed / "file.txt").touch()
     (root / "secret" / "inside").mkdir(parents=True)
@@ -29,7 +29,9 @@ def confined(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThrea
     if os.name == "posix":
         os.mkdir(os.fsencode(allowed) + b"/\xff-not-text")
     policy = root / "policy.toml"
-    policy.write_text(f'[profiles.here]\nbase = "local"\nroots = ["{allowed}"]\n')
+    policy.write_text(
+        f'[profiles.here]\nbase = "local"\nroots = ["{allowed}"]\ndeny = ["Read(/{allowed}/shop/private/**)"]\n'
+    )
     with running_console(
         root, model.url, CLAUDE_CODE_MCP_POLICY=str(policy), CLAUDE_CODE_MCP_PROFILE="here"
     ) as running:
@@ -68,6 +70,14 @@ def test_nothing_outside_is_listed(confined: Console, eve: Browser, path: str) -
     named = path.format(root=confined.sandbox.root, allowed=allowed_of(confined))
     refused = eve.get(f"/api/directories?path={named}")
     assert (refused.status, "inside" in refused.body.decode()) in {(403, False), (400, False)}
+
+
+def test_what_a_rule_denies_to_read_is_not_listed(confined: Console, eve: Browser) -> None:
+    allowed = allowed_of(confined)
+    assert eve.get(f"/api/directories?path={allowed}/shop").json["names"] == ["src"]
+    for path in ("shop/private", "shop/private/inside", "again/private", "shop/src/../private"):
+        refused = eve.get(f"/api/directories?path={allowed}/{path}")
+        assert (refused.status, refused.code) == (403, "PERMISSION_DENIED"), path
 
 
 def test_what_cannot_be_read_is_said(confined: Console, eve: Browser) -> None:

@@ -181,6 +181,10 @@ class Answer:
         return self.allow and (self.scope is Scope.SESSION or self.mode not in (None, _ASKS_EACH_TIME))
 
 
+POLICY_CHANNEL = "policy"
+"""The channel of answers from rules."""
+
+
 class Closure(StrEnum):
     """Why a question is no longer open."""
 
@@ -202,6 +206,13 @@ class Resolution:
     """The name of the client through which the answer came, if known."""
     person: bool = False
     """Whether the channel vouched for a person."""
+
+    @property
+    def decision(self) -> str:
+        """`allow` or `deny`; if nobody answered, how the question ended."""
+        if self.answer is None or self.closure is not Closure.ANSWERED:
+            return str(self.closure)
+        return "allow" if self.answer.allow else "deny"
 
     @property
     def whose(self) -> str:

@@ -338,6 +338,14 @@ class Admission:
                 raise _denied(field, f"{path[:200]!r} is a file that you may not read")
         return resolved
 
+    def readable_directory(self, field: str, path: str, base: str) -> str:
+        """The resolved path. PermissionDenied if it is outside the roots, or if a rule denies reading the directory or
+        the files in it."""
+        resolved = self.inside(field, path, base)
+        if any(self._is_refused("Read", {"file_path": name}, base) for name in (path, resolved, f"{resolved}/file")):
+            raise _denied(field, f"{path[:200]!r} is a directory that you may not read")
+        return resolved
+
     def _is_refused(self, tool: str, arguments: Mapping[str, Any], cwd: str) -> bool:
         call = ToolCall(tool, arguments, cwd, self.resolve, self.paths)
         return judge(call, (), self.profile.deny_rules, self.profile.tools).decision is Decision.DENY

@@ -25,10 +25,9 @@ from ..model.caller import LOCAL, LOCAL_CALLER, Caller
 from ..model.events import Event, Output, QuestionOpened, QuestionSettled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome
-from ..model.question import Answer, Question, QuestionKind, Resolution, kind_of
+from ..model.question import POLICY_CHANNEL, Answer, Question, QuestionKind, Resolution, kind_of
 from ..model.states import State
 from .callers.client_environments import ClientEnvironments
-from .callers.policy_enforcer import POLICY_CHANNEL
 from .registry import Sessions
 from .session import Session
 from .verdicts import Occasion, answer_of_rules

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ..claude.protocol import ControlRequest, Raw
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.events import QuestionOpened, QuestionSettled
-from ..model.question import Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
+from ..model.question import POLICY_CHANNEL, Answer, Closure, FileChange, Question, QuestionKind, Resolution, kind_of
 from ..model.tool_names import PREFIX
 from ..policy.rules import Decision, Verdict
 from ..questions import presentation
 from ..questions.broker import Check
 from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..questions.kinds import kind_class, labels_by_text
-from .callers.policy_enforcer import POLICY_CHANNEL
 from .verdicts import Occasion, answer_of_rules
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Container, Iterator
 
+from ...errors import ClaudeCodeError
 from ...model.caller import Caller
 from ...model.events import AuditEvent, AuditKind
 from ...state.spending import Budget, Period, SpentLine
@@ -90,10 +91,18 @@ class CallerPolicy:
         """Whether this caller's sessions may work in a directory. Blocks on the disk."""
         return self._enforcer.may_work_in(path, self._principal)
 
-    def working_directory(self, path: str) -> str:
-        """The directory with links resolved. PermissionDenied if this caller's sessions may not work in it,
+    def readable_directory(self, path: str) -> str:
+        """The directory with links resolved. PermissionDenied if this caller's sessions may not work in it or read it,
         InvalidArgument if it is not a usable path. Blocks on the disk."""
-        return self._enforcer.working_directory(path, self._principal)
+        return self._enforcer.readable_directory(path, self._principal)
+
+    def may_list(self, path: str) -> bool:
+        """Whether this caller's sessions may work in a directory and read it. Blocks on the disk."""
+        try:
+            self.readable_directory(path)
+        except ClaudeCodeError:
+            return False
+        return True
 
     @property
     def needs_person(self) -> bool:

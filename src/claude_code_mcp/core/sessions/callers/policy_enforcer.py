@@ -26,8 +26,6 @@ from .principal_limits import PrincipalLimits
 
 log = logging.getLogger(__name__)
 
-POLICY_CHANNEL = "policy"
-"""The channel of answers from rules."""
 _HOOK_ID = "policy"
 UNJUDGED = Verdict(Decision.DENY, "error")
 """The verdict on a call whose judging failed."""
@@ -176,18 +174,18 @@ class PolicyEnforcer:
         roots = self._policy.profile(principal).roots
         return [self._resolve(self._root(root)) for root in ((".",) if roots is None else roots)]
 
-    def working_directory(self, path: str, principal: str) -> str:
-        """A directory with links resolved. PermissionDenied outside of the principal's roots, InvalidArgument if it is
-        not a usable path."""
-        return self.admission(principal).inside("cwd", path, self._default_directory)
-
     def may_work_in(self, path: str, principal: str) -> bool:
         """Whether a directory is within the principal's roots after resolving links."""
         try:
-            self.working_directory(path, principal)
+            self.admission(principal).inside("cwd", path, self._default_directory)
         except ClaudeCodeError:
             return False
         return True
+
+    def readable_directory(self, path: str, principal: str) -> str:
+        """A directory with links resolved. PermissionDenied outside of the principal's roots or if a rule denies
+        reading it, InvalidArgument if it is not a usable path."""
+        return self.admission(principal).readable_directory("path", path, self._default_directory)
 
     def resolved(self, path: str, principal: str) -> str:
         """A directory as sessions record it, with links resolved; unchanged if it is outside the principal's roots."""
