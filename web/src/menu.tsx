@@ -63,7 +63,7 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
   const name = useRef<HTMLInputElement>(null);
   const fail = (error: unknown): void => void (problem.value = messageOf(error));
   const timeline = (
-    <TimelinePart id={row.sessionId} person={row.sharedBy ? "an answer" : "you"} fail={fail} jump={(turn) => {
+    <TimelinePart id={row.sessionId} sharedBy={row.sharedBy ?? null} fail={fail} jump={(turn) => {
       close();
       jump(turn);
     }} />

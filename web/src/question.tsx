@@ -414,7 +414,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
       {rows.map((row) => (
         <label class="option" key={row.value}>
           <input type={choice.several ? "checkbox" : "radio"} name={name} value={row.value} />
-          <span dir="auto"><span class="label">{visible(row.label)}</span>{row.description && <span class="description">{visible(row.description)}</span>}</span>
+          <span dir="auto"><span class="label">{visible(row.label)}</span>{row.description && row.description !== row.label && <span class="description">{visible(row.description)}</span>}</span>
         </label>
       ))}
       <input type="text" class="other" autocomplete="off" dir="auto" ref={other} aria-label={free ? choice.question : "Another answer"} onInput={tickOther} />
@@ -448,14 +448,19 @@ function eyebrow(question: Question): string {
 
 const ALLOWED: Record<string, string> = { user_question: "Answered", plan_review: "Approved" };
 
-/** Texts about an answer given elsewhere: a sentence, and a short form with the person's name. The short form is empty if
- * the user owns the session and gave the answer. `by` comes from the server, such as `web (bob, Chrome on Linux)`; without
- * a name, the owner of the session answered. */
-export function decisionWords(question: Question, allow: boolean, by: string, sharedBy: string | null): { sentence: string; short: string } {
+/** The name of whoever answered, empty if it was the user, and the client. `by` comes from the server, such as
+ * `web (bob, Chrome on Linux)`; without a name, the owner of the session answered. */
+export function answeredBy(by: string, sharedBy: string | null): { name: string; through: string } {
   const [, channel = "", client = ""] = /^([^ (]*)(?: \((.*)\))?$/s.exec(by) ?? [];
   const parts = client.split(", ");
   const name = visible(parts.length > 1 ? (parts.shift() as string) : (sharedBy ?? ""));
-  const through = visible(parts.join(", ") || (channel === "web" ? "" : channel));
+  return { name, through: visible(parts.join(", ") || (channel === "web" ? "" : channel)) };
+}
+
+/** Texts about an answer given elsewhere: a sentence, and a short form with the person's name. The short form is empty if
+ * the user owns the session and gave the answer. */
+export function decisionWords(question: Question, allow: boolean, by: string, sharedBy: string | null): { sentence: string; short: string } {
+  const { name, through } = answeredBy(by, sharedBy);
   const verb = allow ? (ALLOWED[question.kind] ?? "Allowed") : "Denied";
   return {
     sentence: `${verb} ${name ? `by ${name}` : "elsewhere"}${through ? ` (${through})` : ""}.`,

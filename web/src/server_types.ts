@@ -31,6 +31,9 @@ export interface TurnTime {
 export interface WaitTime {
   at: number;
   until: number | null;
+  tool: string;
+  decision: string;
+  by: string;
 }
 
 export interface Timeline {

@@ -4,7 +4,9 @@ import { useSignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect } from "preact/hooks";
 import { get, sessionPath } from "./api";
-import type { Timeline, TurnTime } from "./types";
+import { answeredBy } from "./question";
+import { toolTitle } from "./tool_input";
+import type { Timeline, TurnTime, WaitTime } from "./types";
 import { count, duration, visible } from "./words";
 
 const WIDTH = 1000;
@@ -16,17 +18,47 @@ interface Block {
   turn: TurnTime;
   until: number;
   waits: { at: number; until: number }[];
+  /** The questions of the turn. Several may have waited at once. */
+  questions: WaitTime[];
 }
 
-/** The timeline of a session, loaded once. `person` is the user that the session waited for. */
-export function TimelinePart({ id, person, fail, jump }: { id: string; person: string; fail(error: unknown): void; jump(turn: number): void }): VNode {
+/** The timeline of a session, loaded once. `sharedBy` is its owner, unless that is the user. */
+export function TimelinePart({ id, sharedBy, fail, jump }: { id: string; sharedBy: string | null; fail(error: unknown): void; jump(turn: number): void }): VNode {
   const read = useSignal<Timeline | null>(null);
   useEffect(() => {
     void get<Timeline>(sessionPath(id, "timeline")).then((timeline) => (read.value = timeline), fail);
   }, []);
   const blocks = read.value === null ? [] : together(read.value, Date.now() / 1000);
   if (!blocks.length) return <p class="timeline hint">{read.value === null ? "Reading the timeline…" : "No turns yet"}</p>;
-  return <TimelineBar blocks={blocks} person={person} jump={jump} />;
+  return <><TimelineBar blocks={blocks} person={sharedBy === null ? "you" : "an answer"} jump={jump} /><PastQuestions blocks={blocks} sharedBy={sharedBy} jump={jump} /></>;
+}
+
+/** The settled questions, newest first: what each was about, who answered it and how long it waited. */
+function PastQuestions({ blocks, sharedBy, jump }: { blocks: readonly Block[]; sharedBy: string | null; jump(turn: number): void }): VNode | null {
+  const settled = blocks.flatMap(({ turn, questions }) => questions.map((wait) => ({ wait, turn: turn.number }))).filter(({ wait }) => wait.until !== null).reverse();
+  if (!settled.length) return null;
+  return (
+    <details class="past-questions">
+      <summary>{count(settled.length, "past question")}</summary>
+      <ul role="list">
+        {settled.map(({ wait, turn }) => (
+          <li key={`${turn} ${wait.at}`}><button type="button" class="menu-item" onClick={() => jump(turn)}>{questionWords(wait, turn, sharedBy)}</button></li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+const TOOLS: Record<string, string> = { AskUserQuestion: "Question", ExitPlanMode: "Plan" };
+const ALLOWED: Record<string, string> = { AskUserQuestion: "answered", ExitPlanMode: "approved" };
+
+function questionWords({ at, until, tool, decision, by }: WaitTime, turn: number, sharedBy: string | null): string {
+  const isAnswered = decision === "allow" || decision === "deny";
+  const ending = decision === "allow" ? (ALLOWED[tool] ?? "allowed") : decision === "deny" ? "denied" : decision || "answered";
+  const { name, through } = answeredBy(by, sharedBy);
+  const person = name || (by.startsWith("web") ? "you" : "");
+  const whose = isAnswered ? `${person && ` by ${person}`}${through && ` (${through})`}` : "";
+  return `Turn ${turn}, ${TOOLS[tool] ?? toolTitle(visible(tool))}: ${ending}${whose} after ${length((until ?? at) - at)}`;
 }
 
 function TimelineBar({ blocks, person, jump }: { blocks: readonly Block[]; person: string; jump(turn: number): void }): VNode {
@@ -67,13 +99,14 @@ function together({ turns, waits }: Timeline, now: number): Block[] {
   return ordered.map((turn, index) => {
     const next = ordered[index + 1]?.at ?? Infinity;
     const own: Block["waits"] = [];
-    for (const wait of waits.filter(({ at }) => at >= turn.at && at < next)) {
+    const questions = waits.filter(({ at }) => at >= turn.at && at < next);
+    for (const wait of questions) {
       // Several questions may be open at once: they count as one wait.
       const [at, until] = [Math.max(wait.at, own.at(-1)?.until ?? 0), Math.min(wait.until ?? now, next)];
       if (until > at) own.push({ at, until });
     }
     const end = Math.max(turn.at, turn.until ?? turn.at, ...own.map(({ until }) => until));
-    return { turn, until: Math.min(end, next), waits: own };
+    return { turn, until: Math.min(end, next), waits: own, questions };
   });
 }
 

@@ -2,7 +2,7 @@
 
 import type { QuestionKind, ServerRow } from "./server_types";
 
-export type { PlanUsage, QuestionKind, Status, Timeline, TurnTime } from "./server_types";
+export type { PlanUsage, QuestionKind, Status, Timeline, TurnTime, WaitTime } from "./server_types";
 
 /** A row in which every value may be absent, because this response does not include it. */
 type Told<Row> = { [Name in keyof Row]?: Row[Name] | null };

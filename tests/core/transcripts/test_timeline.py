@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.core.model.events import QuestionSettled
-from claude_code_mcp.core.model.question import Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.core.model.question import POLICY_CHANNEL, Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.core.transcripts import timeline
 from claude_code_mcp.core.transcripts.event_log import EventLog
 from claude_code_mcp.core.transcripts.outline import read_outline
@@ -55,7 +55,7 @@ def test_a_turn_ends_with_its_last_answer_and_a_question_waits_until_its_result(
     found = times(prompt, asks("2", "1", at(2)), gets("3", "2", at(12)), says("4", "3", at(13)), command)
     assert found == (
         TurnTime(1, seconds(0), seconds(13), "Go on"),
-        {"call": WaitTime(seconds(2), seconds(12))},
+        {"call": WaitTime(seconds(2), seconds(12), "AskUserQuestion")},
     )
 
 
@@ -114,10 +114,14 @@ def test_the_last_turns_are_read_and_times_of_the_event_log_are_preferred(
 
 def test_the_event_log_knows_settled_questions_and_the_session_the_open_ones() -> None:
     log = EventLog(100, 1 << 20)
-    log.append(QuestionSettled(question("done", 5.0), Resolution(Closure.ANSWERED, "console")))
-    log.append(QuestionSettled(question("unknown", 0.0), Resolution(Closure.ANSWERED, "console")))
-    settled = log.latest(QuestionSettled, 2)[0]
+    allowed = Resolution(Closure.ANSWERED, "web", Answer(allow=True), client="bob, Chrome")
+    log.append(QuestionSettled(question("done", 5.0), allowed))
+    log.append(QuestionSettled(question("late", 6.0), Resolution(Closure.EXPIRED, "deadline", Answer(allow=False))))
+    log.append(QuestionSettled(question("unknown", 0.0), allowed))
+    log.append(QuestionSettled(question("rule", 5.0), Resolution(Closure.ANSWERED, POLICY_CHANNEL, Answer(allow=True))))
+    done, late, *_ = log.latest(QuestionSettled, 4)
     assert logged_waits(log, [question(None, 7.0)]) == {
-        "done": WaitTime(5.0, settled.at),
-        "q-1": WaitTime(7.0, None),
+        "done": WaitTime(5.0, done.at, "Bash", "allow", "web (bob, Chrome)"),
+        "late": WaitTime(6.0, late.at, "Bash", "expired", "deadline"),
+        "q-1": WaitTime(7.0, None, "Bash"),
     }

@@ -356,6 +356,7 @@ class Audit:
                     "changed_to": _changed_to(question, answer),
                     "scope": scope,
                     "reason": resolution.detail or None,
+                    "waited_ms": round(max(0.0, event.at - question.opened_at) * 1000) if question.opened_at else None,
                 }
                 self._write(f"question_{resolution.closure}", owner, session_id, details)
             case TurnEnded(number=number, outcome=outcome):
@@ -406,4 +407,5 @@ def _question(question: Question) -> dict[str, Any]:
         "kind": str(question.kind),
         "tool": question.tool_name,
         "description": question.description,
+        "call": question.tool_use_id,
     }

@@ -1,9 +1,9 @@
 """When the turns of a conversation ran, and when they waited for a person.
 
 The times of turns come from the lines of the transcript, which are claims: a value that is not a time, or an end before
-its beginning, is ignored. The exact times of questions are in the event log. Of older questions, only those of the
-model and plans are known, with the times of the call and of its result: the transcript does not say which other calls
-waited. Linear in the input; blocks on the disk.
+its beginning, is ignored. The exact times of questions, and who answered, are in the event log and in the audit trail.
+Of other questions, only those of the model and plans are known, with the times of the call and of its result: the
+transcript does not say which other calls waited. Linear in the input; blocks on the disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from ..model.events import QuestionSettled
-from ..model.question import Question
+from ..model.question import POLICY_CHANNEL, Question
 from ..model.text import clip_line
 from .conversation import read_turn_lines
 from .event_log import EventReader
@@ -45,6 +45,12 @@ class WaitTime:
     at: float
     until: float | None
     """None while it is open."""
+    tool: str = ""
+    """The tool of the call."""
+    decision: str = ""
+    """`allow`, `deny`, `expired` or `withdrawn`; empty if it is open or not known."""
+    by: str = ""
+    """The channel and the client of the answer, such as `web (bob, Chrome on Linux)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,17 @@ class Timeline:
 
 def logged_waits(events: EventReader, questions: Iterable[Question]) -> dict[str, WaitTime]:
     """The waits for settled questions in the event log and for open `questions`, by the id of the call, or of the
-    question if it is not about a call."""
-    waits = {
-        event.question.tool_use_id or event.question.id: WaitTime(event.question.opened_at, event.at)
-        for event in events.latest(QuestionSettled, _MAX_WAITS)
-        if isinstance(event, QuestionSettled) and 0 < event.question.opened_at <= event.at
+    question if it is not about a call. Nobody waited for an answer of a rule."""
+    waits = {}
+    for event in events.latest(QuestionSettled, _MAX_WAITS):
+        assert isinstance(event, QuestionSettled)
+        asked, ending = event.question, event.resolution
+        if 0 < asked.opened_at <= event.at and ending.by != POLICY_CHANNEL:
+            wait = WaitTime(asked.opened_at, event.at, asked.tool_name, ending.decision, ending.whose)
+            waits[asked.tool_use_id or asked.id] = wait
+    return waits | {
+        asked.tool_use_id or asked.id: WaitTime(asked.opened_at, None, asked.tool_name) for asked in questions
     }
-    return waits | {asked.tool_use_id or asked.id: WaitTime(asked.opened_at, None) for asked in questions}
 
 
 def read_timeline(
@@ -88,7 +98,7 @@ def turn_time(
 ) -> tuple[TurnTime | None, dict[str, WaitTime]]:
     """The times of the turn in these lines, None if it has none, and its waits by the id of the call. Pure."""
     start = end = prompt = None
-    called: dict[str, float] = {}
+    called: dict[str, tuple[float, str]] = {}
     answered: dict[str, float] = {}
     for line in lines:
         at = seconds_of(line.get("timestamp"))
@@ -104,11 +114,11 @@ def turn_time(
             end = at if end is None else max(end, at)
         for block in blocks if line.get("type") == "assistant" else ():
             if block.get("type") == "tool_use" and block.get("name") in _ASKING_TOOLS:
-                called.setdefault(str(block.get("id")), at)
+                called.setdefault(str(block.get("id")), (at, str(block.get("name"))))
         for call in results:
             answered.setdefault(call, at)
-    both = ((call, at, answered[call]) for call, at in called.items() if call in answered)
-    waits = {call: WaitTime(at, until) for call, at, until in islice(both, _MAX_WAITS) if at <= until}
+    both = ((call, at, answered[call], name) for call, (at, name) in called.items() if call in answered)
+    waits = {call: WaitTime(at, until, name) for call, at, until, name in islice(both, _MAX_WAITS) if at <= until}
     if start is None:
         return None, waits
     # Redact first: half of a secret would not be recognized.

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...core.audit.past_waits import past_waits
 from ...core.errors import InvalidArgument, SessionNotFound
 from ...core.model.events import TurnStarted
 from ...core.model.question import Question
@@ -220,8 +222,14 @@ class SessionRoutes:
         session_id = session_id_of(request)
         session = session_in_memory(self._service, user.principal, session_id)
         logged = logged_waits(session.events, session.questions) if session is not None else {}
+        settings = self._service.settings
+        if settings.audit_file != "off":
+            trail = FilePath(settings.audit_file or settings.state_dir / "audit.jsonl")
+            past = await self._service.caller_threads.run(user.principal, partial(past_waits, trail, session_id))
+            logged = past | logged
         try:
-            return answer(asdict(await self._service.stored.timeline(session_id, logged, caller=user.caller)))
+            read = await self._service.stored.timeline(session_id, logged, caller=user.caller)
+            return answer(self._service.redaction.data(asdict(read)))
         except SessionNotFound:
             if session is None:
                 raise
