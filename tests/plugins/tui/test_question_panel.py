@@ -7,7 +7,7 @@ from textual.widgets import TextArea
 
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.dialog_screens import EditCommand
-from claude_code_mcp.plugins.tui.question_panel import session_meaning
+from claude_code_mcp.plugins.tui.question_panel import QuestionText, session_meaning
 
 from .conftest import Screen
 from .recorded import NOW, SHOP, RecordedServer, asking
@@ -206,6 +206,19 @@ async def test_a_command_is_headed_by_its_purpose_and_ends_with_what_the_session
         await pilot.press("s")
         await screen.until(lambda: server.answers, "answered")
     assert server.answers[0]["scope"] == "session"
+
+
+async def test_a_long_command_is_shown_once() -> None:
+    _, app = interface(COMMAND)
+    async with app.run_test(size=(100, 90)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: screen.panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await screen.shows("Run a command", "rm -rf ~/important", "s: for this session")
+        await screen.until(lambda: screen.panel.query_one(QuestionText).is_read, "all of it is on the screen")
+        drawn = screen.text[screen.text.index("Run a command") :]
+    assert drawn.count("echo step 0 ") + drawn.count("echo step 0\n") == 1
+    assert drawn.count("rm -rf ~/important") == 1
 
 
 async def test_a_command_that_is_changed_back_is_allowed_as_it_was() -> None:

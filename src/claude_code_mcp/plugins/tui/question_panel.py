@@ -27,7 +27,7 @@ from ...client.styled_lines import Style as LineStyle
 from ...core.model.question import Choice, Question, QuestionKind
 from ...core.model.text import clip_line, visible
 from ...core.questions.kinds import ACCEPT_EDITS, Reaction, kind_class
-from ...core.questions.presentation import describe
+from ...core.questions.presentation import describe, is_described
 from .dialog_screens import EditCommand
 from .drawn_blocks import DrawnAtAnyWidth, Palette, lines_of, styled_lines
 from .part_answers import PartAnswers
@@ -75,6 +75,11 @@ def _decided_on(asked: OpenQuestion) -> Iterator[Line]:
         yield Line(visible(" ".join(purpose.split())), LineStyle.HEAD)
         others = {name: value for name, value in question.tool_input.items() if name != "description"}
         question = replace(question, tool_input=others)
+    if is_editable(question) and not is_described(
+        question.tool_name, "command", question.tool_input["command"], question.description
+    ):
+        # The description is the beginning and the end of a long command, which is shown whole below it.
+        question = replace(question, description="Run a command")
     yield from question_lines(question)
     rules = session_meaning(asked.question.session_rules)
     if rules and Reaction.SESSION in asked.reactions:
