@@ -43,7 +43,7 @@ export function CodeBlock({ code, label = "", parts }: { code: string; label?: s
   // While the code is streamed, the beginning that has colors keeps them until all of the code has colors.
   const shown = parts ?? (known.code && code.startsWith(known.code) ? [...known.parts, ["", code.slice(known.code.length)] as const] : null);
   return (
-    <div class="code">
+    <div class="code" dir="ltr">
       <div class="code-head"><span>{label}</span><CopyButton text={() => code} class="copy" /></div>
       <pre tabIndex={0} role="group" aria-label={label.slice(0, MAX_SPOKEN) || "code"}><code>{shown === null ? code : colored(shown)}</code></pre>
     </div>

@@ -238,7 +238,7 @@ function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | n
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") nav?.querySelector("input")?.focus();
   else if (event.key === "n") go("/new");
-  else if (event.key === "j") main?.ownerDocument.querySelector<HTMLElement>(".needs-pill")?.click();
+  else if (event.key === "j") document.querySelector<HTMLElement>(".needs-pill")?.click();
   else if (event.repeat || !answerBy(event.key, main)) return;
   event.preventDefault();
 }

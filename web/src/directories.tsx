@@ -25,7 +25,8 @@ interface Below {
   cut: boolean;
 }
 
-export function DirectoryChooser({ choose }: { choose(path: string): void }): VNode {
+/** `machine` is the machine whose directories are listed; empty without a fleet. */
+export function DirectoryChooser({ machine, choose }: { machine: string; choose(path: string): void }): VNode {
   const id = useFreshId();
   const beginning = useSignal<Beginning | null>(null);
   const below = useSignal<Below | null>(null);
@@ -37,7 +38,7 @@ export function DirectoryChooser({ choose }: { choose(path: string): void }): VN
   const ask = async <Answer,>(query: Record<string, string>, show: (answer: Answer) => void): Promise<void> => {
     const number = (request.current += 1);
     try {
-      const answer = await get<Answer>(`/api/directories?${new URLSearchParams(query)}`);
+      const answer = await get<Answer>(`/api/directories?${new URLSearchParams(machine ? { ...query, machine } : query)}`);
       if (number !== request.current) return;
       problem.value = "";
       show(answer);

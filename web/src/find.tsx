@@ -87,7 +87,7 @@ export function FindBar({ find }: { find: Find }): VNode {
     event.stopPropagation();
   };
   return (
-    <div class="find" role="search" hidden={!find.open.value}>
+    <div class="find" role="search" aria-label="This session" hidden={!find.open.value}>
       <label class="spoken" for={id}>Find in this conversation</label>
       <div class="find-row">
         <input type="search" id={id} ref={field} placeholder="Find in this conversation" autocomplete="off" value={find.text.value}

@@ -196,12 +196,13 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
   const nothing = !rows.length && !list.mentioned.value.length && !list.busy.value;
   return (
     <nav class="sessions" aria-label="Sessions" aria-busy={list.busy.value}>
-      <div class="search" role="search">
+      <div class="search" role="search" aria-label="All sessions">
         <input type="search" placeholder="Search sessions" autocomplete="off" aria-label="Search sessions" value={list.text.value}
           onInput={(event) => list.type(event.currentTarget.value)} />
         {live.machines.length > 0 && <MachineSelect label="Machine" machines={live.machines} any="All machines" value={list.machine.value} usable={() => true} choose={(id) => list.choose(id)} />}
       </div>
-      <Section title="Needs you" rows={rows.filter(needsYou)} {...shared} />
+      <Section title="Needs you" rows={rows.filter(awaitsYou)} {...shared} />
+      <Section title="Needs attention" rows={rows.filter((row) => needsYou(row) && !awaitsYou(row))} {...shared} />
       <Section title="Working" rows={rows.filter((row) => !needsYou(row) && isWorking(row))} {...shared} />
       {live.machines.length > 0
         ? <Fleet list={list} rows={others} {...shared} />

@@ -47,6 +47,19 @@ export function takes(machine: MachineRow): boolean {
   return machine.there && !machine.draining;
 }
 
+/** Chooses the machine whose directories are offered: each machine has its own. */
+export function MachineChooser({ machines, choose }: { machines: readonly MachineRow[]; choose(id: string): void }): VNode {
+  const id = useFreshId();
+  return (
+    <div class="directories" role="group" aria-labelledby={id}>
+      <h2 id={id}>On which machine?</h2>
+      <ul role="list">
+        {machines.filter(takes).map((machine) => <li key={machine.id}><button type="button" onClick={() => choose(machine.id)}>{machineWords(machine)}</button></li>)}
+      </ul>
+    </div>
+  );
+}
+
 /** The part of a session's menu that moves it to another machine; null if no other machine is online. */
 export function MovePart({ row, machines, moved, fail }: {
   row: SessionRow; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;

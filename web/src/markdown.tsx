@@ -119,7 +119,7 @@ function inlineNode(token: Token, linked: boolean): ComponentChildren {
     case "del":
       return <del>{inline(token.tokens, linked)}</del>;
     case "codespan":
-      return <code>{text(token["text"] as string)}</code>;
+      return <code dir="ltr">{text(token["text"] as string)}</code>;
     case "br":
       return <br />;
     case "checkbox":

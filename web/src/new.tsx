@@ -10,7 +10,7 @@ import { DirectoryChooser } from "./directories";
 import { dollarAmount } from "./numbers";
 import { modeWords } from "./question";
 import type { Live } from "./live";
-import { MachineSelect, takes } from "./machines";
+import { MachineChooser, MachineSelect, takes } from "./machines";
 import type { Me } from "./types";
 import { ViewHead } from "./view_head";
 import { useFreshId } from "./ui";
@@ -70,9 +70,10 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
             <span class="chip wide" ref={place}><label for={`${id}-directory`}>Directory</label>
               <span class="chip-row">
                 <input id={`${id}-directory`} type="text" list={`${id}-directories`} autocomplete="off" autocapitalize="off" spellcheck={false} value={directory.value} onInput={(event) => (directory.value = event.currentTarget.value)} />
-                {!machines.length && <button type="button" aria-expanded={choosing.value} onClick={() => (choosing.value = !choosing.value)}>Choose…</button>}
+                <button type="button" aria-expanded={choosing.value} onClick={() => (choosing.value = !choosing.value)}>Choose…</button>
               </span></span>
-            {choosing.value && <DirectoryChooser choose={(path) => {
+            {choosing.value && machines.length > 0 && !machine.value && <MachineChooser machines={machines} choose={(one) => (machine.value = one)} />}
+            {choosing.value && (!machines.length || machine.value) && <DirectoryChooser key={machine.value} machine={machine.value} choose={(path) => {
               directory.value = path;
               choosing.value = false;
               place.current?.scrollIntoView({ block: "nearest" });

@@ -211,6 +211,14 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
         assert {row["machineId"] for row in rows[route.field]} <= {"a"}
     servers = (await in_thread(lambda: alice.get("/api/mcp-servers"))).json
     assert servers == {"servers": [], "problems": [], "unanswered": gone}
+    # A directory is chosen on one machine, which decides what its callers may see.
+    directories = (await in_thread(lambda: alice.get("/api/directories?machine=a"))).json
+    assert directories["roots"]
+    below = await in_thread(partial(alice.get, f"/api/directories?machine=a&path={directories['roots'][0]}"))
+    assert below.json["path"] == directories["roots"][0]
+    for query in ("", "?machine=b", "?machine=nowhere"):
+        refused = await in_thread(partial(alice.get, f"/api/directories{query}"))
+        assert (refused.status, refused.code) == (400, "INVALID_ARGUMENT"), query
 
     def machines() -> Any:
         with alice.stream(f"?session={session_id}") as events:

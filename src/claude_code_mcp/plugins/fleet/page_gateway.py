@@ -98,7 +98,8 @@ class FleetRoutes:
             *(("GET", route.path, partial(self._list, route)) for route in LISTS),
             ("GET", "/costs", self._costs),
             ("GET", "/mcp-servers", self._servers),
-            ("POST", "/mcp-servers/{server}", self._steer),
+            ("POST", "/mcp-servers/{server}", self._of_machine),
+            ("GET", "/directories", self._of_machine),
             *(self._push.handlers() if self._push is not None else ()),
         ]
         return [(method, path, _reachable(handler)) for method, path, handler in handlers]
@@ -353,11 +354,12 @@ class FleetRoutes:
         unanswered = [each.row for each in silent]
         return answer({"servers": _rows(answers, "servers"), "problems": problems, "unanswered": unanswered})
 
-    async def _steer(self, request: Request, user: WebUser) -> Response:
+    async def _of_machine(self, request: Request, user: WebUser) -> Response:
+        """The answer of the machine that the request names."""
         wanted, machines = text_of(request, "machine"), self._dispatch.machines()
         machine = next((each for each in machines if each.id == wanted), None)
         if machine is None:
-            raise InvalidArgument("machine: required; name the machine of the server.", field="machine")
+            raise InvalidArgument("machine: required; name a machine that is online.", field="machine")
         return await self._passed_on(machine, user, await _as_asked(request))
 
     # -- events -------------------------------------------------------------------------------------------------

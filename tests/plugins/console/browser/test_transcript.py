@@ -49,12 +49,23 @@ def test_changes_and_commands_are_seen_without_a_press_and_looks_are_one_line(pe
 
 
 def test_text_from_right_to_left_stands_so_and_printing_shows_the_conversation(person: Person, site: Site) -> None:
-    person.start("مرحبا كيف الحال", site.project("هذا هو الجواب."))
+    answer = "هذا هو الجواب.\n\n- `refresh()` متأخر\n\n```python\ndef f():\n    pass\n```"
+    person.start("مرحبا كيف الحال", site.project(answer))
     person.says("الجواب")
     page = person.page
     direction = "(element) => getComputedStyle(element).direction"
     assert page.locator(".prompt").evaluate(direction) == "rtl"
     assert page.locator(".said .markdown").evaluate(direction) == "rtl"
+    # Code runs from left to right, and does not decide the direction of the text around it.
+    assert page.locator(".said .code code").evaluate(direction) == "ltr"
+    sides = page.locator(".said li").evaluate("""(item) => {
+        const range = document.createRange();
+        range.selectNodeContents(item);
+        const words = range.getBoundingClientRect();
+        const all = item.getBoundingClientRect();
+        return [words.left - all.left, all.right - words.right];
+    }""")
+    assert sides[0] > sides[1], "the item begins on the right"
     page.emulate_media(media="print")
     expect(page.locator(".said")).to_be_visible()
     for chrome in (".sessions", ".composer", ".bar"):
@@ -156,6 +167,9 @@ def test_the_menu_shows_when_turns_ran_and_waited_and_leads_to_them(person: Pers
     expect(bar.locator(".turn-time")).to_have_count(2)
     expect(bar.locator(".turn-time title").last).to_have_text(re.compile(r"^Turn 2, .+: And then\?$"))
     expect(bar.locator("[data-turn='1'] .wait-time title")).to_have_text(re.compile("^Turn 1 waited .+ for you$"))
+    page.locator(".past-questions > summary").click()
+    past = page.locator(".past-questions").get_by_role("button")
+    expect(past).to_have_text(re.compile(r"^Turn 1, Bash: allowed by you \(Chrome on Linux\) after \d+ s$"))
     bar.locator("[data-turn='1']").click()
     expect(bar).to_be_hidden()
     expect(page.locator(".turn.found .prompt")).to_have_text("Touch a file")
