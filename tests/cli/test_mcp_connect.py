@@ -23,6 +23,7 @@ from tests.support.terminal import Screen, Terminal
 from .conftest import TIMEOUT, Mcp, configure, finish, is_posix, program, start, until
 
 
+@pytest.mark.soak
 def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages: Path) -> None:
     server = str(packages / "server-everything" / "dist" / "index.js")
     lines = """

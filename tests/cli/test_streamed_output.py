@@ -94,6 +94,7 @@ def test_a_program_gets_only_the_report(place: SharedPlace) -> None:
     assert "continue" not in done.stderr
 
 
+@pytest.mark.soak
 def test_an_answer_that_is_interrupted_ends_its_line(place: SharedPlace) -> None:
     prompt, _ = held(place)
     running = Running(place, "run", prompt)
@@ -129,6 +130,7 @@ def test_an_attached_terminal_shows_what_another_client_sends_and_the_answer_as_
         assert terminal.shown.count("[another client]") == 1
 
 
+@pytest.mark.soak
 def test_a_terminal_that_is_attached_in_the_middle_of_a_line_shows_all_of_it(place: SharedPlace) -> None:
     prompt, go = held(place)
     running = Running(place, "run", prompt)

@@ -96,6 +96,7 @@ def signed_in(tmp_path: Path, model: ScriptedModelThread) -> Iterator[tuple[Shar
         yield shared, browser
 
 
+@pytest.mark.soak
 def test_somebody_who_is_signed_in_and_has_no_page_open_is_not_waited_for(
     signed_in: tuple[SharedPlace, Browser],
 ) -> None:

@@ -72,6 +72,7 @@ async def call_in_all(started: list[Process]) -> list[str]:
     return await answers(started)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("expiries", [2, pytest.param(EXPIRIES, marks=pytest.mark.soak)])
 async def test_three_processes_renew_a_rotating_token_and_none_is_locked_out(
     start_hub: StartHub, tmp_path: Path, expiries: int

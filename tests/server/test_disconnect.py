@@ -108,10 +108,7 @@ def in_the_middle(what: str, stdio: Stdio, project: Path) -> None:
 
 MIDDLES = ["nothing", "an answer", "a question", "a command"]
 ENDS = ["end of input", "SIGTERM", "SIGINT"]
-USUAL = [
-    ("a command", "SIGINT"),
-    ("a command", "end of input"),
-]
+USUAL = [("a command", "end of input")]
 """Two ends, the third is that of keeping; all combinations of them with what may be at work are for `make soak`."""
 RARE = [(what, how) for what in MIDDLES for how in ENDS if (what, how) not in USUAL]
 
@@ -166,6 +163,7 @@ def test_a_signal_ends_the_keeping(marked_environment: dict[str, str], mark: str
         assert marked(mark) == []
 
 
+@pytest.mark.soak
 @pytest.mark.promise("leave.interrupt")
 def test_with_interrupt_a_stdio_server_interrupts_first(
     marked_environment: dict[str, str], mark: str, sandbox: Sandbox

@@ -30,6 +30,7 @@ def test_a_kind_without_one_of_the_members_cannot_be_made(member: str) -> None:
         incomplete()
 
 
+@pytest.mark.soak
 def test_a_new_kind_does_not_type_check_before_it_has_a_class(tmp_path: Path) -> None:
     source = Path(question_module.__file__)
     changed = tmp_path / "question.py"

@@ -68,6 +68,7 @@ IN_A_SHELL = script(
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("prompt", [PROMPT, pytest.param(IN_A_SHELL, marks=pytest.mark.soak)], ids=["agent", "shell"])
 async def test_background_work_keeps_the_session_and_its_process_for_however_long_they_are_idle(
     start_service: StartService, sandbox: Sandbox, prompt: str

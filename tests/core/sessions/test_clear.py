@@ -80,6 +80,7 @@ async def test_a_session_that_is_parked_right_after_the_clearing_resumes_what_ca
     assert SECRET not in told(model, new) + told(model, newest)
 
 
+@pytest.mark.soak
 async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: StartService, sandbox: Sandbox) -> None:
     first, second = await start_service(), await start_service()
     turn = await first.create(script("one", "first"), options(sandbox), caller=Caller("alice"))

@@ -20,6 +20,7 @@ async def listed(service: Service) -> dict[str, Entry]:
     return {entry.session_id: entry for entry in await service.stored.entries()}
 
 
+@pytest.mark.soak
 async def test_the_end_of_a_process_is_not_a_use(start_service: StartService, sandbox: Sandbox) -> None:
     first_server = await start_service()
     older, _ = await run(first_server, script("one", "first"), options(sandbox))

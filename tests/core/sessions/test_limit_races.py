@@ -63,6 +63,7 @@ async def test_continue_now_at_two_servers_sends_the_message_once(
     assert sent(model, prompt) == [429, 200]
 
 
+@pytest.mark.soak
 async def test_a_server_that_had_the_session_before_continues_it_when_the_other_has_ended(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_cancelled_session_does_not_wait(start_service: StartService, sa
     assert (session.state, session.limit_wait, session.continues_at) == (State.CANCELLED, None, None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("moment", [pytest.param(TurnStarted, marks=pytest.mark.soak), ProcessChanged])
 async def test_a_server_that_stops_while_the_session_continues_leaves_the_message_to_the_next(
     moment: type[Event], start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread

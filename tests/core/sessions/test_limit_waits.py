@@ -180,7 +180,7 @@ class Settled:
     "moment",
     [
         "stopped",
-        *(pytest.param(name, marks=() if name in ("init", "ended") else pytest.mark.soak) for name in MOMENTS),
+        *(pytest.param(name, marks=() if name == "ended" else pytest.mark.soak) for name in MOMENTS),
     ],
 )
 async def test_a_killed_server_neither_loses_the_message_nor_runs_it_twice(

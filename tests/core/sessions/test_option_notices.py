@@ -64,9 +64,7 @@ MODELS = ("claude-haiku-4-5", "claude-opus-4-6", "claude-opus-5", "claude-sonnet
 OLD_MODEL = "claude-3-5-haiku-20241022"
 
 
-@pytest.mark.parametrize(
-    "name", [OLD_MODEL, "claude-haiku-4-5", *(pytest.param(name, marks=pytest.mark.soak) for name in MODELS[1:])]
-)
+@pytest.mark.parametrize("name", [OLD_MODEL, *(pytest.param(name, marks=pytest.mark.soak) for name in MODELS)])
 async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_than_was_wanted(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread, name: str
 ) -> None:

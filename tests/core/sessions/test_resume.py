@@ -56,6 +56,7 @@ async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
     assert (await say(service, session, script("two", "here"))).result == "here"
 
 
+@pytest.mark.soak
 async def test_a_session_killed_before_its_first_message_is_written_starts_anew_under_its_id(
     service: Service, sandbox: Sandbox
 ) -> None:

@@ -41,6 +41,7 @@ async def test_a_message_to_a_process_that_died_while_idle_is_not_lost(
     assert len(asked) == 2, "once for the message, once in the history of the next"
 
 
+@pytest.mark.soak
 async def test_a_message_that_the_dying_process_has_taken_up_does_not_run_twice(
     service: Service, sandbox: Sandbox
 ) -> None:

@@ -40,6 +40,7 @@ async def test_a_usage_limit_ends_the_turn_with_the_time_of_its_reset(subscribed
     assert reported.plan.line == "5-hour 100%, weekly 40%"
 
 
+@pytest.mark.soak
 async def test_a_rate_limit_of_an_api_key_has_no_known_reset(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**fail(429), "headers": {"x-should-retry": "false"}})
     session, outcome = await run(service, prompt, options(sandbox, on_limit="wait"))
@@ -89,6 +90,7 @@ async def test_an_interruption_or_a_message_ends_the_wait(subscribed: Service, s
     assert session.limit_wait is None
 
 
+@pytest.mark.soak
 async def test_a_refused_message_does_not_change_on_limit(subscribed: Service, sandbox: Sandbox) -> None:
     turn = await subscribed.create(script("work", tool("Bash", command=ENDLESS)), options(sandbox))
     session = turn.session

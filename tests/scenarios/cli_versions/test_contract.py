@@ -159,7 +159,7 @@ async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox
         await service.send(limited.id, spend(1))
 
 
-@on(OLDEST, TOTALS_ONLY, BUNDLED)
+@on(OLDEST)
 async def test_a_usage_limit_of_a_subscription(start_service: StartService, executable: str, sandbox: Sandbox) -> None:
     service = await start_service(SUBSCRIPTION, claude_path=executable)
     reset = int(time.time()) + 3600
@@ -172,7 +172,7 @@ async def test_a_usage_limit_of_a_subscription(start_service: StartService, exec
     assert bool(events(session, UsageReported)) is reports
 
 
-@on(TOTALS_ONLY, BUNDLED)
+@on(TOTALS_ONLY)
 async def test_a_rate_limit_of_an_api_key(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**fail(429), "headers": {"x-should-retry": "false"}})
     _, outcome = await run(service, prompt, options(sandbox))

@@ -57,6 +57,7 @@ on_every_wire = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.soak
 @on_every_wire
 async def test_thousands_of_fragments_arrive_in_order_and_complete_after_half_an_emoji(
     transport: str, era: str, environment: dict[str, str], sandbox: Sandbox

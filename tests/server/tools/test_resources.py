@@ -238,6 +238,7 @@ async def hears_nothing_after_unsubscribing(caller: ToolCaller, session_id: str)
     assert quiet not in caller.changes.heard
 
 
+@pytest.mark.soak
 async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: ToolCaller) -> None:
     # A session of its own: where the client was told of it just before, the first news would wait on the stopped clock.
     await hears_at_most_twice_a_second(caller, await a_session(caller))

@@ -112,6 +112,7 @@ def test_a_client_without_a_handshake_is_sent_nothing_on_its_own(with_plugin: di
         assert client.end() == (0, [], "")
 
 
+@pytest.mark.soak
 def test_other_settings_have_their_manifest_with_the_tools_too(with_plugin: dict[str, str]) -> None:
     leave_manifest(with_plugin, "--toolsets", "query")
     assert greeted_with(with_plugin, "--toolsets", "query") == {"note", "claude_code_query"}

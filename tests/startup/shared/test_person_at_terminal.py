@@ -104,6 +104,7 @@ def test_a_person_answers_at_a_terminal_and_a_program_does_not(
         assert (sandbox.project / "touched").exists()
 
 
+@pytest.mark.soak
 def test_a_question_waits_for_its_full_time_after_the_last_person_has_left_their_terminal(
     shared: SharedPlace, sandbox: Sandbox, terminal: int
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: Shared
         assert not (sandbox.project / "touched").exists()
 
 
+@pytest.mark.soak
 def test_a_command_of_a_session_in_a_terminal_is_no_person(
     shared: SharedPlace, sandbox: Sandbox, terminal: int
 ) -> None:

@@ -161,6 +161,7 @@ def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: Sh
     assert not list(shared.runtime.glob("*.sock"))
 
 
+@pytest.mark.soak
 def test_it_stays_for_a_session_that_waits_for_a_usage_limit(
     shared: SharedPlace, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
