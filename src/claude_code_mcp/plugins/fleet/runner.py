@@ -256,7 +256,7 @@ async def _serving(
                 tasks.start_soon(_give_up_lost, keeper, copies, holdings, service)
                 # Before gateways reach this machine: a person who was removed and invited again has begun nothing here
                 # yet.
-                await tasks.start(_follow_removals, removals, holdings)
+                await tasks.start(_follow_removals, connection, removals, holdings)
                 tasks.start_soon(_update_copies, copies, holdings, replica, service)
                 await tasks.start(
                     MachineServer(
@@ -372,20 +372,33 @@ async def _note_staying(holdings: Holdings, service: Service) -> None:
 
 
 async def _follow_removals(
-    removals: MachineRemovals, holdings: Holdings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    connection: FleetConnection,
+    removals: MachineRemovals,
+    holdings: Holdings,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ends everything of people who were removed while this machine was offline: checked at the start, after each lapse
-    of the lease, and periodically. It has started after the first check, or if no keeper answered."""
-    looked, look_at, has_started = -1, 0.0, False
+    of the lease and each interruption, and periodically. It has started after the first check, or if no keeper
+    answered."""
+    looked, look_at, has_started = (-1, -1), 0.0, False
+    reconnections = 0
+
+    def note_reconnection() -> None:
+        nonlocal reconnections
+        reconnections += 1
+
+    connection.when_reconnected.append(note_reconnection)
     while True:
         lapses = holdings.lapses
-        if lapses is not None and (lapses != looked or anyio.current_time() >= look_at):
+        now_at = lapses if lapses is not None else -1, reconnections
+        if lapses is not None and (now_at != looked or anyio.current_time() >= look_at):
             try:
                 await removals.catch_up()
-                looked, look_at = lapses, anyio.current_time() + _REMOVALS_SECONDS
+                looked, look_at = now_at, anyio.current_time() + _REMOVALS_SECONDS
             except InvalidArgument as problem:  # from a keeper of an earlier version, which records no removals
                 log.warning("cannot read which callers were removed in the meantime: %s", problem)
-                looked, look_at = lapses, math.inf
+                looked, look_at = now_at, math.inf
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("cannot read yet which callers were removed in the meantime: %s", problem)
         if not has_started:
