@@ -206,6 +206,13 @@ def test_a_wrong_setting_of_a_plug_in_is_named() -> None:
         settings.section(FleetSettings)
 
 
+@pytest.mark.parametrize(("value", "bound"), [("4999", "than or equal to 5000"), ("300001", "than or equal to 300000")])
+def test_the_length_of_a_fleets_leases_has_bounds(value: str, bound: str) -> None:
+    settings = load_settings({"CLAUDE_CODE_MCP_FLEET_LEASE_MS": value})
+    with pytest.raises(InvalidArgument, match=f"CLAUDE_CODE_MCP_FLEET_LEASE_MS='{value}' is not valid: .*{bound}"):
+        settings.section(FleetSettings)
+
+
 def test_an_unknown_argument_is_refused() -> None:
     assert "'speed'" in refusal({}, speed=11)
 

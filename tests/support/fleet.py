@@ -30,6 +30,9 @@ class Computer(Sandbox):
     """One computer, as far as one user can have several; `toolsets` are those of its clients."""
 
     toolsets: str | None = None
+    lease_ms = 60_000
+    """The length of the leases of a fleet that is up here. A machine that hardly gets to run must not lose its lease,
+    except where that is tested."""
     _program: Program | None = None
 
     def variables(self) -> dict[str, str]:
@@ -37,6 +40,7 @@ class Computer(Sandbox):
         return self.environment(
             CLAUDE_CODE_MCP_STATE_DIR=str(self.root / "state"),
             CLAUDE_CODE_MCP_RUNTIME_DIR=str(self.root / "run"),
+            CLAUDE_CODE_MCP_FLEET_LEASE_MS=str(self.lease_ms),
             PYTHONUNBUFFERED="1",
             **{RUN: os.environ[RUN]},
             **more,
@@ -88,6 +92,12 @@ class Computer(Sandbox):
         codes = (0, -signal.SIGKILL)
         with started([OURS, *arguments], self.variables(), self.project, exit_codes=codes) as self._program:
             yield self._program
+
+
+class MortalComputer(Computer):
+    """One whose fleet notices soon that a machine is dead."""
+
+    lease_ms = 10_000
 
 
 class ManagingComputer(Computer):

@@ -22,9 +22,16 @@ async def engine(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def fleet(engine: Running) -> AsyncIterator[FleetConnection]:
+def lease_seconds() -> float | None:
+    """The length of the fleet's leases. A machine that hardly gets to run must not lose its lease: tests of that give
+    another one with `parametrize`."""
+    return 60.0
+
+
+@pytest.fixture
+async def fleet(engine: Running, lease_seconds: float | None) -> AsyncIterator[FleetConnection]:
     connection = await connect(engine.url)
-    await create_stores(connection)
+    await create_stores(connection, lease_seconds=lease_seconds)
     yield connection
     await connection.close()
 

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 from nats.js.errors import APIError
+from nats.js.kv import KeyValue
 
+from claude_code_mcp.plugins.fleet import connection as fleet_connection
 from claude_code_mcp.plugins.fleet import names
-from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
+from claude_code_mcp.plugins.fleet.connection import (
+    MIN_LEASE_SECONDS,
+    FleetConnection,
+    FleetUnreachable,
+    connect,
+    create_stores,
+    read_lease_seconds,
+)
 from claude_code_mcp.plugins.fleet.host import connect_to_host, hosting
 from claude_code_mcp.plugins.fleet.nats_server import executable, running
 from tests.support.ports import free_port
@@ -22,6 +31,46 @@ async def test_a_second_machine_finds_the_stores_as_they_are(fleet: FleetConnect
     await sessions.put("s1", b"held")
     await create_stores(fleet)
     assert (await sessions.get("s1")).value == b"held"
+
+
+async def length_of_leases(fleet: FleetConnection) -> float:
+    return await read_lease_seconds(await fleet.jetstream.key_value(names.MACHINES))
+
+
+@pytest.mark.parametrize("lease_seconds", [None])
+async def test_leases_are_lengthened_at_once_and_shortened_when_no_machine_has_one(
+    fleet: FleetConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await length_of_leases(fleet) == MIN_LEASE_SECONDS
+    machines = await fleet.jetstream.key_value(names.MACHINES)
+    await machines.put("a", b"{}")
+    await create_stores(fleet, lease_seconds=30)
+    assert await length_of_leases(fleet) == 30
+    await create_stores(fleet)
+    assert await length_of_leases(fleet) == 30, "another gateway that sets none"
+    await create_stores(fleet, lease_seconds=10)
+    assert await length_of_leases(fleet) == 30, "the machine counts with it"
+    assert "still last 30 s" in caplog.text
+    assert (await machines.get("a")).value == b"{}"
+    await machines.delete("a")  # it has left
+    await create_stores(fleet, lease_seconds=10)
+    assert await length_of_leases(fleet) == 10
+
+
+async def test_leases_are_not_shortened_for_a_machine_that_comes_in_the_same_moment(
+    fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines, read = await fleet.jetstream.key_value(names.MACHINES), fleet_connection.entries_of
+
+    async def read_before_it_comes(bucket: KeyValue) -> list[KeyValue.Entry]:
+        found = await read(bucket)
+        await machines.put("a", b"{}")
+        return found
+
+    monkeypatch.setattr(fleet_connection, "entries_of", read_before_it_comes)
+    await create_stores(fleet, lease_seconds=10)
+    assert await length_of_leases(fleet) == 60
+    assert (await machines.get("a")).value == b"{}"
 
 
 async def test_a_stale_writer_is_refused_by_the_stream(fleet: FleetConnection) -> None:

@@ -20,7 +20,7 @@ from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnrea
 from claude_code_mcp.plugins.fleet.enrollment import ask_operator, join
 from claude_code_mcp.plugins.fleet.host import Host, connect_to_host, hosting
 from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
-from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding, Holdings, MachineLease
+from claude_code_mcp.plugins.fleet.leases import VALID_PART, HeldElsewhere, Holding, Holdings, MachineLease
 from claude_code_mcp.plugins.fleet.machines import Members
 from claude_code_mcp.plugins.fleet.nats_server import ServerConfiguration, client_context, server_certificate
 from claude_code_mcp.plugins.fleet.store_keeper import KeptJetStream, access_to, store_request
@@ -40,7 +40,7 @@ from tests.support.waiting import HANG_SECONDS, until_true
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    async with in_own_task(hosting(tmp_path / "host", host="127.0.0.1", port=-1)) as host:
+    async with in_own_task(hosting(tmp_path / "host", host="127.0.0.1", port=-1, lease_seconds=60)) as host:
         yield host
 
 
@@ -433,6 +433,7 @@ async def test_a_machine_claims_and_writes_with_its_own_key(
     async with lease.kept():
         holding = await holdings.claim("s1", "alice")
         assert holdings.valid(holding)
+        assert lease._clock.duration == 60 * VALID_PART, "it has learned how long the fleet's leases last"
         assert await holdings.holder("s1") == holding
         expecting = {"Nats-Expected-Last-Subject-Sequence": "0"}
         first = await a.jetstream.publish(names.transcript("s1"), b"1", headers=expecting)

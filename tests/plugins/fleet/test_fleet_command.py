@@ -1,5 +1,6 @@
 """The commands, as a person or a service manager gives them: real processes, each machine with a home of its own."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from claude_code_mcp.plugins.fleet import names
+from claude_code_mcp.plugins.fleet.connection import read_lease_seconds
+from claude_code_mcp.plugins.fleet.host import connect_to_host
 from tests.support import warm_commands
 from tests.support.program import OURS, Program, started
 from tests.support.waiting import HANG_SECONDS, until
@@ -23,7 +27,13 @@ pytestmark = pytest.mark.programs
 def environment(home: Path) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     inherited = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
-    return {**inherited, "HOME": str(home), "CLAUDE_CODE_MCP_STATE_DIR": str(home / "state"), "PYTHONUNBUFFERED": "1"}
+    return {
+        **inherited,
+        "HOME": str(home),
+        "CLAUDE_CODE_MCP_STATE_DIR": str(home / "state"),
+        "CLAUDE_CODE_MCP_FLEET_LEASE_MS": "60000",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -40,6 +50,15 @@ def status(home: Path) -> dict[str, dict[str, object]]:
     answer = run(home, "fleet", "status", "--json")
     assert answer.returncode == 0, answer.stderr
     return {machine["name"]: machine for machine in json.loads(answer.stdout)}
+
+
+async def length_of_leases(home: Path) -> float:
+    """Of the fleet that is up there."""
+    connection = await connect_to_host(home / "state" / "fleet")
+    try:
+        return await read_lease_seconds(await connection.jetstream.key_value(names.MACHINES))
+    finally:
+        await connection.close()
 
 
 def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Path) -> None:
@@ -121,6 +140,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         assert 'claude_code_mcp_fleet_machine_up{id="' in metrics.text, metrics.text
         trail = home / "state" / "audit.jsonl"
         until(lambda: trail.exists() and "\n" in trail.read_text())  # written by a thread of its own
+        assert asyncio.run(length_of_leases(home)) == 60
         begun = json.loads(trail.read_text().splitlines()[0])
         assert (begun["act"], begun["machine"]) == ("server_started", socket.gethostname())
         assert f"{url.removesuffix('/mcp')}/#ticket=" in run(home, "web").stdout  # of this very server

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.core.errors import PermissionDenied
 from claude_code_mcp.plugins.fleet import names
-from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
+from claude_code_mcp.plugins.fleet.connection import MIN_LEASE_SECONDS, FleetConnection, connect, create_stores
 from claude_code_mcp.plugins.fleet.keeper import Keeper
 from claude_code_mcp.plugins.fleet.leases import (
     FencingClock,
@@ -326,6 +326,85 @@ async def test_an_entry_that_expired_at_the_server_is_a_lapse_whatever_the_clock
         assert a.valid(holding)
 
 
+async def test_a_machine_counts_with_the_length_of_its_fleets_leases(fleet: FleetConnection) -> None:
+    now = ManualClock()
+    async with machine(fleet, "a", FencingClock(now)) as (a, turns, lease):
+        holding = await a.claim("s1", "alice")
+        now.time += 40
+        assert a.valid(holding), "a lease of 60 s counts for 45"
+        now.time += 10
+        assert not a.valid(holding)
+        lease.renew_now()
+        await until_true(lambda: "resume 1" in turns.calls)
+        now.time += 40
+        assert a.valid(holding), "the entry was there all the time"
+
+
+class AskedForTheLength:
+    """Says what the fleet said when it was asked, each time when it is let to."""
+
+    def __init__(self, bucket: OwnershipBucket) -> None:
+        self._bucket = bucket
+        self.asked = 0
+        self.let_through = asyncio.Semaphore(1)
+
+    async def __call__(self) -> float:
+        length = await self._bucket.lease_seconds()
+        self.asked += 1
+        await self.let_through.acquire()
+        return length
+
+
+async def test_a_machine_whose_entry_had_expired_counts_with_the_shortest_lease_until_it_has_asked_again(
+    fleet: FleetConnection,
+) -> None:
+    """The fleet may have shortened its leases while there was no entry."""
+    now, asking = ManualClock(), AskedForTheLength(await OwnershipBucket.opened(fleet))
+    lease = MachineLease(fleet, "a", lambda: b"{}", FencingClock(now))
+    lease.read_length = asking
+
+    def stands() -> bool:
+        return lease.standing
+
+    async with lease.kept():
+        now.time += 40
+        assert stands()
+        for note_reconnection in fleet.when_reconnected:
+            note_reconnection()
+        lease.renew_now()
+        await until_true(lambda: asking.asked == 2)
+        await fleet.jetstream.purge_stream(f"KV_{names.MACHINES}")
+        lease.renew_now()
+        await until_true(lambda: lease.lapses == 1 and lease.standing)
+        asking.let_through.release()  # the answer is from before the entry expired
+
+        def asked_again() -> bool:
+            lease.renew_now()
+            return asking.asked == 3
+
+        await until_true(asked_again)
+        now.time += MIN_LEASE_SECONDS
+        assert not stands()
+        asking.let_through.release()
+        lease.renew_now()
+        await until_true(lambda: lease.standing and lease._clock.duration > 40)
+        now.time += 40
+        assert stands()
+
+
+async def test_a_fleet_that_does_not_tell_the_length_keeps_no_machine_out(fleet: FleetConnection) -> None:
+    async def refused() -> float:
+        raise LeaseLapsed("no gateway")
+
+    now = ManualClock()
+    lease = MachineLease(fleet, "a", lambda: b"{}", FencingClock(now))
+    lease.read_length = refused
+    async with lease.kept():
+        assert lease.standing
+        now.time += MIN_LEASE_SECONDS
+        assert lease._clock.remaining <= 0
+
+
 async def test_a_copied_key_is_found_and_the_machine_that_was_first_stops(
     fleet: FleetConnection, engine: Running
 ) -> None:
@@ -350,7 +429,7 @@ class GuardedOwnership:
     def __init__(self, bucket: OwnershipBucket) -> None:
         self._bucket = bucket
         self.read, self.claim, self.arrived = bucket.read, bucket.claim, bucket.arrived
-        self.release = bucket.release
+        self.release, self.lease_seconds = bucket.release, bucket.lease_seconds
         self.begun: list[str] = []
         self.running: set[str] = set()
         self.let_through = asyncio.Semaphore(0)
@@ -508,6 +587,7 @@ async def machine_process(url: str, name: str, session: str) -> AsyncIterator[Ma
             await process.wait()
 
 
+@pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 @pytest.mark.soak  # with the CLI: test_turns.py; the decision: test_what_was_taken_…
 async def test_a_machine_that_was_frozen_for_longer_than_its_lease_writes_nothing_more(
     fleet: FleetConnection, engine: Running
@@ -524,6 +604,7 @@ async def test_a_machine_that_was_frozen_for_longer_than_its_lease_writes_nothin
         assert a.lines[before:] == ["pause", "end 1"]
 
 
+@pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 @pytest.mark.soak
 async def test_a_machine_that_was_frozen_goes_on_if_nobody_took_its_session(
     fleet: FleetConnection, engine: Running

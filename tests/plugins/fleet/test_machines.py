@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +12,13 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.fleet import machines, names
-from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, connect, create_stores
+from claude_code_mcp.plugins.fleet.connection import (
+    MIN_LEASE_SECONDS,
+    FleetConnection,
+    FleetUnreachable,
+    connect,
+    create_stores,
+)
 from claude_code_mcp.plugins.fleet.leases import MachineLease
 from claude_code_mcp.plugins.fleet.live_fleet import LiveFleet
 from claude_code_mcp.plugins.fleet.machines import (
@@ -60,6 +67,14 @@ async def test_a_machine_is_seen_with_what_it_reports_and_measures(fleet: FleetC
         await when(membership, lambda: not membership.machines())  # it has said that it leaves
 
 
+async def test_a_machine_is_there_for_the_length_of_the_fleets_leases(fleet: FleetConnection) -> None:
+    async with Membership(fleet).followed() as membership:
+        await fleet.jetstream.publish(names.entry(names.MACHINES, "a"), MachineReport(MACHINE)())
+        await when(membership, membership.machines)
+        _, end = membership._alive["a"]
+        assert end > time.monotonic() + MIN_LEASE_SECONDS + machines.GRACE_SECONDS
+
+
 async def test_who_comes_later_knows_all_that_are_there(fleet: FleetConnection) -> None:
     async with (
         reporting(fleet, MachineReport(MACHINE)),
@@ -80,6 +95,7 @@ async def test_a_fleet_without_stores_is_not_waited_for(engine: Running, monkeyp
     await connection.close()
 
 
+@pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 @pytest.mark.soak  # so is the one of test_story.py
 async def test_a_machine_that_stops_reporting_is_gone_without_anybody_asking(fleet: FleetConnection) -> None:
     members = await Members.opened(fleet)
@@ -143,7 +159,7 @@ async def test_machines_are_followed_on_after_the_server_was_restarted(tmp_path:
     port = free_port()
     async with running(tmp_path, port) as server:
         connection = await connect(server.url)
-        await create_stores(connection)
+        await create_stores(connection, lease_seconds=60)
         following = Membership(connection).followed()
         membership = await following.__aenter__()
         lease = reporting(connection, MachineReport(MACHINE))

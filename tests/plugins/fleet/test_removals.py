@@ -56,6 +56,7 @@ async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_run
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
+    server.lease_ms = 10_000
     served = Embedded(server.root, server, server.variables(), free_port())
     http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
     with server.up(*http), laptop.joined("laptop", ticket=server.ticket) as runner:

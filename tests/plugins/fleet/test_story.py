@@ -15,6 +15,7 @@ from claude_code_mcp.testing.script import ask_user, script, text, tool
 from tests.support.fleet import (
     Computer,
     ManagingComputer,
+    MortalComputer,
     claude_processes,
     continued,
     front_of,
@@ -31,7 +32,9 @@ from .test_gateway import Person
 
 
 async def test_a_fleet_whose_machine_dies_in_the_middle_of_a_turn(tmp_path: Path, model: ScriptedModelThread) -> None:
-    server, laptop, desk = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop", "desk")]
+    server, laptop, desk = places = [
+        MortalComputer(tmp_path / name, model.url) for name in ("server", "laptop", "desk")
+    ]
     with server.up():
         joining = server.ticket, server.run("fleet", "ticket").strip()
         with (
@@ -58,7 +61,7 @@ async def test_a_machine_that_was_frozen_ends_what_another_has_taken(
 ) -> None:
     """Two messages at once find it gone: one takes the session over, the other goes where it is then; whoever found it
     gone is told what was lost."""
-    server, laptop = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    server, laptop = places = [MortalComputer(tmp_path / name, model.url) for name in ("server", "laptop")]
     with server.up(), laptop.joined("laptop", ticket=server.ticket) as runner:
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             session_id = await begun_on(client, "laptop", laptop.project)

@@ -19,7 +19,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.stored.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names
-from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
+from claude_code_mcp.plugins.fleet.connection import MIN_LEASE_SECONDS, FleetConnection, connect
 from claude_code_mcp.plugins.fleet.leases import HeldElsewhere
 from claude_code_mcp.plugins.fleet.machines import Machine
 from claude_code_mcp.plugins.fleet.nats_server import Running
@@ -85,6 +85,7 @@ def until_there(file: Path, waiting: Path) -> str:
     return script("go", tool("Bash", command=command), "after ${tool_result}")
 
 
+@pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_which_has_nothing_of_it(
     engine: Running, fleet: FleetConnection, sandbox: Sandbox, model: ScriptedModelThread, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_whi
             await ownership.claim(other.session.id, LOCAL, "m", stays=True)
 
 
+@pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 # One that is back in time goes on, as test_leases.py shows without the CLI.
 @pytest.mark.parametrize(
     "taken", [pytest.param(False, marks=pytest.mark.soak), True], ids=["back in time", "taken meanwhile"]

@@ -12,7 +12,7 @@ from mcp.client.stdio import stdio_client
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
-from tests.support.fleet import Computer, front_of, gone_machines
+from tests.support.fleet import MortalComputer, front_of, gone_machines
 from tests.support.tool_calls import call, finished
 from tests.support.waiting import until_true
 
@@ -21,7 +21,7 @@ WAITS = (10, 60, 240)
 """Seconds until the limit is reset: the next one is tried where the machine was not killed in time."""
 
 
-class SubscribedComputer(Computer):
+class SubscribedComputer(MortalComputer):
     def variables(self) -> dict[str, str]:
         return {**super().variables(), **SUBSCRIPTION}
 

@@ -14,7 +14,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
-from claude_code_mcp.plugins.fleet.connection import MACHINE_SECONDS, FleetConnection, create_stores
+from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
 from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
@@ -118,11 +118,3 @@ async def test_members_and_holders_that_another_version_has_written_are_read(fle
     for found in (stored, heard):
         assert found is not None
         assert (found.machine, found.epoch, found.arriving) == ("a", 1, False)
-
-
-async def test_leases_of_another_length_become_those_of_this_version(fleet: FleetConnection) -> None:
-    stream = f"KV_{names.MACHINES}"
-    config = (await fleet.jetstream.stream_info(stream)).config
-    await fleet.jetstream.update_stream(config.evolve(max_age=60))
-    await create_stores(fleet)
-    assert (await fleet.jetstream.stream_info(stream)).config.max_age == MACHINE_SECONDS

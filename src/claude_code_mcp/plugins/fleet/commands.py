@@ -234,8 +234,14 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
     host, port = _host_and_port(arguments.listen)
     # Queried while the server starts, because Claude Code takes a while to report its version.
     version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
-    directory, name = directory_of(settings), arguments.name
-    async with hosting(directory, host=host, port=port, address=arguments.address, name=name) as home:
+    async with hosting(
+        directory_of(settings),
+        host=host,
+        port=port,
+        address=arguments.address,
+        name=arguments.name,
+        lease_seconds=settings.section(FleetSettings).lease_seconds,
+    ) as home:
         connection = await connect_machine(home.machine)
         try:
             machine = _machine(arguments, settings, home.machine.machine_id, await version)
@@ -277,7 +283,7 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
     try:
         replicas = 3 if len(fleet.fleet_nats.split(",")) >= 3 else 1
         seed = await asyncio.to_thread(credentials_seed, fleet.fleet_creds)
-        async with keeping(connection, seed, replicas) as kept:
+        async with keeping(connection, seed, replicas, fleet.lease_seconds) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             # Through the keeper, like every machine: it may take only the sessions that were given to it.
             ownership = KeptOwnership(connection, machine_id, machine.run)

@@ -30,11 +30,12 @@ from .nats_client import (
     StreamConfig,
     cancellation_passes,
 )
+from .settings import MIN_LEASE_MS
 
 log = logging.getLogger(__name__)
 
-MACHINE_SECONDS = 5.0
-"""Seconds without a report after which a machine is gone and its leases end."""
+MIN_LEASE_SECONDS = MIN_LEASE_MS / 1000
+"""Seconds without a report after which a machine is gone and its leases end, in a fleet that sets no other length."""
 MAX_REPORT = 64 << 10
 """Maximum size of a machine's report, in bytes."""
 _REQUEST_SECONDS = 5.0
@@ -246,11 +247,13 @@ async def follow_bucket(
     connection: FleetConnection,
     bucket: str,
     take: Callable[[KeyValue.Entry], None],
+    opened: Callable[[KeyValue], Awaitable[None]] | None = None,
+    *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Calls `take` with every entry of a bucket and with each change (including deletions), until cancelled. It has
-    started when all entries are known. Reads all entries again after an interruption. Entries on which `take` fails are
-    logged and skipped."""
+    started when all entries are known. Reads all entries again after an interruption; awaits `opened` before, each
+    time. Entries on which `take` fails are logged and skipped."""
     reconnected, known = anyio.Event(), False
 
     def note_reconnection() -> None:
@@ -278,7 +281,10 @@ async def follow_bucket(
         while True:
             interrupted = reconnected  # before the bucket is requested, so that an interruption meanwhile is not missed
             try:
-                watcher: Any = await (await connection.jetstream.key_value(bucket)).watchall()
+                found = await connection.jetstream.key_value(bucket)
+                if opened is not None:
+                    await opened(found)
+                watcher: Any = await found.watchall()
             except (NatsError, OSError, TimeoutError) as problem:
                 log.warning("cannot watch the bucket %s now: %s", bucket, problem)
                 await anyio.sleep(_RETRY_SECONDS)
@@ -295,32 +301,17 @@ async def follow_bucket(
         connection.when_reconnected.remove(note_reconnection)
 
 
-async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
-    """Creates the fleet's missing buckets and streams. Existing ones stay unchanged, except for the lease length, which
-    is set to this version's."""
+async def read_lease_seconds(machines: KeyValue) -> float:
+    """The length of the fleet's leases, which its bucket of machines keeps as the time to live of the entries. Raises
+    NATS errors."""
+    return (await machines.status()).ttl or MIN_LEASE_SECONDS
+
+
+async def create_stores(connection: FleetConnection, replicas: int = 1, lease_seconds: float | None = None) -> None:
+    """Creates the fleet's missing buckets and streams. Existing ones stay unchanged, except for the length of the
+    leases if another one is given."""
     js = connection.client.jetstream(timeout=_CREATE_SECONDS)
-    # The bucket is configured as nats-py configures one, but without roll-ups: with them, a header on any machine's
-    # report would delete the reports of all other machines. This also rules out markers for expired entries, so
-    # `machines.py` tracks expiry itself.
-    leases = StreamConfig(
-        name=f"KV_{names.MACHINES}",
-        subjects=[f"$KV.{names.MACHINES}.>"],
-        max_msgs_per_subject=1,
-        max_age=MACHINE_SECONDS,
-        max_msg_size=MAX_REPORT,
-        discard=DiscardPolicy.NEW,
-        deny_delete=True,
-        allow_rollup_hdrs=False,
-        num_replicas=replicas,
-    )
-    try:
-        await js.add_stream(leases)
-    except BadRequestError as problem:
-        if problem.err_code != _STREAM_DIFFERS:
-            raise
-        # Created by another version, with another lease length. A machine uses the shorter of the two, or pauses
-        # earlier than necessary: neither results in two writers.
-        await js.update_stream(leases)
+    await _create_leases(js, replicas, lease_seconds)
     for bucket in (names.SESSIONS, names.RECORDS, names.MEMBERS, names.PUSH, names.REMOVALS):
         await js.create_key_value(KeyValueConfig(bucket=bucket, history=1, replicas=replicas))
     await js.create_key_value(KeyValueConfig(bucket=names.KEYS, ttl=KEY_SECONDS, history=1, replicas=replicas))
@@ -329,4 +320,45 @@ async def create_stores(connection: FleetConnection, replicas: int = 1) -> None:
         StreamConfig(
             name=names.TRANSCRIPTS, subjects=["fleet.transcript.>"], storage=StorageType.FILE, num_replicas=replicas
         )
+    )
+
+
+async def _create_leases(js: JetStreamContext, replicas: int, wanted: float | None) -> None:
+    """Creates the bucket of machines, or gives it another length of leases. A machine must never believe that its lease
+    is longer than it is at NATS. Therefore a length is shortened only while no machine has a lease: machines ask for
+    the length after they have taken one (`leases.MachineLease`)."""
+    # The bucket is configured as nats-py configures one, but without roll-ups: with them, a header on any machine's
+    # report would delete the reports of all other machines. This also rules out markers for expired entries, so
+    # `machines.py` tracks expiry itself.
+    leases = StreamConfig(
+        name=f"KV_{names.MACHINES}",
+        subjects=[f"$KV.{names.MACHINES}.>"],
+        max_msgs_per_subject=1,
+        max_age=wanted or MIN_LEASE_SECONDS,
+        max_msg_size=MAX_REPORT,
+        discard=DiscardPolicy.NEW,
+        deny_delete=True,
+        allow_rollup_hdrs=False,
+        num_replicas=replicas,
+    )
+    try:
+        await js.add_stream(leases)
+        return
+    except BadRequestError as problem:
+        if problem.err_code != _STREAM_DIFFERS:
+            raise
+    machines = await js.key_value(names.MACHINES)
+    stored = await read_lease_seconds(machines)
+    length = wanted or max(stored, MIN_LEASE_SECONDS)
+    if length >= stored or not await entries_of(machines):
+        await js.update_stream(leases.evolve(max_age=length))
+        if length >= stored or not await entries_of(machines):
+            return
+        # A machine took its lease between the check and the change, and may count with the longer one.
+        await js.update_stream(leases.evolve(max_age=stored))
+    log.warning(
+        "the fleet's leases still last %g s: machines are online. %g s take effect when `fleet up` starts while no "
+        "machine has a lease",
+        stored,
+        length,
     )

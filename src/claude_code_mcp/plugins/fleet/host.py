@@ -91,12 +91,18 @@ def outward_address() -> str:
 
 @asynccontextmanager
 async def hosting(
-    directory: Path, *, host: str, port: int, address: str | None = None, name: str | None = None
+    directory: Path,
+    *,
+    host: str,
+    port: int,
+    address: str | None = None,
+    name: str | None = None,
+    lease_seconds: float | None = None,
 ) -> AsyncIterator[Host]:
     """Runs the server of a fleet and its services until the end of the block. `address` is HOST or HOST:PORT for other
     machines; default: `host`, or for all interfaces the address of this machine. `name` is this machine's display name;
-    default: its host name. Raises InvalidArgument if a fleet is up in this directory, EngineUnavailable if the server
-    does not start."""
+    default: its host name. `lease_seconds` as for `create_stores`. Raises InvalidArgument if a fleet is up in this
+    directory, EngineUnavailable if the server does not start."""
     home = directory / "server"
     with only_process(home / "lock", "The fleet is already up on this machine."):
         certificate, keys, machine = await anyio.to_thread.run_sync(
@@ -108,7 +114,10 @@ async def hosting(
             await anyio.to_thread.run_sync(_note_address, home, server.url, machine, machine_file(directory))
             connection = await connect_operator(server.url, certificate.authority, keys.operator_seed)
             try:
-                async with _serving(connection, server, keys, reached, certificate.authority) as (enrollment, kept):
+                async with (
+                    keeping(connection, keys.operator_seed, lease_seconds=lease_seconds) as kept,
+                    _enrolling(connection, server, keys, reached, certificate.authority) as enrollment,
+                ):
                     own = await anyio.to_thread.run_sync(MachineKey.load, machine_file(directory))
                     assert own is not None
                     yield Host(server, connection, enrollment, kept, own, reached)
@@ -145,21 +154,20 @@ def _reached_at(address: str, port: int) -> str:
 
 
 @asynccontextmanager
-async def _serving(
+async def _enrolling(
     connection: FleetConnection, server: Running, keys: KeyRing, address: str, authority: str
-) -> AsyncIterator[tuple[Enrollment, "GatewayServices"]]:
-    async with keeping(connection, keys.operator_seed) as kept:
-        members = await Members.opened(connection)
-        known = {member.id: member for member in await members.all()}
-        for machine_id, machine in keys.machines.items():
-            before = known.get(machine_id)
-            draining = before is not None and before.draining
-            member = FleetMember(machine_id, machine.name, machine.public_key, draining, machine.joined)
-            if member != before:  # the file of keys is authoritative: a crash may have happened between the two writes
-                await members.add(member)
-        enrollment = Enrollment(connection, server, keys, members, address, authority)
-        async with enrollment.serving():
-            yield enrollment, kept
+) -> AsyncIterator[Enrollment]:
+    members = await Members.opened(connection)
+    known = {member.id: member for member in await members.all()}
+    for machine_id, machine in keys.machines.items():
+        before = known.get(machine_id)
+        draining = before is not None and before.draining
+        member = FleetMember(machine_id, machine.name, machine.public_key, draining, machine.joined)
+        if member != before:  # the file of keys is authoritative: a crash may have happened between the two writes
+            await members.add(member)
+    enrollment = Enrollment(connection, server, keys, members, address, authority)
+    async with enrollment.serving():
+        yield enrollment
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +179,14 @@ class GatewayServices:
 
 
 @asynccontextmanager
-async def keeping(connection: FleetConnection, seed: str, replicas: int = 1) -> AsyncIterator[GatewayServices]:
-    """Creates missing stores and runs the keeper until the end of the block, next to every gateway, whether this
-    process or another one runs the server. `seed` is the operator key's secret."""
+async def keeping(
+    connection: FleetConnection, seed: str, replicas: int = 1, lease_seconds: float | None = None
+) -> AsyncIterator[GatewayServices]:
+    """Creates missing stores (`create_stores`) and runs the keeper until the end of the block, next to every gateway,
+    whether this process or another one runs the server. `seed` is the operator key's secret."""
     from .push_receivers import FleetReceivers  # noqa: PLC0415 - loads the console, which other commands do not need
 
-    await create_stores(connection, replicas)
+    await create_stores(connection, replicas, lease_seconds)
     bucket = await OwnershipBucket.opened(connection)
     receivers = FleetReceivers(connection, bucket, seed)
     verbs = {**receivers.verbs, **Removals(connection).verbs}

@@ -29,7 +29,7 @@ from ... import __version__
 from ...core import json_text
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
-from .connection import FleetConnection
+from .connection import MIN_LEASE_SECONDS, FleetConnection
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving, suspend_aware_clock
 from .nats_client import Msg, NatsError
 from .ownership import RETURN_SECONDS, OwnershipBucket
@@ -79,6 +79,7 @@ class Keeper:
             "sealing_key": self._sealing_key,
             "unseal": self._unseal,
             "clock": self._clock,
+            "lease": self._lease,
             **(verbs or {}),
             **(verbs_for_all or {}),
         }
@@ -184,6 +185,9 @@ class Keeper:
         """For `doctor`: this machine's time and version."""
         return {"time": time.time(), "version": __version__}
 
+    async def _lease(self, _: str, __: dict[str, Any]) -> Any:
+        return await self._bucket.lease_seconds()
+
     async def _unseal(self, machine_id: str, arguments: dict[str, Any]) -> Any:
         session_id = str(arguments["session_id"])
         key = PublicKey(b64decode(arguments["key"]))
@@ -227,6 +231,13 @@ class KeptOwnership:
         self._claims = itertools.count(1)
         self._ahead: float | None = None
         """Seconds by which the keeper's clock is ahead of `suspend_aware_clock`."""
+
+    async def lease_seconds(self) -> float:
+        """Like OwnershipBucket.lease_seconds."""
+        try:
+            return float(await self.ask("lease"))
+        except InvalidArgument:  # from a keeper of an earlier version
+            return MIN_LEASE_SECONDS
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""

@@ -1,11 +1,13 @@
 """Who may write to a session: one lease for each machine, and for each session the machine that holds it.
 
-A machine renews its lease every 1.5 seconds; NATS removes it 5 seconds after the last renewal. A session may be taken
-from a machine only when that machine's lease is gone. The machine measures the lease itself, from the moment before it
-sent the last renewal that was acknowledged: by its clock the lease always ends before it ends at NATS. A lease that has
-lapsed stops everything at once (`Turns.pause`). When it is regained, each session is confirmed by compare-and-swap
-before it continues (`Turns.resume`), unless another machine took it meanwhile (`Turns.end`). The lease is renewed
-concurrently with the confirmations: however long they take, it does not lapse because of them.
+A machine renews its lease every 1.5 seconds; NATS removes it when there was no renewal for the length of a lease, which
+is one value of the fleet (`connection.create_stores`), by default 5 seconds. A session may be taken from a machine only
+when that machine's lease is gone. The machine measures the lease itself, from the moment before it sent the last
+renewal that was acknowledged, and counts with less than its length: by its clock the lease always ends before it ends
+at NATS. A lease that has lapsed stops everything at once (`Turns.pause`). When it is regained, each session is
+confirmed by compare-and-swap before it continues (`Turns.resume`), unless another machine took it meanwhile
+(`Turns.end`). The lease is renewed concurrently with the confirmations: however long they take, it does not lapse
+because of them.
 """
 
 import logging
@@ -17,20 +19,25 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
+from anyio.abc import TaskStatus
 
 from ...core.errors import ClaudeCodeError, SessionBusy, UpstreamUnavailable
 from . import names
-from .connection import MACHINE_SECONDS, FleetConnection
+from .connection import MIN_LEASE_SECONDS, FleetConnection
 from .nats_client import APIError, NatsError
 
 log = logging.getLogger(__name__)
 
 RENEWAL_SECONDS = 1.5
-PAUSE_SECONDS = 1.25
-"""How long before its end at NATS a lease counts as lapsed: time to stop processes, and for clock differences."""
-_ATTEMPT_SECONDS = 2.0
-"""How long to wait for an acknowledgment: nearly as long as the previous renewal is valid. A shorter time would never
-succeed with a server that is slow but not gone."""
+"""Seconds between two renewals, however long a lease is: they are the machine's reports too."""
+VALID_PART = 0.75
+"""The part of a lease after which it counts as lapsed. The rest is time to stop processes, also for a process that is
+late, and for clock differences."""
+_ATTEMPT_PART = 0.4
+"""The part of a lease to wait for an acknowledgment: nearly as long as the previous renewal is valid. A shorter time
+would never succeed with a server that is slow but not gone."""
+_FIRST_ATTEMPT_SECONDS = 10.0
+_RELEASE_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
 WRONG_SEQUENCE = (10071, 10164)
 """JetStream's error for a write that expects another revision."""
@@ -96,30 +103,36 @@ class FencingClock:
     def __init__(
         self,
         now: Callable[[], float] = suspend_aware_clock,
-        duration: float = MACHINE_SECONDS - PAUSE_SECONDS,
+        duration: float = MIN_LEASE_SECONDS * VALID_PART,
     ) -> None:
         self.now = now
-        self._duration = duration
-        self._end = float("-inf")
+        self.duration = duration
+        """Seconds for which a renewal counts, the last one included."""
+        self._sent = float("-inf")
 
     def renewed(self, sent: float) -> None:
         """A renewal was acknowledged. `sent` is the time before it was sent: NATS cannot have stored it earlier."""
-        self._end = max(self._end, sent + self._duration)
+        self._sent = max(self._sent, sent)
 
     def end(self) -> None:
         """The lease is known to be over."""
-        self._end = float("-inf")
+        self._sent = float("-inf")
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease lapses; not positive once it has."""
-        return self._end - self.now()
+        return self._sent + self.duration - self.now()
 
 
 class MachineLease:
     """This machine's entry in the bucket of machines, renewed while `kept` runs. Its value is the machine's report, so
     a report and a renewal are one message. `standing` uses the clock, without an await: after a freeze the first call
-    notices the lapse, whether or not the event loop ran a timer."""
+    notices the lapse, whether or not the event loop ran a timer.
+
+    The machine asks for the length of the fleet's leases when it has taken the lease, when it has taken it again after
+    the entry had expired, and after each reconnection. Until then it counts with the shortest. The length is never
+    shortened while the entry exists, so an answer from after the entry was written holds for as long as the entry is
+    renewed."""
 
     def __init__(
         self,
@@ -133,11 +146,18 @@ class MachineLease:
         """Called once at each lapse, by the call that notices it. Must not block."""
         self.regained: Callable[[], Awaitable[None]] = _nothing
         """Awaited after renewals, concurrently with the next ones, never twice at once; repeated after a failure."""
+        self.read_length: Callable[[], Awaitable[float]] = _shortest
+        """The length of the fleet's leases in seconds. May raise what NATS and the keeper raise: then it is asked for
+        again after the next renewal."""
         self.lapses = 0
         """How often the lease lapsed. Confirmations from before the latest lapse no longer count."""
         self._connection = connection
         self._report = report
         self._clock = clock or FencingClock()
+        self._length_known = False
+        self._taken = 0
+        """How often the entry was found expired. An answer to `read_length` from before that does not count."""
+        self._attempt_seconds = _FIRST_ATTEMPT_SECONDS
         self._revision = 0
         self._acknowledged = False
         self._held = False
@@ -166,6 +186,8 @@ class MachineLease:
         taken, and MachineInUse, also later, if another process has this id."""
         in_use: list[MachineInUse] = []
         await self._renew(adopt=True)
+        self._attempt_seconds = MIN_LEASE_SECONDS * _ATTEMPT_PART
+        self._connection.when_reconnected.append(self._forget_length)
         async with anyio.create_task_group() as tasks:
 
             async def keep() -> None:
@@ -176,13 +198,14 @@ class MachineLease:
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(keep)
-            tasks.start_soon(self._settle)
             tasks.start_soon(self._watch)
             try:
+                await tasks.start(self._settle)
                 yield
             finally:
+                self._connection.when_reconnected.remove(self._forget_length)
                 tasks.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True), anyio.move_on_after(_ATTEMPT_SECONDS):
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_RELEASE_SECONDS):
                     await self._give_up()
         if in_use:
             raise in_use[0]  # the error itself, not the group of the tasks that ended with it
@@ -204,17 +227,39 @@ class MachineLease:
                 await anyio.sleep(_RETRY_SECONDS)
                 self._renew_now.set()
 
-    async def _settle(self) -> None:
-        """A lapse is over only when every session is confirmed; failures are retried after the next renewal."""
+    async def _settle(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """A lapse is over only when every session is confirmed; failures are retried after the next renewal. It has
+        started when the fleet was asked for the length of a lease, whether or not it answered."""
+        await self._learn_length()
+        task_status.started()
         while True:
             await self._renewed.wait()
             self._renewed = anyio.Event()  # before the call: a renewal during it may have ended another lapse
+            await self._learn_length()
             try:
                 await self.regained()
             except (ClaudeCodeError, NatsError, OSError, TimeoutError) as problem:
                 log.debug("not every session was confirmed: %s", problem)
                 await anyio.sleep(_RETRY_SECONDS)
                 self.renew_now()
+
+    def _forget_length(self) -> None:
+        """It may be longer now, and is asked for again; until then the known one holds."""
+        self._length_known = False
+
+    async def _learn_length(self) -> None:
+        if self._length_known or not self._acknowledged:
+            return
+        taken = self._taken
+        try:
+            length = await self.read_length()
+        except (ClaudeCodeError, NatsError, OSError, TimeoutError, ValueError) as problem:
+            log.debug("the length of the fleet's leases is not known yet: %s", problem)
+            return
+        if taken == self._taken:
+            self._length_known = True
+            self._clock.duration = length * VALID_PART
+            self._attempt_seconds = length * _ATTEMPT_PART
 
     async def _watch(self) -> None:
         """Wakes when the lease would lapse. The timer may be late after a suspension; every call of `standing` checks
@@ -239,6 +284,9 @@ class MachineLease:
                 raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
             if not last:
                 self._drop()  # it has expired at NATS, whatever our clock says: other machines may have taken sessions
+                self._taken += 1
+                self._length_known = False
+                self._clock.duration = min(self._clock.duration, MIN_LEASE_SECONDS * VALID_PART)
             self._revision = last
             self._acknowledged = False
             sent = self._clock.now()
@@ -261,7 +309,10 @@ class MachineLease:
         self._acknowledged, acknowledged_before = False, self._acknowledged
         try:
             stored = await self._connection.jetstream.publish(
-                names.entry(names.MACHINES, self.machine_id), self._report(), timeout=_ATTEMPT_SECONDS, headers=headers
+                names.entry(names.MACHINES, self.machine_id),
+                self._report(),
+                timeout=self._attempt_seconds,
+                headers=headers,
             )
         except APIError:
             self._acknowledged = acknowledged_before  # it was refused, so the entry is as it was
@@ -284,7 +335,7 @@ class MachineLease:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(self._revision), "KV-Operation": "DEL"}
         try:
             await self._connection.jetstream.publish(
-                names.entry(names.MACHINES, self.machine_id), b"", timeout=_ATTEMPT_SECONDS, headers=headers
+                names.entry(names.MACHINES, self.machine_id), b"", timeout=_RELEASE_SECONDS, headers=headers
             )
         except (NatsError, OSError, TimeoutError) as problem:
             log.debug("the lease was not released and will expire: %s", problem)
@@ -292,6 +343,10 @@ class MachineLease:
 
 async def _nothing() -> None:
     return None
+
+
+async def _shortest() -> float:
+    return MIN_LEASE_SECONDS
 
 
 class Turns(Protocol):
@@ -312,6 +367,9 @@ class Turns(Protocol):
 class Ownership(Protocol):
     """The holders of all sessions, changed only by compare-and-swap. `OwnershipBucket` and `KeptOwnership` are its two
     implementations."""
+
+    async def lease_seconds(self) -> float:
+        """The length of the fleet's leases."""
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""
@@ -349,6 +407,7 @@ class Holdings:
         self._locks: dict[str, anyio.Lock] = {}
         lease.lapsed = turns.pause
         lease.regained = self._confirm_all
+        lease.read_length = ownership.lease_seconds
 
     @property
     def lapses(self) -> int | None:

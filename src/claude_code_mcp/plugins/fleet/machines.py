@@ -19,7 +19,14 @@ from ...core import json_text
 from ...core.errors import ClaudeCodeError, ExitCode, InvalidArgument, UpstreamUnavailable
 from ...core.processes import memory
 from . import names
-from .connection import MACHINE_SECONDS, FleetConnection, FleetUnreachable, entries_of, follow_bucket
+from .connection import (
+    MIN_LEASE_SECONDS,
+    FleetConnection,
+    FleetUnreachable,
+    entries_of,
+    follow_bucket,
+    read_lease_seconds,
+)
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
 log = logging.getLogger(__name__)
@@ -195,6 +202,7 @@ class Membership:
         self.changed = anyio.Event()
         """Set when a machine comes, goes or reports something new; then replaced."""
         self._connection = connection
+        self._lease_seconds = MIN_LEASE_SECONDS
         self._alive: dict[str, tuple[Machine, float]] = {}
         """With the time at which each is gone unless it reports again."""
         self._members: dict[str, FleetMember] = {}
@@ -247,7 +255,9 @@ class Membership:
             try:
                 with anyio.move_on_after(_FOLLOW_SECONDS) as limit:
                     await tasks.start(follow_bucket, self._connection, names.MEMBERS, self._member_changed)
-                    await tasks.start(follow_bucket, self._connection, names.MACHINES, self._machine_changed)
+                    await tasks.start(
+                        follow_bucket, self._connection, names.MACHINES, self._machine_changed, self._opened
+                    )
                 if not limit.cancelled_caught:
                     tasks.start_soon(self._expire)
                     yield self
@@ -257,6 +267,9 @@ class Membership:
             raise FleetUnreachable(
                 "The fleet's stores cannot be read. Check that `claude-code-mcp fleet up` is running."
             )
+
+    async def _opened(self, machines: KeyValue) -> None:
+        self._lease_seconds = await read_lease_seconds(machines)
 
     def _machine_changed(self, entry: KeyValue.Entry) -> None:
         if entry.operation is not None:
@@ -268,7 +281,7 @@ class Membership:
                 log.warning("%s", problem)
                 return
             before = self._alive.get(entry.key)
-            self._alive[entry.key] = (machine, time.monotonic() + MACHINE_SECONDS + GRACE_SECONDS)
+            self._alive[entry.key] = (machine, time.monotonic() + self._lease_seconds + GRACE_SECONDS)
             if before is None:
                 self._earliest.set()
             elif before[0] == machine:

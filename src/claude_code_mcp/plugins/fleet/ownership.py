@@ -14,7 +14,7 @@ import anyio
 
 from ...core.errors import PermissionDenied
 from . import names
-from .connection import FleetConnection, entries_of, follow_bucket
+from .connection import FleetConnection, entries_of, follow_bucket, read_lease_seconds
 from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
@@ -105,6 +105,10 @@ class OwnershipBucket:
         holdings = [_stored_holding(entry.key, entry) for entry in await entries_of(self._sessions)]
         held = [each for each in holdings if each.machine == machine_id and not each.arriving]
         return sorted(held, key=lambda holding: holding.revision, reverse=True)[:MAX_HELD]
+
+    async def lease_seconds(self) -> float:
+        """The length of the fleet's leases. Raises NATS errors."""
+        return await read_lease_seconds(self._machines)
 
     async def read(self, session_id: str) -> Holding | None:
         """The holder; None if no machine has the session."""

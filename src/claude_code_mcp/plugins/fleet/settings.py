@@ -1,7 +1,7 @@
 """The settings of the fleet."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,9 @@ from ...core.processes.environment import OWN_PREFIX
 from ...core.settings_section import Section, UserPath
 
 _OWN = OWN_PREFIX
+MIN_LEASE_MS: Final = 5000
+"""A machine that has not learned the length of its fleet's leases counts with this one, which no fleet goes below."""
+MAX_LEASE_MS: Final = 300_000
 
 
 class FleetSettings(Section):
@@ -33,3 +36,12 @@ class FleetSettings(Section):
     fleet_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}FLEET_WAIT_MS")
     """How long a new session waits at a gateway while all suitable machines are full, before it is refused with
     `LIMIT_REACHED`; 0 refuses it at once."""
+    fleet_lease_ms: int | None = Field(None, ge=MIN_LEASE_MS, le=MAX_LEASE_MS, validation_alias=f"{_OWN}FLEET_LEASE_MS")
+    """For `fleet up`: the length of the fleet's leases, which is how long a machine may be silent before other machines
+    can take its sessions. From 5000 to 300000; unset: as the fleet has it, 5000 for a new one. For an existing fleet
+    see fleet.md."""
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """The length of the fleet's leases; None: as the fleet has it."""
+        return None if self.fleet_lease_ms is None else self.fleet_lease_ms / 1000

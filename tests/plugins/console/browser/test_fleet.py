@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tests.support.fleet import Computer, processes_of
+from tests.support.fleet import Computer, MortalComputer, processes_of
 
 pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
@@ -29,7 +29,7 @@ class GatewaySite:
 def test_sessions_of_all_machines_are_answered_moved_and_taken_over_in_the_page(
     browser: Browser, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    server, laptop = places = [Computer(tmp_path / name, model.url) for name in ("server", "laptop")]
+    server, laptop = places = [MortalComputer(tmp_path / name, model.url) for name in ("server", "laptop")]
     with server.up(), laptop.joined("laptop", ticket=server.ticket) as runner:
         link = next(word for word in server.run("web").split() if "#ticket=" in word)
         person = Person(browser.new_context(**DESKTOP), GatewaySite(link.partition("/#")[0]))  # type: ignore[arg-type]  # of a site it needs the address
