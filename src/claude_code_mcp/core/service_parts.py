@@ -16,7 +16,6 @@ from .model.caller import LOCAL
 from .model.paths import config_directory
 from .policy.policy import Policy
 from .questions.broker import Broker
-from .questions.presentation import Redaction
 from .redaction import Redactor
 from .sessions.background_tasks import BackgroundTasks
 from .sessions.bookkeeper import Bookkeeper
@@ -84,7 +83,7 @@ class ServiceParts:
         self._redactor = redactor or Redactor()
         self._redactor.learn(without_settings(environment, settings.sections))
         self._redactor.add(secrets_of(settings))
-        self.redaction: Redaction = self._redactor
+        self.redaction = self._redactor
         """Removes everything from strings and data that must not leave this process."""
         self.state = database_in(settings.state_dir)
         self._tasks = tasks = BackgroundTasks()

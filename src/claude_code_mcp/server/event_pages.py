@@ -36,10 +36,10 @@ from ..core.model.events import (
     ends_text,
 )
 from ..core.model.text import cut, iso
-from ..core.questions.presentation import Redaction
+from ..core.redaction import Redactor
 from ..core.sessions.session import Session
 from ..core.sessions.stored.session_row import retrying_line, silent_seconds
-from ..core.transcripts.event_log import EventReader
+from ..core.transcripts.event_log import EventLog
 from .tools.output import dump
 from .tools.session_report import limit_info, status_of, unfinished_line
 
@@ -67,7 +67,7 @@ def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
 
 
 async def feed_page(
-    session: Session, cursor: str | None, wait: float, redactor: Redaction, *, lines: bool = False
+    session: Session, cursor: str | None, wait: float, redactor: Redactor, *, lines: bool = False
 ) -> dict[str, Any]:
     """All events after a cursor, as far as they fit, and the session's state; without a cursor, since the last turn
     started. Waits for an event up to `wait` seconds if there is none. After a cursor of another log it starts over, and
@@ -122,7 +122,7 @@ def _page(session: Session, start: int, most: int, show: Callable[[Event], Shown
     return {"sessionId": session.id, "events": shown, "nextCursor": session.events.cursor(reached), "hasMore": more}
 
 
-def _full_page(session: Session, start: int, redactor: Redaction) -> dict[str, Any]:
+def _full_page(session: Session, start: int, redactor: Redactor) -> dict[str, Any]:
     writing = _Writing(session.events, start, redactor)
 
     def show(event: Event) -> Shown:
@@ -149,7 +149,7 @@ def _whole(event: Event) -> Shown:
     return _in_short(event), event.seq
 
 
-def _line_page(session: Session, start: int, redactor: Redaction) -> dict[str, Any]:
+def _line_page(session: Session, start: int, redactor: Redactor) -> dict[str, Any]:
     """Lines of output and other events, then the unfinished line if it has grown."""
 
     def show(event: Event) -> Shown:
@@ -176,7 +176,7 @@ class _Writing:
     """The text being written. Its end is held back while it may be the start of a secret, and is sent with the next
     fragment, even if other events come in between; the complete text follows as a message."""
 
-    def __init__(self, log: EventReader, start: int, redactor: Redaction) -> None:
+    def __init__(self, log: EventLog, start: int, redactor: Redactor) -> None:
         self._redactor = redactor
         self._ends: dict[str, str] = {}
         for event in log.after(max(0, start - _LOOK_BACK)):

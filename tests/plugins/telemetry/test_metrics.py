@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -84,7 +85,7 @@ def test_errors_by_code() -> None:
 
 
 def test_sessions_by_place_and_state() -> None:
-    sessions = [
+    sessions: list[Any] = [
         StateTracker(State.RUNNING, live=True),
         StateTracker(State.IDLE, live=True, id="two", memory_bytes=500),
         StateTracker(State.IDLE, live=False),
@@ -138,7 +139,7 @@ def test_a_caller_who_looks_is_named_nobody_else() -> None:
 
 
 def test_a_caller_who_looks_learns_no_id_of_the_sessions_of_others() -> None:
-    sessions = [
+    sessions: list[Any] = [
         StateTracker(State.RUNNING, True, f"session-{owner}-{number}", owner, memory_bytes=number)
         for owner, number in (("alice", 1), ("bob", 2), ("alice", 4))
     ]

@@ -12,13 +12,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from ..model.paths import HERE, PathRules
 from ..model.question import Answer, FileChange, Question
 from ..model.text import as_json, count_of, cut_data, gaps, hidden_in, json_parts, one_line, visible
 from ..model.unified_diff import equal_ends
-from ..redaction import hide_shapes
+from ..redaction import Redactor, hide_shapes
 
 _MAX_LENGTH = 200
 _MAX_ARGUMENT = 60
@@ -155,17 +155,6 @@ _TEXTS_OF_FORM = ("title", "description", "enumNames")
 _SCHEMAS_IN_FORM = ("properties", "items", "oneOf", "anyOf")
 
 
-class Redaction(Protocol):
-    """Removes secrets."""
-
-    def text(self, text: str) -> str: ...
-
-    def data(self, value: Any) -> Any: ...
-
-    def held_back(self, text: str) -> int:
-        """How many characters at the end of an unfinished text may be the beginning of a secret."""
-
-
 def input_size(question: Question) -> int:
     """The approximate size of the input as JSON in bytes; escaped control characters count as one."""
     size = 0
@@ -246,7 +235,7 @@ def measures(text: str) -> str:
     return ", ".join(measures)
 
 
-def without_secrets(question: Question, redactor: Redaction) -> Question:
+def without_secrets(question: Question, redactor: Redactor) -> Question:
     """The question with all of its texts redacted. Labels and texts that become equal are numbered."""
     tool_input = redactor.data(question.tool_input)
     # Redaction can make two options equal, and then the answer would not say which one was meant.
@@ -264,7 +253,7 @@ def without_secrets(question: Question, redactor: Redaction) -> Question:
     )
 
 
-def _change_without_secrets(question: Question, tool_input: Any, redactor: Redaction) -> FileChange | None:
+def _change_without_secrets(question: Question, tool_input: Any, redactor: Redactor) -> FileChange | None:
     """The change, unless it or the input contains a secret: old and new lines would look equal, which would hide the
     difference. Then the rest of the input is shown."""
     change = question.change
@@ -300,7 +289,7 @@ def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
     return replace(answer, answers=answers)
 
 
-def form_without_secrets(schema: Mapping[str, Any], redactor: Redaction) -> dict[str, Any]:
+def form_without_secrets(schema: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
     """The schema of a server's form with titles and descriptions redacted. Values stay, because the server compares
     them."""
 

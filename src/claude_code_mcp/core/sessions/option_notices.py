@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..model.built_in_tools import unknown_tools
 from ..model.events import BudgetWarned, TurnStarted
 from ..model.options import SessionOptions, Thinking
-from ..transcripts.event_log import EventReader
+from ..transcripts.event_log import EventLog
 
 if TYPE_CHECKING:
     from .session import Session
@@ -43,7 +43,7 @@ def notices_of(session: "Session") -> list[str]:
     return [*session.notices, *thinking, *_on_budgets(session.events)]
 
 
-def _on_budgets(events: EventReader) -> list[str]:
+def _on_budgets(events: EventLog) -> list[str]:
     """The budget warnings since the last turn began; earlier ones were already reported."""
     began = max((event.seq for event in events.latest(TurnStarted, 1)), default=0)
     warned = events.latest(BudgetWarned, _MAX_BUDGETS)

@@ -33,7 +33,7 @@ from ..model.states import BUSY, State
 from ..model.usage import Usage
 from ..model.usage_limits import LimitWait, OnLimit
 from ..state.session_records import SessionRecord, recordable_outcome, recordable_prompt, recordable_wait
-from ..transcripts.event_log import EventLog, EventReader
+from ..transcripts.event_log import EventLog
 from .live.event_writer import EventWriter
 from .live.frame_router import FrameRouter
 from .live.launcher import ForkPoint
@@ -112,8 +112,8 @@ class Session:
         settings = deps.settings
         kept = settings.event_buffer_size, settings.event_buffer_bytes
         self.log = EventLog(*kept, partial(deps.bookkeeper.on_event, self))
-        self.events: EventReader = self.log
-        """The session's events, to be read and followed."""
+        self.events = self.log
+        """The session's events, for others to read and follow."""
         self.activity = EventWriter(self.log, cwd, deps.redact)
         """What its process reports about itself: API retries, background work, commands, context size."""
         self.readable_lines = self.activity.readable_lines

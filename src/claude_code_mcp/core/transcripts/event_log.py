@@ -12,7 +12,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
@@ -21,37 +20,6 @@ _LONG_RUN = 128 << 10
 _LARGE = 1 << 20
 _ENTRY_COST = 256
 _PART_COST = 64
-
-
-class EventReader(Protocol):
-    """The read-only side of an event log."""
-
-    @property
-    def epoch(self) -> str:
-        """Distinguishes this log from every other, including other logs of the same session."""
-
-    @property
-    def restored_seq(self) -> int:
-        """The number of the newest event from before this log."""
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the newest event; 0 if there is none."""
-
-    def after(self, seq: int) -> list[Event]:
-        """The events after `seq`, oldest first; a Gap stands for those that are gone."""
-
-    def latest(self, kind: type[Event], count: int) -> list[Event]:
-        """The last `count` events of a kind, oldest first."""
-
-    def subscribe(self, after: int | None = None) -> "Subscription":
-        """A live view of the events after `after` (or from now on). Use it as a context manager."""
-
-    def cursor(self, seq: int) -> str:
-        """A position in this log that no other log of the same session accepts as its own."""
-
-    def position(self, cursor: str) -> int | None:
-        """The number in a cursor; None if the cursor is from another log. Raises ValueError for an invalid cursor."""
 
 
 class EventLog:

@@ -15,7 +15,7 @@ from ..model.events import QuestionSettled
 from ..model.question import POLICY_CHANNEL, Question
 from ..model.text import clip_line
 from .conversation import read_turn_lines
-from .event_log import EventReader
+from .event_log import EventLog
 from .outline import Outline
 from .transcript_lines import interrupted_by, message_blocks, seconds_of, typed
 
@@ -61,7 +61,7 @@ class Timeline:
     waits: tuple[WaitTime, ...] = ()
 
 
-def logged_waits(events: EventReader, questions: Iterable[Question]) -> dict[str, WaitTime]:
+def logged_waits(events: EventLog, questions: Iterable[Question]) -> dict[str, WaitTime]:
     """The waits for settled questions in the event log and for open `questions`, by the id of the call, or of the
     question if it is not about a call. Nobody waited for an answer of a rule."""
     waits = {}

@@ -37,7 +37,8 @@ from ...core.model.question import Question, QuestionKind
 from ...core.model.states import SESSION_TOOL_STATUS, State
 from ...core.model.text import iso
 from ...core.questions.kinds import kind_class
-from ...core.questions.presentation import Redaction, describe, without_secrets
+from ...core.questions.presentation import describe, without_secrets
+from ...core.redaction import Redactor
 from ...core.service import Service
 from ...core.sessions.session import Session
 from ...core.sessions.stored.session_row import SessionRow
@@ -79,7 +80,7 @@ def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
     return {**fields, "cut": True} if item.cut else fields
 
 
-def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
+def whole_parts(parts: Sequence[str], redactor: Redactor) -> int:
     """How many of the first fragments can be sent without the others."""
     # From the end: usually nothing is held back, and the first check decides.
     for count in range(len(parts), 0, -1):
@@ -92,7 +93,7 @@ def whole_parts(parts: Sequence[str], redactor: Redaction) -> int:
 class FrameEncoder:
     """Encodes the events of one session, in order."""
 
-    def __init__(self, redactor: Redaction, cursor: Callable[[int], str], cwd: str = "") -> None:
+    def __init__(self, redactor: Redactor, cursor: Callable[[int], str], cwd: str = "") -> None:
         """`cursor` creates an event's id from its number."""
         self._redactor = redactor
         self._cursor = cursor
@@ -223,7 +224,7 @@ class FrameEncoder:
         return item_fields(shortened(item_without_secrets(item, self._redactor.data), MAX_PREVIEW), self._cwd)
 
 
-def question_fields(event: QuestionOpened, redactor: Redaction) -> dict[str, Any]:
+def question_fields(event: QuestionOpened, redactor: Redactor) -> dict[str, Any]:
     """Which question was opened; its complete input is requested by id."""
     question = event.question
     fields = {
@@ -332,7 +333,7 @@ def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 # -- questions --------------------------------------------------------------------------------------------------------
 
 
-def question_row(question: Question, redactor: Redaction) -> dict[str, Any]:
+def question_row(question: Question, redactor: Redactor) -> dict[str, Any]:
     """The complete question, redacted."""
     shown = without_secrets(question, redactor)
     row: dict[str, Any] = {

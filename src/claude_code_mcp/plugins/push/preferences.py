@@ -17,7 +17,7 @@ from ...core.model.events import BudgetWarned, Event, QuestionOpened, Stalled, T
 from ...core.model.outcome import OutcomeCode
 from ...core.model.text import clip_line, iso
 from ...core.questions.kinds import kind_class
-from ...core.questions.presentation import Redaction
+from ...core.redaction import Redactor
 from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
 
@@ -247,7 +247,7 @@ class Notice:
         }
 
 
-def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor: Redaction) -> Notice | None:
+def notice_of(session_id: str, event: Event, title: Callable[[], str], redactor: Redactor) -> Notice | None:
     """The notification for an event; None for an event without one, such as a turn that the person interrupted."""
 
     def notice(kind: str, body: str, expires_at: float, question_id: str | None = None) -> Notice:

@@ -10,7 +10,7 @@ import time
 from collections import Counter as CountOf
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -31,6 +31,7 @@ from ...core.model.events import (
 )
 from ...core.model.states import State
 from ...core.model.usage import Usage
+from ...core.sessions.session import Session
 
 _PREFIX = "claude_code_mcp"
 _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -44,30 +45,13 @@ _NO_MODEL = "none"
 """For a turn that ended before a model was called."""
 
 
-class MeasuredSession(Protocol):
-    """The measurements of a session."""
-
-    @property
-    def state(self) -> State: ...
-    @property
-    def live(self) -> bool: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def queued(self) -> str | None: ...
-    @property
-    def memory_bytes(self) -> int | None: ...
-
-
 class Metrics:
     """An observer that counts. `sessions` returns the current sessions in memory, and `connections` the connections to
     the hub's MCP servers: name and state."""
 
     def __init__(
         self,
-        sessions: Callable[[], Iterable[MeasuredSession]],
+        sessions: Callable[[], Iterable[Session]],
         connections: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines
@@ -215,7 +199,7 @@ class _SeenBy:
 class _CurrentSessions(Collector):
     """Gauges that are computed when the metrics are rendered."""
 
-    def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
+    def __init__(self, sessions: Callable[[], Iterable[Session]]) -> None:
         self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:

@@ -12,7 +12,7 @@ from ...core.config import Settings
 from ...core.errors import InvalidArgument, PermissionDenied
 from ...core.model.states import CODE_TOOL_STATUS
 from ...core.model.usage_limits import OnLimit
-from ...core.questions.presentation import Redaction
+from ...core.redaction import Redactor
 from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.messages import WhenBusy
 from ...core.sessions.pending_turn import PendingTurn
@@ -278,7 +278,7 @@ def session_infos(
     return SessionInfos(sessions=rows, message=message)
 
 
-def session_details(session: Session, sensitive: bool, redactor: Redaction, sharing: SessionSharing) -> SessionInfos:
+def session_details(session: Session, sensitive: bool, redactor: Redactor, sharing: SessionSharing) -> SessionInfos:
     """One session with the outcome of its last turn: result, output and open questions."""
     details = report(session, redactor)
     info = _session_info(session, sensitive, sharing)

@@ -14,7 +14,8 @@ from ...core.errors import InvalidArgument
 from ...core.model.events import Output
 from ...core.model.question import Question
 from ...core.model.text import as_json, cut_data, mark, page_of
-from ...core.questions.presentation import Redaction, input_size, shown_input, without_secrets
+from ...core.questions.presentation import input_size, shown_input, without_secrets
+from ...core.redaction import Redactor
 from ...core.sessions.session import Session
 from .output import declared
 
@@ -36,7 +37,7 @@ _OUTPUT = "output:"
 class ResultParts:
     """Truncates the parts of one report and records what was truncated. Every part is redacted first."""
 
-    def __init__(self, redactor: Redaction) -> None:
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._cut: list[dict[str, Any]] = []
 
@@ -96,14 +97,14 @@ class ResultParts:
         return shown
 
 
-def read_part(session: Session, part: str, offset: int, redactor: Redaction) -> dict[str, Any]:
+def read_part(session: Session, part: str, offset: int, redactor: Redactor) -> dict[str, Any]:
     """A page of a part; InvalidArgument if there is no such part, or no longer."""
     page = page_of(_part_text(session, part, redactor), offset, PAGE)
     more = {} if page.next_offset is None else {"nextOffset": page.next_offset}
     return {"name": part, "text": page.text, "offset": page.offset, **more, "total": page.total}
 
 
-def _part_text(session: Session, part: str, redactor: Redaction) -> str:
+def _part_text(session: Session, part: str, redactor: Redactor) -> str:
     question = next((question for question in session.questions if question.id == part), None)
     if question is not None:
         return as_json(redactor.data(question.tool_input))

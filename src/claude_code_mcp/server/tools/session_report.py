@@ -19,7 +19,7 @@ from ...core.model.text import as_json, cut, iso, sharing_line
 from ...core.model.usage_limits import iso_or_none
 from ...core.model.worktree import Worktree
 from ...core.questions.kinds import WireType, kind_class
-from ...core.questions.presentation import Redaction
+from ...core.redaction import Redactor
 from ...core.sessions.callers.session_access import SessionSharing
 from ...core.sessions.messages import UserMessage
 from ...core.sessions.option_notices import notices_of
@@ -220,7 +220,7 @@ class Interruption(ToolOutput):
     dropped_messages: list[str] | None = None
 
 
-def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redaction) -> Interruption:
+def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redactor) -> Interruption:
     # Redacted first: half of a secret could not be recognized.
     beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
@@ -232,7 +232,7 @@ def status_of(session: Session) -> Status:
 
 def report(
     session: Session,
-    redactor: Redaction,
+    redactor: Redactor,
     *,
     lines: int | None = None,
     cursor: str | None = None,
@@ -321,7 +321,7 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
     return position or 0, position is not None
 
 
-def unfinished_line(session: Session, redactor: Redaction, limit: int) -> str:
+def unfinished_line(session: Session, redactor: Redactor, limit: int) -> str:
     """The line that is being written, at most its first `limit` characters. Its end is held back while it may be the
     beginning of a secret."""
     line = session.readable_lines.unfinished(limit)
@@ -329,7 +329,7 @@ def unfinished_line(session: Session, redactor: Redaction, limit: int) -> str:
 
 
 def _output(
-    session: Session, lines: int | None, start: int | None, parts: ResultParts, redactor: Redaction
+    session: Session, lines: int | None, start: int | None, parts: ResultParts, redactor: Redactor
 ) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:

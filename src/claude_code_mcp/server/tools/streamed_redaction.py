@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.questions.presentation import Redaction
+from ...core.redaction import Redactor
 from .notification_queue import RawMessage
 
 _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -17,7 +17,7 @@ class Fragments:
     One per stream of messages; at most one held-back text per content block that is being written.
     """
 
-    def __init__(self, redactor: Redaction) -> None:
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held: dict[tuple[object, object], tuple[RawMessage, str]] = {}
 
