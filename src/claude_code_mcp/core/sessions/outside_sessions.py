@@ -147,35 +147,27 @@ class OutsideSession:
         """Open a question that the program shows too, with the reason why it is asked. It has no deadline, because the
         program's dialog has none. A policy rule may answer it at once. LimitReached if too many are open."""
         session = self.session
-        if len(session.questions) >= _MAX_QUESTIONS:
-            raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
         admission = session.deps.enforcer.admission(session.owner)
         is_plan = kind_of(tool) is QuestionKind.PLAN_REVIEW
         modes, mode_after = admission.modes_after_plan() if is_plan else ((), None)
-
-        def settle(question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
-            session.log.append(QuestionSettled(question, resolution))
-            settled(resolution, body)
 
         def check_answer(question: Question, answer: Answer, _: dict[str, Any]) -> None:
             session.verdicts.check_answer(question, answer)
             if check is not None:
                 check(question, answer)
 
-        question = session.deps.broker.open(
-            session.id,
+        offered = admission.offers([*suggestions], tool, tool_input, session.cwd)
+        question = self._open(
             tool,
             tool_input,
-            settle,
+            settled,
             cwd=session.cwd,
-            suggestions=admission.offers([*suggestions], tool, tool_input, session.cwd),
+            suggestions=offered,
             modes=modes,
             mode_after=mode_after,
             reason=reason,
             check=check_answer,
-            endless=True,
         )
-        session.log.append(QuestionOpened(question))
         answer = answer_of_rules(tool, session.verdicts.verdict(Occasion.QUESTION, tool, tool_input))
         if answer is not None:
             session.deps.broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
@@ -193,6 +185,18 @@ class OutsideSession:
         reason: str | None = None,
     ) -> Question:
         """Open a question of another machine, whose policy judges the answer. LimitReached if too many are open."""
+        return self._open(
+            tool,
+            tool_input,
+            settled,
+            cwd=self.directory,
+            suggestions=suggestions,
+            modes=modes,
+            mode_after=mode_after,
+            reason=reason,
+        )
+
+    def _open(self, tool: str, tool_input: Mapping[str, Any], settled: Settled, **details: Any) -> Question:
         session = self.session
         if len(session.questions) >= _MAX_QUESTIONS:
             raise LimitReached(f"Session {session.id} has {_MAX_QUESTIONS} open questions.", session_id=session.id)
@@ -201,18 +205,7 @@ class OutsideSession:
             session.log.append(QuestionSettled(question, resolution))
             settled(resolution, body)
 
-        question = session.deps.broker.open(
-            session.id,
-            tool,
-            tool_input,
-            settle,
-            cwd=self.directory,
-            suggestions=suggestions,
-            modes=modes,
-            mode_after=mode_after,
-            reason=reason,
-            endless=True,
-        )
+        question = session.deps.broker.open(session.id, tool, tool_input, settle, endless=True, **details)
         session.log.append(QuestionOpened(question))
         return question
 
