@@ -1,6 +1,7 @@
 // The single event stream from the server: changes of the session list, and all events of the session on screen.
 
 import { signal } from "@preact/signals";
+import { reconnects } from "./question";
 import { isWorking } from "./sessions";
 import { EventStream, type Line } from "./stream";
 import type { MachineRow, SessionRow } from "./types";
@@ -76,6 +77,7 @@ export class Live {
 
   private line(state: Line): void {
     this.state = state;
+    if (state === "live" && this.lostSince) reconnects.value += 1;
     if (state === "live") this.lostSince = 0;
     else if (state === "offline") this.lostSince ||= Date.now();
     if (state === "refused") this.signedOut();

@@ -21,6 +21,9 @@ export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
 const TOO_SOON = 400;
 /** Increments when a question is removed and the ones after it move up. */
 export const moves = signal(0);
+/** Increments when a lost connection is back. */
+export const reconnects = signal(0);
+const STILL_OPEN = "Reconnected. This question is still open.";
 
 const OTHER = "\u0000other";
 const MODE_WORDS: Record<string, string> = {
@@ -59,6 +62,8 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
   const id = useFreshId();
   const heading = useRef<HTMLHeadingElement>(null);
   const problem = useSignal("");
+  const note = useSignal("");
+  const words = useRef<HTMLDivElement>(null);
   const busy = useSignal(false);
   const since = useRef(Math.round(performance.now())).current;
   useLayoutEffect(() => {
@@ -67,10 +72,19 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
     heading.current?.focus({ preventScroll: true });
     heading.current?.closest("section")?.scrollIntoView({ block: "start" });
   }, [wanted.value]);
+  useEffect(() => {
+    if (!problem.peek()) return;
+    problem.value = "";
+    note.value = STILL_OPEN;
+  }, [reconnects.value]);
+  // The words are below the buttons and may be out of the viewport.
+  useLayoutEffect(() => {
+    if (problem.value) words.current?.scrollIntoView({ block: "nearest" });
+  }, [problem.value]);
   if (closed.value !== null) return <section class={`question ${question.kind} closed`}><p role="status">{closed.value}</p></section>;
   const answer = async (given: Answer): Promise<void> => {
     busy.value = true;
-    problem.value = "";
+    problem.value = note.value = "";
     try {
       await send(question, given);
     } catch (error) {
@@ -88,7 +102,7 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
       <h2 id={id} tabIndex={-1} ref={heading} dir="auto">{title(question)}</h2>
       <Body question={question} directory={directory} busy={busy.value} owner={owner.value} answer={(given) => void answer(given)}
         complain={(why) => (problem.value = why)} />
-      <Problem>{problem.value}</Problem>
+      <div ref={words}><Problem>{problem.value}</Problem>{note.value && <p class="hint" role="status">{note.value}</p>}</div>
       {owner.value !== null && <p class="hint">You are watching: {owner.value} decides this.</p>}
     </section>
   );

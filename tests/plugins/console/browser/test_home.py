@@ -200,7 +200,7 @@ def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
     person = open_browser(storage_state=signed_in, **PHONE).arrive()
-    person.start("Count", site.project("One.", "Two."))
+    person.start("Count", site.project("One.", tool("Bash", command="touch here"), "Two."))
     person.says("One.")
     page = person.page
     person.context.set_offline(True)
@@ -215,6 +215,18 @@ def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
     expect(activity).to_have_count(0)
     expect(page.get_by_label("Message", exact=True)).to_have_value("And on?")
     page.get_by_role("button", name="Send", exact=True).click()
+    asked = person.question("touch here")
+    read_on(asked)
+    person.context.set_offline(True)
+    expect(activity).to_contain_text("Offline")
+    asked.get_by_role("button", name="Allow once").click()
+    problem = asked.get_by_role("alert")
+    expect(problem).to_contain_text("cannot be reached")
+    expect(problem).to_be_in_viewport(ratio=1)
+    person.context.set_offline(False)
+    expect(asked).to_contain_text("This question is still open.")
+    expect(problem).to_have_count(0)
+    asked.get_by_role("button", name="Allow once").click()
     person.says("Two.")
 
 
