@@ -68,7 +68,7 @@ export function CostBars({ lines, names, per, split, limit }: {
             <li key={part} title={visible(part)}><span class={`legend-mark ${color(series, part)}`} aria-hidden="true" />{`${partName(part)} ${dollars(bars.reduce((sum, bar) => sum + (bar.parts[part] ?? 0), 0))}`}</li>
           ))}
           {limit !== undefined && (
-            <li>{isDrawn && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limitNow)}${isDrawn ? "" : ", far above these bars"}`}</li>
+            <li>{isDrawn && <span class="legend-mark limit" aria-hidden="true" />}{`${limit.words}: ${dollars(limitNow)}${isDrawn ? "" : ", too high for this chart"}`}</li>
           )}
         </ul>
       )}

@@ -53,7 +53,7 @@ export function Design(): VNode {
           <h2>States</h2>
           <div class="specimen">{STATES.map((state) => <span key={state} class="badge" data-status={state}>{state}</span>)}</div>
           <p class="problem">What went wrong, and what to do about it.</p>
-          <p class="hint">What there is to know beside that.</p>
+          <p class="hint">Additional information.</p>
           <div class="activity" data-state="working"><span class="doing">Run the tests</span><span class="facts">1 min 20 s · 12.4k tokens</span></div>
           <div class="activity" data-state="offline"><span class="doing">Offline: reconnecting. What you write is kept here.</span></div>
         </section>

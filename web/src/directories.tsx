@@ -74,28 +74,28 @@ export function DirectoryChooser({ machine, choose }: { machine: string; choose(
   const here = below.value;
   return (
     <div class="directories" role="group" aria-labelledby={id}>
-      <h2 id={id} tabIndex={-1} ref={heading} class="wrap">{here === null ? "Where to work" : visible(here.path)}</h2>
+      <h2 id={id} tabIndex={-1} ref={heading} class="wrap">{here === null ? "Choose a directory" : visible(here.path)}</h2>
       <Problem>{problem.value}</Problem>
       {here === null ? (
         <>
-          {recent.length > 0 && <p class="hint">Used last</p>}
+          {recent.length > 0 && <p class="hint">Recently used</p>}
           <Places paths={recent} press={choose} />
-          <p class="hint">{roots.length > 0 ? "Look below" : beginning.value === null && !problem.value ? "Loading…" : ""}</p>
+          <p class="hint">{roots.length > 0 ? "Browse" : beginning.value === null && !problem.value ? "Loading…" : ""}</p>
           <Places paths={roots} press={open} opens />
         </>
       ) : (
         <>
           <div class="actions">
-            <button type="button" class="allow" onClick={() => choose(here.path)}>Work here</button>
+            <button type="button" class="allow" onClick={() => choose(here.path)}>Use this directory</button>
             <button type="button" onClick={() => (here.parent === null ? back() : open(here.parent))}>Up</button>
           </div>
           {(here.cut || here.names.length > MANY || text.value) && (
-            <input type="search" autocomplete="off" autocapitalize="off" spellcheck={false} aria-label="Search these names" placeholder="Search these names"
+            <input type="search" autocomplete="off" autocapitalize="off" spellcheck={false} aria-label="Filter by name" placeholder="Filter by name"
               value={text.value} onInput={(event) => search(event.currentTarget.value, here.path)} />
           )}
           <Places paths={here.names} press={(name) => open(joined(here.path, name))} opens />
-          {!here.names.length && <p class="hint">{text.value ? "Nothing found." : "There is nothing below it."}</p>}
-          {here.cut && <p class="hint">There are more: search for a part of the name.</p>}
+          {!here.names.length && <p class="hint">{text.value ? "Nothing found." : "No subdirectories."}</p>}
+          {here.cut && <p class="hint">Not all are shown: type a part of the name.</p>}
         </>
       )}
     </div>

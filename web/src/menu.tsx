@@ -114,7 +114,7 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
             print();
           })}
           {item(row.archived ? "Unarchive" : "Archive", () => manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived }))}
-          <Twice label="End permanently" again="Yes, end it permanently" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
+          <Twice label="Cancel permanently" again="Yes, cancel it permanently" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
           <Twice label="Delete" again="Yes, delete everything" act={() => manage("delete", { confirm: true }, null)} />
         </>
       )}

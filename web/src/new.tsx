@@ -84,10 +84,10 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
                 {me.modes.map((name) => <option key={name} value={name}>{`${name}: ${modeWords(name)}`}</option>)}
               </select></span>
             <span class="chip"><label for={`${id}-model`}>Model</label>
-              <input id={`${id}-model`} type="text" autocomplete="off" spellcheck={false} placeholder="as configured" list={`${id}-models`} value={model.value} onInput={(event) => (model.value = event.currentTarget.value)} /></span>
+              <input id={`${id}-model`} type="text" autocomplete="off" spellcheck={false} placeholder="default" list={`${id}-models`} value={model.value} onInput={(event) => (model.value = event.currentTarget.value)} /></span>
             <datalist id={`${id}-models`}>{["opus", "sonnet", "haiku"].map((name) => <option key={name} value={name} />)}</datalist>
             <span class="chip"><label for={`${id}-budget`}>Budget in dollars</label>
-              <input id={`${id}-budget`} type="text" ref={amount} inputMode="decimal" autocomplete="off" placeholder="no limit of its own" value={budget.value} onInput={(event) => (budget.value = event.currentTarget.value)} /></span>
+              <input id={`${id}-budget`} type="text" ref={amount} inputMode="decimal" autocomplete="off" placeholder="no limit" value={budget.value} onInput={(event) => (budget.value = event.currentTarget.value)} /></span>
             <label class="chip check-chip"><input type="checkbox" checked={worktree.value} onChange={(event) => (worktree.value = event.currentTarget.checked)} /> In a new worktree and branch</label>
           </div>
         </ComposerBox>

@@ -348,7 +348,7 @@ function ShownWhole({ text, drawn, written }: { text: string; drawn: VNode; writ
 function WrittenPlan({ plan }: { plan: string }): VNode {
   return (
     <>
-      <p class="hint">The plan as it is written: drawn as Markdown, a part of it would be invisible.</p>
+      <p class="hint">The Markdown source of the plan, because part of it would be invisible when formatted.</p>
       <CodeBlock code={visible(plan)} label="plan" />
     </>
   );

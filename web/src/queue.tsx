@@ -64,7 +64,7 @@ function Queued({ message, acts }: { message: QueuedMessage; acts: QueueActs }):
     <li class="queued">
       <p class="prompt" dir="auto">{text || more.join(", ")}</p>
       <p class="queued-foot">
-        <span class="hint">{message.lost ? "Not read: the server stopped first" : "Queued"}{text && more.length ? ` · ${more.join(", ")}` : ""}</span>
+        <span class="hint">{message.lost ? "Not delivered: the server stopped first" : "Queued"}{text && more.length ? ` · ${more.join(", ")}` : ""}</span>
         {message.lost
           ? <>{act("Send again", () => acts.resend(message))}{act("Edit", () => acts.edit(message))}{act("Discard", () => acts.discard(message))}</>
           : <>{act("Edit", () => back(() => acts.edit(message)))}{act("Remove", () => back(() => undefined))}</>}

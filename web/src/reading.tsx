@@ -203,7 +203,7 @@ export function LinesLeft({ reading }: { reading: Reading }): VNode {
   return (
     <button type="button" class="lines-left" onClick={reading.goOn}>
       <span aria-hidden="true">{ARROWS[reading.where]}</span>
-      {reading.left === 1 ? "1 more line" : `${reading.left.toLocaleString("en")} more lines`}{reading.where === "beside" && ", beside the screen"}
+      {reading.left === 1 ? "1 more line" : `${reading.left.toLocaleString("en")} more lines`}{reading.where === "beside" && ", to the left or right"}
     </button>
   );
 }

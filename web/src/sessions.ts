@@ -5,7 +5,7 @@ import type { SessionRow } from "./types";
 
 const NEEDS = { question: 0, unanswered: 1, stalled: 2, error: 3, limit: 3 } as const;
 export const STATUS_WORDS: Record<string, string> = {
-  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "ended",
+  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", limit_reached: "usage limit", interrupted: "interrupted", cancelled: "cancelled",
 };
 
 export function titleOf(row: SessionRow): string {
@@ -13,7 +13,7 @@ export function titleOf(row: SessionRow): string {
 }
 
 export function statusWord(row: SessionRow): string {
-  if (row.needs === "stalled") return "silent";
+  if (row.needs === "stalled") return "no output";
   if (row.needs === "unanswered") return "unanswered";
   return limitWord(row) || (row.status ? (STATUS_WORDS[row.status] ?? row.status) : "");
 }

@@ -35,7 +35,7 @@ interface SignIn {
   current: boolean;
 }
 
-const EVENT_WORDS: Record<string, string> = { question: "Claude asks something", ended: "a turn ends", stalled: "a session has no output",
+const EVENT_WORDS: Record<string, string> = { question: "Claude asks a question", ended: "a turn ends", stalled: "a session has no output",
   budget: "a budget is nearly used up" };
 
 

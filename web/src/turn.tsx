@@ -23,8 +23,8 @@ const ENDINGS: Record<string, string> = {
   timeout: "Stopped at the time limit",
   max_turns: "Stopped at the turn limit",
   max_budget: "Stopped at the budget limit",
-  api_error: "The API failed",
-  crashed: "Claude Code ended unexpectedly",
+  api_error: "API error",
+  crashed: "Claude Code exited unexpectedly",
   start_failed: "Claude Code could not be started",
 };
 

@@ -171,7 +171,7 @@ function summary(plan: Plan): string {
   const parts = [
     `On ${visible(plan.branch)}`,
     plan.commits ? count(plan.commits, "commit") : "",
-    plan.uncommitted ? `${count(plan.uncommitted, "file")} not committed` : "everything is committed",
+    plan.uncommitted ? `${count(plan.uncommitted, "uncommitted file")}` : "everything is committed",
   ];
   const refused = plan.refusal ? ` It cannot be merged: ${visible(plan.refusal)}` : "";
   return `${parts.filter(Boolean).join(", ")}.${refused}`;

@@ -56,7 +56,7 @@ _COMPARED = 1000
 
 
 def add_to(commands: Any) -> None:
-    run = add_verb(commands, "run", "run a prompt in a new session, to its end", _run_logged_in)
+    run = add_verb(commands, "run", "run a prompt in a new session and wait for the result", _run_logged_in)
     run.add_argument("prompt", nargs="*", metavar="PROMPT", help="the task; piped input is appended to it")
     run.add_argument("--cwd", metavar="DIR", help="working directory (default: the current one)")
     run.add_argument("--machine", metavar="NAME", help="machine of the fleet to run on; --cwd is a directory there")
@@ -73,7 +73,7 @@ def add_to(commands: Any) -> None:
         "--deny", action="append", type=tool_rule, metavar="RULE", help="rules that are denied without asking"
     )
     run.add_argument("--max-turns", type=positive, metavar="N", help="stop after N answers of the model")
-    waits = "at a usage limit: end there (the default), or wait for the reset and continue automatically"
+    waits = "at a usage limit: end the turn (the default), or wait for the reset and continue automatically"
     run.add_argument("--on-limit", choices=("end", "wait"), help=waits)
     run.add_argument("--worktree", action="store_true", help="run in a new git worktree and branch")
     run.add_argument("--detach", action="store_true", help="print the session id and exit; the turn continues")

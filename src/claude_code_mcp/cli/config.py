@@ -497,7 +497,7 @@ HOSTS: dict[str, McpHost] = {
         lambda: Path.home() / ".junie" / "mcp" / "mcp.json",
         JsonDialect("mcpServers", _PLAIN, has_http_type=False),
     ),
-    "generic": _json_host("The entry that most clients take:", None, _USUAL),
+    "generic": _json_host("The entry for most clients:", None, _USUAL),
 }
 VSCODE_USER = _json_host(
     "Add to the mcp.json in your user profile (MCP: Open User Configuration):",

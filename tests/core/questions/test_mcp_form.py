@@ -87,9 +87,9 @@ MISFITS = [
     ({"type": "number", "maximum": 3}, "3.5", "must be at most 3"),
     ({"type": "string", "minLength": 2}, "x", "must be at least 2 characters"),
     ({"type": "string", "format": "date"}, "soon", "must be a date"),
-    ({"type": "string", "enum": ["a", "b"]}, "c", "must be among a, b"),
+    ({"type": "string", "enum": ["a", "b"]}, "c", "must be one of a, b"),
     ({"type": "boolean"}, "perhaps", "must be Yes or No"),
-    ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a", "c"], "must be among a, b"),
+    ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a", "c"], "must be one of a, b"),
     ({"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 1}, ["a", "b"], "must be at most 1 chosen"),
     ({"type": "string", "title": "Name"}, "", "is required"),
 ]

@@ -126,7 +126,7 @@ class SessionLog:
                 details.get("mode") or "unset",
             )
         elif act.kind is AuditKind.CANCELLED:
-            log.info("session %s ended: cancelled by %s", act.session_id, act.who)
+            log.info("session %s cancelled by %s", act.session_id, act.who)
         elif act.kind is AuditKind.REFUSED:
             details = act.details
             log.info(

@@ -140,7 +140,7 @@ class FormField:
 
     def _misfit_option(self, values: list[Any]) -> str | None:
         unknown = [value for value in values if value not in self.options.values()] if self.options else []
-        return f"must be among {', '.join(self.options)}" if unknown else None
+        return f"must be one of {', '.join(self.options)}" if unknown else None
 
     def _misfit_text(self, text: str) -> str | None:
         try:

@@ -106,7 +106,7 @@ class Permission(Kind):
         return "\n".join(self._lines(question))
 
     def _lines(self, question: Question) -> Iterator[str]:
-        yield f"{'This client' if question.of_client else 'Claude Code'} wants to: {question.description}"
+        yield f"{'This client' if question.of_client else 'Claude Code'} asks for permission:\n{question.description}"
         if question.reason:
             yield visible(question.reason)
         if question.blocked_path:
@@ -125,7 +125,7 @@ class Permission(Kind):
             yield f"--- end of the change {question.id[:6]} ---"
 
     def push_text(self, question: Question) -> str:
-        return f"Wants to: {question.description}"
+        return f"Permission needed:\n{question.description}"
 
     def reactions(self, question: Question, *, for_session: bool) -> frozenset[Reaction]:
         more = {Reaction.SESSION} if for_session else set()

@@ -103,7 +103,7 @@ def _place(before: str | None, turns: int) -> tuple[int, int | None]:
         return turns, None
     number, dot, item = before.partition(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, item if dot else "0")):
-        raise ValueError("not a place")
+        raise ValueError("not a position in a conversation")
     if int(number) > turns:
         return turns, None
     return (int(number), int(item)) if dot and int(item) else (int(number) - 1, None)

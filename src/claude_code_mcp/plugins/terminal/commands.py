@@ -53,7 +53,7 @@ def add_terminal(commands: Any) -> None:
     forward.add_argument(
         "--token-file", metavar="FILE", help="your token there; - reads it from standard input (default: sign in)"
     )
-    forward.add_argument("--off", action="store_true", help="forward nothing any more")
+    forward.add_argument("--off", action="store_true", help="stop forwarding")
     add_config_file(forward)
     add_json(forward)
     forward.set_defaults(run=_forward)
@@ -108,7 +108,7 @@ def _forward(arguments: argparse.Namespace) -> int:
     place = ForwardingPlace(load_settings(file=arguments.config).state_dir)
     if arguments.off:
         was_there = place.remove()
-        return print_outcome(arguments, {"removed": was_there}, "Nothing is forwarded any more.")
+        return print_outcome(arguments, {"removed": was_there}, "Forwarding is off.")
     if arguments.url is None:
         raise InvalidArgument("Pass the address of the server, or --off.")
     target = new_target(arguments.url, _token_in(arguments.token_file) if arguments.token_file is not None else None)

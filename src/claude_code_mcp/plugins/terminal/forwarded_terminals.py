@@ -110,7 +110,7 @@ class ForwardedTerminals:
 
     def _new_machine(self, key: tuple[str, str]) -> "_Machine":
         if sum(principal == key[0] for principal, _ in self._machines) >= _MAX_MACHINES:
-            raise LimitReached(f"Terminals of {_MAX_MACHINES} machines are already shown.")
+            raise LimitReached(f"Terminals of at most {_MAX_MACHINES} machines can be shown.")
         machine = self._machines[key] = _Machine(self._service, self._new_questions, *key)
         return machine
 
@@ -118,7 +118,7 @@ class ForwardedTerminals:
         known = self._machines.items()
         others = sum(len(machine.terminals) for each, machine in known if each[0] == key[0] and each != key)
         if others + wanted > MAX_TERMINALS:
-            raise LimitReached(f"{MAX_TERMINALS} terminals of this caller can be shown.")
+            raise LimitReached(f"At most {MAX_TERMINALS} terminals of one caller can be shown.")
 
     def _lapse(self, key: tuple[str, str], machine: "_Machine") -> None:
         if self._machines.get(key) is machine:

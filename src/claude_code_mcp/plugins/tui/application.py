@@ -47,7 +47,7 @@ class Tui(App[None]):
         Binding("f5", "command('mcp')", "Servers", show=False),
         Binding("f1", "command('help')", "Help"),
         Binding("ctrl+q", "quit", "Leave", show=False),
-        Binding("f6", "command('wait')", "Wait for the limit", show=False, priority=True),
+        Binding("f6", "command('wait')", "Wait for the reset", show=False, priority=True),
         Binding("f7", "command('continue')", "Continue now", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "Commands", show=False, priority=True),
         Binding("f8", "command_palette", "Commands", show=False),

@@ -140,7 +140,7 @@ class SessionActions:
                 self._joined.remove(typed)
                 self._on_screen.restore_text(typed)
             else:
-                self._app.notify(visible(f"Never processed: {beginning}"), markup=False, severity="warning")
+                self._app.notify(visible(f"Not delivered to Claude: {beginning}"), markup=False, severity="warning")
 
     async def _switch_wait(self, session_id: str) -> None:
         """Makes the session wait for the reset of a usage limit, or stop waiting."""
@@ -260,7 +260,9 @@ class SessionActions:
         return bool(await self._app.push_screen_wait(Pick(visible(question), [("", "No"), ("yes", yes)])))
 
     async def _cancel(self, session_id: str) -> None:
-        if await self.confirmed(f"End session {session_id[:8]}? It accepts no more messages.", "End it"):
+        if await self.confirmed(
+            f"Cancel session {session_id[:8]} permanently? It accepts no more messages.", "Cancel the session"
+        ):
             await self.ask(lambda sessions: sessions.cancel(session_id))
             self._pump.list_again()
 

@@ -108,7 +108,7 @@ class PermissionQuestions:
         return ruling
 
     def _close_question(self, question_id: str) -> None:
-        self._service.broker.withdraw(question_id, "the call is over")
+        self._service.broker.withdraw(question_id, "the call has ended")
         self._rulings.pop(question_id, None)
 
 

@@ -168,11 +168,11 @@ def test_a_directory_is_chosen_on_a_phone_without_typing(
     assert page.evaluate("axe.run().then(result => result.violations.map(one => one.id))") == []
     excess = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert excess == 0
-    chooser.get_by_role("searchbox", name="Search these names").fill("ct 229")
+    chooser.get_by_role("searchbox", name="Filter by name").fill("ct 229")
     expect(shown).to_have_count(1)
     shown.first.get_by_role("button").tap()
     expect(chooser.get_by_role("heading")).to_have_text(str(place / names[229]))
-    chooser.get_by_role("button", name="Work here").tap()
+    chooser.get_by_role("button", name="Use this directory").tap()
     expect(field).to_have_value(str(place / names[229]))
     assert page.evaluate("window.hit") is None
 
@@ -336,7 +336,7 @@ def test_costs_are_bars_of_parts_with_a_legend_and_the_line_of_the_budget(
     page.get_by_label("By", exact=True).select_option("month")
     lines[:] = [{"name": f"{today:%Y-%m}", "usd": 5.0, "parts": {"opus": 5.0}}]
     page.get_by_label("split by").select_option("model")
-    expect(legend).to_have_text(["opus $5.00", "Budget for a month: $9000.00, far above these bars"])
+    expect(legend).to_have_text(["opus $5.00", "Budget for a month: $9000.00, too high for this chart"])
     expect(page.locator(".limit-line")).to_have_count(0)
     # A budget of another period is drawn for its share.
     budgets[:] = [{"period": "day", "limitUsd": 0.2, "spentUsd": 0.1}]

@@ -47,7 +47,7 @@ def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     link = json.loads(message)["url"]
     assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
     pushes.deliver(message)
-    assert pushes.shown() == [{"title": "Ask me", "body": "Wants to: Run: touch otter", "url": link}]
+    assert pushes.shown() == [{"title": "Ask me", "body": "Permission needed:\nRun: touch otter", "url": link}]
     assert pushes.errors == [], "its icon too may be loaded"
 
     worker = pushes.worker

@@ -314,7 +314,7 @@ def test_a_worktree_is_committed_and_merged_as_it_was_agreed(person: Person, sit
     page = person.page
     page.get_by_role("link", name="Changes").click()
     work = page.locator(".work")
-    expect(work).to_contain_text("1 file not committed")
+    expect(work).to_contain_text("1 uncommitted file")
     expect(work).not_to_contain_text("Looking")
     work.get_by_role("button", name="Merge into main").click()
     expect(work).to_contain_text("new.py")
